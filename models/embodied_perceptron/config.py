@@ -1,0 +1,251 @@
+"""One tree of frozen dataclasses; strict YAML; unknown keys are errors at any depth.
+
+``load_config(path)`` and ``config_from_dict(mapping)`` are the only ways in from outside; cross-field checks stand in
+``__post_init__`` of the dataclass that owns the fields.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+
+class ConfigError(ValueError):
+    """A configuration value or key that does not fit; the message names its full path."""
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+@dataclass(frozen=True)
+class VolumeConfig:
+    """The sparse voxel volume.
+
+    Attributes:
+        voxel_size_m: edge length of a map voxel.
+        min_range_m, max_range_m: depth outside of it makes no points (beyond max_range a ray still clears up to it).
+        radius_m: blocks further than this from the camera are evicted.
+        max_blocks: block budget (a block is 8^3 voxels); the furthest are evicted first.
+        clearing: remove stored voxels that the depth image sees through.
+        clearing_margin_m: a voxel must lie this much in front of the measured surface to count as seen through, plus
+            ``clearing_margin_per_m2`` times depth squared (structured-light noise grows with the square).
+        min_hits: hits before a voxel counts as occupied in snapshots.
+        device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
+    """
+
+    voxel_size_m: float = 0.02
+    min_range_m: float = 0.2
+    max_range_m: float = 5.0
+    radius_m: float = 10.0
+    max_blocks: int = 60_000
+    clearing: bool = True
+    clearing_margin_m: float = 0.05
+    clearing_margin_per_m2: float = 0.01
+    min_hits: int = 2
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        _require(0.001 <= self.voxel_size_m <= 1.0, f"voxel_size_m must be in [0.001, 1], got {self.voxel_size_m}")
+        _require(
+            0 <= self.min_range_m < self.max_range_m,
+            f"need 0 <= min_range_m < max_range_m, got {self.min_range_m} and {self.max_range_m}",
+        )
+        _require(
+            self.radius_m >= self.max_range_m,
+            f"radius_m ({self.radius_m}) must be at least max_range_m ({self.max_range_m})",
+        )
+        _require(self.max_blocks >= 64, f"max_blocks must be at least 64, got {self.max_blocks}")
+        _require(self.min_hits >= 1, f"min_hits must be at least 1, got {self.min_hits}")
+        _require(self.clearing_margin_m >= 0, f"clearing_margin_m must not be negative, got {self.clearing_margin_m}")
+        _require(
+            self.clearing_margin_per_m2 >= 0,
+            f"clearing_margin_per_m2 must not be negative, got {self.clearing_margin_per_m2}",
+        )
+
+
+@dataclass(frozen=True)
+class KeyframeConfig:
+    """Which frames are kept whole.
+
+    Attributes:
+        translation_m, rotation_rad: a frame becomes a keyframe when it moved at least this far from the last
+            keyframe of its camera.
+        min_interval_s: never more often than this per camera.
+        max_count: oldest are dropped beyond it.
+    """
+
+    translation_m: float = 0.25
+    rotation_rad: float = 0.35
+    min_interval_s: float = 0.2
+    max_count: int = 50
+
+    def __post_init__(self) -> None:
+        _require(self.translation_m > 0, f"translation_m must be positive, got {self.translation_m}")
+        _require(self.rotation_rad > 0, f"rotation_rad must be positive, got {self.rotation_rad}")
+        _require(self.min_interval_s >= 0, f"min_interval_s must not be negative, got {self.min_interval_s}")
+        _require(self.max_count >= 1, f"max_count must be at least 1, got {self.max_count}")
+
+
+@dataclass(frozen=True)
+class AssemblerConfig:
+    """Pairing of colour, depth, camera_info and pose.
+
+    Attributes:
+        pair_tolerance_s: largest difference of the stamps of colour and depth.
+        max_pose_wait_s: a frame waits this long for its pose, then it is dropped with a reason.
+        max_pose_gap_s: poses further apart than this are not interpolated between.
+        queue_size: frames waiting per camera; the oldest is dropped when full.
+    """
+
+    pair_tolerance_s: float = 0.02
+    max_pose_wait_s: float = 0.5
+    max_pose_gap_s: float = 0.5
+    queue_size: int = 10
+
+    def __post_init__(self) -> None:
+        for name in ("pair_tolerance_s", "max_pose_wait_s", "max_pose_gap_s"):
+            _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
+        _require(self.queue_size >= 1, f"queue_size must be at least 1, got {self.queue_size}")
+
+
+@dataclass(frozen=True)
+class ObjectsConfig:
+    """Class-agnostic boxes from connected components, and the persistent object map.
+
+    Attributes:
+        cell_size_m: lattice on which components are connected.
+        min_height_m: what is lower above the floor is floor.
+        max_height_m: what is higher above the floor is not an object.
+        min_cells, min_size_m, max_size_m: size limits of a component.
+        match_iou: overlap of boxes that keeps an id.
+        confirm_count: sightings before an object is confirmed.
+    """
+
+    cell_size_m: float = 0.06
+    min_height_m: float = 0.08
+    max_height_m: float = 2.0
+    min_cells: int = 20
+    min_size_m: float = 0.08
+    max_size_m: float = 3.5
+    match_iou: float = 0.2
+    confirm_count: int = 2
+
+    def __post_init__(self) -> None:
+        _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
+        _require(
+            0 <= self.min_height_m < self.max_height_m,
+            f"need 0 <= min_height_m < max_height_m, got {self.min_height_m} and {self.max_height_m}",
+        )
+        _require(
+            0 < self.min_size_m < self.max_size_m,
+            f"need 0 < min_size_m < max_size_m, got {self.min_size_m} and {self.max_size_m}",
+        )
+        _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
+        _require(self.confirm_count >= 1, f"confirm_count must be at least 1, got {self.confirm_count}")
+
+
+@dataclass(frozen=True)
+class GridConfig:
+    """The navigation grid.
+
+    Attributes:
+        resolution_m: cell size.
+        min_obstacle_height_m, max_obstacle_height_m: heights above the floor that block the robot.
+        min_obstacle_voxels: voxels in that band before a cell is occupied.
+    """
+
+    resolution_m: float = 0.05
+    min_obstacle_height_m: float = 0.08
+    max_obstacle_height_m: float = 1.8
+    min_obstacle_voxels: int = 2
+
+    def __post_init__(self) -> None:
+        _require(self.resolution_m > 0, f"resolution_m must be positive, got {self.resolution_m}")
+        _require(
+            0 <= self.min_obstacle_height_m < self.max_obstacle_height_m,
+            "need 0 <= min_obstacle_height_m < max_obstacle_height_m, got "
+            f"{self.min_obstacle_height_m} and {self.max_obstacle_height_m}",
+        )
+
+
+@dataclass(frozen=True)
+class PerceptronConfig:
+    """Everything that the online algorithm needs."""
+
+    volume: VolumeConfig = field(default_factory=VolumeConfig)
+    keyframes: KeyframeConfig = field(default_factory=KeyframeConfig)
+    assembler: AssemblerConfig = field(default_factory=AssemblerConfig)
+    objects: ObjectsConfig = field(default_factory=ObjectsConfig)
+    grid: GridConfig = field(default_factory=GridConfig)
+
+
+ConfigT = TypeVar("ConfigT")
+
+
+def config_from_dict(cls: type[ConfigT], data: Any, path: str = "config") -> ConfigT:
+    """Build dataclass ``cls`` from plain ``data``; unknown keys, wrong types and failed checks raise ConfigError."""
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must be a mapping, got {type(data).__name__}: {data!r}")
+    hints = typing.get_type_hints(cls)
+    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    unknown = [str(k) for k in data if k not in names]
+    if unknown:
+        raise ConfigError(f"{path}: unknown key(s) {', '.join(sorted(unknown))}; known: {', '.join(names)}")
+    values = {name: _convert(hints[name], value, f"{path}.{name}") for name, value in data.items()}
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _convert(hint: Any, value: Any, path: str) -> Any:
+    origin = typing.get_origin(hint)
+    if dataclasses.is_dataclass(hint):
+        return config_from_dict(typing.cast(type, hint), value, path)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in typing.get_args(hint):
+            return None
+        inner = [a for a in typing.get_args(hint) if a is not type(None)]
+        if len(inner) == 1:
+            return _convert(inner[0], value, path)
+    if origin is tuple:
+        args = typing.get_args(hint)
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{path} must be a list, got {value!r}")
+        if len(args) == 2 and args[1] is Ellipsis:
+            return tuple(_convert(args[0], v, f"{path}[{i}]") for i, v in enumerate(value))
+        if len(args) != len(value):
+            raise ConfigError(f"{path} must have {len(args)} entries, got {len(value)}")
+        return tuple(_convert(a, v, f"{path}[{i}]") for i, (a, v) in enumerate(zip(args, value, strict=True)))
+    if origin is typing.Literal:
+        if value not in typing.get_args(hint):
+            raise ConfigError(f"{path} must be one of {list(typing.get_args(hint))}, got {value!r}")
+        return value
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise ConfigError(f"{path} must be {getattr(hint, '__name__', hint)}, got {value!r}")
+
+
+def config_to_dict(config: Any) -> dict[str, Any]:
+    """Plain nested dict of a config dataclass; ``config_from_dict(type(c), config_to_dict(c)) == c``."""
+    return typing.cast("dict[str, Any]", dataclasses.asdict(config))
+
+
+def load_config(path: str | Path) -> PerceptronConfig:
+    """Read a YAML file. Raises ``ConfigError`` for unreadable YAML or values, ``OSError`` when it cannot be opened."""
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+    return config_from_dict(PerceptronConfig, {} if data is None else data, str(path))

@@ -1,0 +1,1 @@
+"""The incrementally updated sparse voxel volume and its keyframes."""

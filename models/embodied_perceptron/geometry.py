@@ -1,0 +1,246 @@
+"""Rigid transforms, pinhole projection and world <-> voxel arithmetic: the only place where they are written.
+
+Conventions
+-----------
+* ``T_a_b`` is the 4x4 pose of frame ``b`` in frame ``a``: ``p_a = T_a_b @ p_b``. float64.
+* World frames are z up (REP-103); optical camera frames are x right, y down, z forward (REP-103 suffix ``_optical``).
+* Quaternions are ``(x, y, z, w)`` as in ROS messages, unit length.
+* Integer pixel coordinates are pixel *centres* (ROS, OpenCV): pixel (0, 0) covers [-0.5, 0.5).
+* Voxel ``c`` of size ``s`` covers ``[c*s, (c+1)*s)`` per axis; its centre is ``(c + 0.5) * s``.
+* Voxel keys pack three signed 21-bit coordinates into one int64 with x most significant, so that sorting keys sorts
+  coordinates lexicographically by (x, y, z).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating[Any]]
+
+KEY_BITS = 21
+_KEY_OFFSET = 1 << (KEY_BITS - 1)
+_KEY_MASK = (1 << KEY_BITS) - 1
+MAX_COORDINATE = _KEY_OFFSET - 1  # per axis; at 0.01 m this is +-10.4 km
+
+_UNIT_QUATERNION_TOLERANCE = 1e-2  # drivers publish float32 quaternions; anything further off is a bug upstream
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# rigid transforms
+
+
+def check_transform(T: FloatArray, name: str = "T") -> NDArray[np.float64]:
+    """Return ``T`` as a (4, 4) float64 rigid transform or raise ``ValueError`` naming what is wrong with it."""
+    T = np.asarray(T, dtype=np.float64)
+    if T.shape != (4, 4):
+        raise ValueError(f"{name} must have shape (4, 4), got {T.shape}")
+    if not np.isfinite(T).all():
+        raise ValueError(f"{name} has non-finite entries: {T.tolist()}")
+    if not np.allclose(T[3], (0.0, 0.0, 0.0, 1.0), atol=1e-9):
+        raise ValueError(f"{name} must end with the row (0, 0, 0, 1), got {T[3].tolist()}")
+    R = T[:3, :3]
+    if not np.allclose(R @ R.T, np.eye(3), atol=1e-4) or np.linalg.det(R) < 0:
+        raise ValueError(f"{name} is not a rigid transform: its rotation part is {R.tolist()}")
+    return T
+
+
+def quaternion_to_rotation(quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
+    """(4,) unit quaternion (x, y, z, w) -> (3, 3) rotation matrix.
+
+    Raises ``ValueError`` when the quaternion is not finite or its norm differs from 1 by more than 1e-2; smaller
+    deviations are normalised away.
+    """
+    q = np.asarray(quaternion_xyzw, dtype=np.float64)
+    if q.shape != (4,):
+        raise ValueError(f"quaternion must have shape (4,), got {q.shape}")
+    norm = float(np.linalg.norm(q))
+    if not np.isfinite(norm) or abs(norm - 1.0) > _UNIT_QUATERNION_TOLERANCE:
+        raise ValueError(f"quaternion must have unit norm, got {q.tolist()} with norm {norm:.6g}")
+    x, y, z, w = q / norm
+    return np.array(
+        [
+            [1 - 2 * (y * y + z * z), 2 * (x * y - z * w), 2 * (x * z + y * w)],
+            [2 * (x * y + z * w), 1 - 2 * (x * x + z * z), 2 * (y * z - x * w)],
+            [2 * (x * z - y * w), 2 * (y * z + x * w), 1 - 2 * (x * x + y * y)],
+        ]
+    )
+
+
+def rotation_to_quaternion(R: FloatArray) -> NDArray[np.float64]:
+    """(3, 3) rotation matrix -> (4,) unit quaternion (x, y, z, w) with w >= 0."""
+    R = np.asarray(R, dtype=np.float64)
+    # Bar-Itzhack: the eigenvector of the largest eigenvalue of K, stable for every rotation.
+    K = (
+        np.array(
+            [
+                [R[0, 0] - R[1, 1] - R[2, 2], 0, 0, 0],
+                [R[0, 1] + R[1, 0], R[1, 1] - R[0, 0] - R[2, 2], 0, 0],
+                [R[0, 2] + R[2, 0], R[1, 2] + R[2, 1], R[2, 2] - R[0, 0] - R[1, 1], 0],
+                [R[2, 1] - R[1, 2], R[0, 2] - R[2, 0], R[1, 0] - R[0, 1], R[0, 0] + R[1, 1] + R[2, 2]],
+            ]
+        )
+        / 3.0
+    )
+    _, vectors = np.linalg.eigh(K)  # reads the lower triangle
+    q: NDArray[np.float64] = vectors[:, -1]
+    return -q if q[3] < 0 else q
+
+
+def make_transform(R: FloatArray, translation_m: FloatArray) -> NDArray[np.float64]:
+    """(3, 3) rotation and (3,) translation -> (4, 4) transform."""
+    T = np.eye(4)
+    T[:3, :3] = R
+    T[:3, 3] = translation_m
+    return T
+
+
+def transform_from_pose(translation_m: FloatArray, quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
+    """ROS pose (translation, quaternion xyzw) -> (4, 4) transform. Raises like :func:`quaternion_to_rotation`."""
+    t = np.asarray(translation_m, dtype=np.float64)
+    if t.shape != (3,) or not np.isfinite(t).all():
+        raise ValueError(f"translation must be 3 finite numbers, got {t.tolist()}")
+    return make_transform(quaternion_to_rotation(quaternion_xyzw), t)
+
+
+def invert_transform(T_a_b: FloatArray) -> NDArray[np.float64]:
+    """Inverse of a rigid transform, ``T_b_a``."""
+    R = np.asarray(T_a_b, dtype=np.float64)[:3, :3]
+    return make_transform(R.T, -R.T @ np.asarray(T_a_b, dtype=np.float64)[:3, 3])
+
+
+def transform_points(T_a_b: FloatArray, points_b: FloatArray) -> NDArray[np.float64]:
+    """(..., 3) points in frame b -> the same points in frame a."""
+    T = np.asarray(T_a_b, dtype=np.float64)
+    return np.asarray(points_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3]
+
+
+def interpolate_transform(T0: FloatArray, T1: FloatArray, fraction: float) -> NDArray[np.float64]:
+    """Linear translation, spherical-linear rotation between two poses; ``fraction`` in [0, 1]."""
+    q0, q1 = rotation_to_quaternion(T0[:3, :3]), rotation_to_quaternion(T1[:3, :3])
+    dot = float(q0 @ q1)
+    if dot < 0:
+        q1, dot = -q1, -dot
+    if dot > 1 - 1e-9:
+        q = q0 + fraction * (q1 - q0)
+    else:
+        angle = np.arccos(min(dot, 1.0))
+        q = (np.sin((1 - fraction) * angle) * q0 + np.sin(fraction * angle) * q1) / np.sin(angle)
+    t = (1 - fraction) * np.asarray(T0)[:3, 3] + fraction * np.asarray(T1)[:3, 3]
+    return transform_from_pose(t, q / np.linalg.norm(q))
+
+
+def rotation_angle_rad(R: FloatArray) -> float:
+    """Angle of a (3, 3) rotation in [0, pi]."""
+    return float(np.arccos(np.clip((np.trace(R) - 1) / 2, -1.0, 1.0)))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# pinhole camera
+
+
+@dataclass(frozen=True)
+class Intrinsics:
+    """Undistorted pinhole camera: pixel (u, v) = (fx x/z + cx, fy y/z + cy), integer coordinates at pixel centres.
+
+    Raises ``ValueError`` naming the field when a value is not finite, a focal length is not positive, the size is not
+    positive, or the principal point lies further than one image size outside of the image.
+    """
+
+    fx: float
+    fy: float
+    cx: float
+    cy: float
+    width: int
+    height: int
+
+    def __post_init__(self) -> None:
+        for name in ("width", "height"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"intrinsics: {name} must be positive, got {getattr(self, name)}")
+        for name in ("fx", "fy", "cx", "cy"):
+            if not np.isfinite(getattr(self, name)):
+                raise ValueError(f"intrinsics: {name} must be finite, got {getattr(self, name)}")
+        for name in ("fx", "fy"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"intrinsics: {name} must be positive, got {getattr(self, name)}")
+        for name, size in (("cx", self.width), ("cy", self.height)):
+            if not -size <= getattr(self, name) <= 2 * size:
+                raise ValueError(f"intrinsics: {name}={getattr(self, name)} is far outside of the image (size {size})")
+
+    @property
+    def matrix(self) -> NDArray[np.float64]:
+        """(3, 3) camera matrix K."""
+        return np.array([[self.fx, 0.0, self.cx], [0.0, self.fy, self.cy], [0.0, 0.0, 1.0]])
+
+    def resized(self, width: int, height: int) -> Intrinsics:
+        """Intrinsics of the same view resized to ``width`` x ``height`` (pixel centres stay aligned)."""
+        sx, sy = width / self.width, height / self.height
+        return Intrinsics(
+            self.fx * sx, self.fy * sy, (self.cx + 0.5) * sx - 0.5, (self.cy + 0.5) * sy - 0.5, width, height
+        )
+
+
+def back_project(depth_m: FloatArray, intrinsics: Intrinsics) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(H, W) depth -> (H, W, 3) points in the optical frame, and the (H, W) mask of pixels with finite depth > 0."""
+    depth = np.asarray(depth_m, dtype=np.float64)
+    valid = np.isfinite(depth) & (depth > 0)
+    z = np.where(valid, depth, 0.0)
+    x = (np.arange(intrinsics.width) - intrinsics.cx) / intrinsics.fx
+    y = (np.arange(intrinsics.height) - intrinsics.cy) / intrinsics.fy
+    return np.stack([z * x[None, :], z * y[:, None], z], axis=-1), valid
+
+
+def project(points_camera_m: FloatArray, intrinsics: Intrinsics) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(..., 3) optical-frame points -> (..., 2) pixel coordinates (u, v), and the mask of points in front and in frame.
+
+    Pixel coordinates of points that are not in front are undefined (NaN).
+    """
+    p = np.asarray(points_camera_m, dtype=np.float64)
+    z = p[..., 2]
+    front = z > 1e-9
+    safe = np.where(front, z, np.nan)
+    uv = np.stack(
+        [intrinsics.fx * p[..., 0] / safe + intrinsics.cx, intrinsics.fy * p[..., 1] / safe + intrinsics.cy], axis=-1
+    )
+    with np.errstate(invalid="ignore"):
+        inside = (
+            (uv[..., 0] >= -0.5)
+            & (uv[..., 0] < intrinsics.width - 0.5)
+            & (uv[..., 1] >= -0.5)
+            & (uv[..., 1] < intrinsics.height - 0.5)
+        )
+    return uv, front & inside
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# voxels
+
+
+def world_to_voxel(points_m: FloatArray, voxel_size_m: float) -> NDArray[np.int64]:
+    """(..., 3) world points -> (..., 3) int64 voxel coordinates, ``floor(p / s)``."""
+    return np.floor(np.asarray(points_m, dtype=np.float64) / voxel_size_m).astype(np.int64)
+
+
+def voxel_centers(coords: NDArray[np.integer[Any]], voxel_size_m: float) -> NDArray[np.float64]:
+    """(..., 3) voxel coordinates -> (..., 3) world coordinates of their centres."""
+    return (np.asarray(coords, dtype=np.float64) + 0.5) * voxel_size_m
+
+
+def pack_keys(coords: torch.Tensor) -> torch.Tensor:
+    """(N, 3) integer voxel coordinates -> (N,) int64 keys, ordered like the coordinates (x slowest, z fastest).
+
+    Coordinates must lie in [-2^20, 2^20); outside of it keys are undefined (checking every call would sync the GPU;
+    the volume refuses points that far away).
+    """
+    c = coords.to(torch.int64) + _KEY_OFFSET
+    return (c[:, 0] << (2 * KEY_BITS)) | (c[:, 1] << KEY_BITS) | c[:, 2]
+
+
+def unpack_keys(keys: torch.Tensor) -> torch.Tensor:
+    """(N,) int64 keys -> (N, 3) int64 voxel coordinates; inverse of :func:`pack_keys`."""
+    return torch.stack([keys >> (2 * KEY_BITS), (keys >> KEY_BITS) & _KEY_MASK, keys & _KEY_MASK], dim=1) - _KEY_OFFSET

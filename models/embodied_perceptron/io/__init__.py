@@ -1,0 +1,1 @@
+"""Recordings in (folders, bags), results out (point clouds, grids, pictures)."""

@@ -1,0 +1,1 @@
+"""Encoders, backbone, neck and the three heads."""

@@ -1,0 +1,195 @@
+"""What perception returns: plain values, numpy at the boundary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """What one :meth:`Perceptron.integrate` did.
+
+    Attributes:
+        stamp_ns: stamp of the frame.
+        fused: False when the frame carried no usable depth; ``reason`` says why.
+        reason: empty when fused.
+        points: pixels that became points.
+        voxels_touched: distinct voxels that received points.
+        voxels_cleared: voxels removed because the camera saw through them.
+        blocks_evicted: blocks dropped by radius or budget, by reason (``radius``, ``budget``).
+        points_refused: points that found no room (block budget exhausted within the radius).
+        keyframe: the frame was kept as a keyframe.
+        stage_ms: wall time by stage.
+    """
+
+    stamp_ns: int
+    fused: bool
+    reason: str = ""
+    points: int = 0
+    voxels_touched: int = 0
+    voxels_cleared: int = 0
+    blocks_evicted: dict[str, int] = field(default_factory=dict)
+    points_refused: int = 0
+    keyframe: bool = False
+    stage_ms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class VoxelSnapshot:
+    """Occupied voxels of the map at one moment, sorted by key (x slowest, z fastest); a copy, safe in another thread.
+
+    Attributes:
+        voxel_size_m: edge length.
+        coords: (N, 3) int32 voxel coordinates.
+        mean_point_m: (N, 3) float32 mean of the points that fell into the voxel, world frame.
+        mean_color: (N, 3) uint8 RGB.
+        hits: (N,) int32 points seen.
+        evidence: (N,) float32 occupancy log-odds.
+        last_seen_ns: (N,) int64 stamp of the last hit.
+    """
+
+    voxel_size_m: float
+    coords: NDArray[np.int32]
+    mean_point_m: NDArray[np.float32]
+    mean_color: NDArray[np.uint8]
+    hits: NDArray[np.int32]
+    evidence: NDArray[np.float32]
+    last_seen_ns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return int(self.coords.shape[0])
+
+
+class ObjectState:
+    """States of a tracked object."""
+
+    TENTATIVE = "tentative"
+    CONFIRMED = "confirmed"
+    STALE = "stale"
+
+
+@dataclass(frozen=True, eq=False)
+class SceneObject:
+    """One object with a persistent id.
+
+    Attributes:
+        id: persistent, positive, never reused within a map.
+        label: class name.
+        score: confidence in [0, 1].
+        box: (9,) float64 x y z dx dy dz alpha beta gamma; metres, radians, R = Rz(alpha) Rx(beta) Ry(gamma).
+        state: one of :class:`ObjectState`.
+        last_seen_ns: stamp of the newest evidence.
+    """
+
+    id: int
+    label: str
+    score: float
+    box: NDArray[np.float64]
+    state: str = ObjectState.CONFIRMED
+    last_seen_ns: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON form, as in ``objects.json``."""
+        return {
+            "id": self.id,
+            "label": self.label,
+            "score": round(float(self.score), 6),
+            "state": self.state,
+            "box": [round(float(v), 6) for v in self.box],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class SemanticVoxels:
+    """Labelled occupied cells.
+
+    Attributes:
+        cell_size_m: edge length.
+        centers_m: (N, 3) float32, world frame.
+        color: (N, 3) uint8 RGB.
+        labels: (N,) int32 indices into ``classes``.
+        confidence: (N,) float32 in [0, 1].
+        classes: class names.
+    """
+
+    cell_size_m: float
+    centers_m: NDArray[np.float32]
+    color: NDArray[np.uint8]
+    labels: NDArray[np.int32]
+    confidence: NDArray[np.float32]
+    classes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class OccupancyGrid2d:
+    """Top-down grid for navigation, row 0 at the lowest y (nav_msgs/OccupancyGrid's order).
+
+    Attributes:
+        resolution_m: cell size.
+        origin_m: (2,) world x, y of the lower-left corner of cell (0, 0).
+        cells: (rows, cols) int8: -1 unknown, 0 free .. 100 occupied.
+        floor_z_m: height of the floor in the world frame.
+    """
+
+    resolution_m: float
+    origin_m: NDArray[np.float64]
+    cells: NDArray[np.int8]
+    floor_z_m: float
+
+
+@dataclass(frozen=True, eq=False)
+class Perception:
+    """What one :meth:`Perceptron.perceive` saw.
+
+    Attributes:
+        stamp_ns: stamp of the newest frame in the map it is made from.
+        objects: confirmed objects.
+        tentative: objects not confirmed yet.
+        semantic: labelled voxels.
+        grid: navigation grid.
+        voxels: the snapshot that everything above was computed from.
+        stage_ms: wall time by stage.
+    """
+
+    stamp_ns: int
+    objects: tuple[SceneObject, ...]
+    tentative: tuple[SceneObject, ...]
+    semantic: SemanticVoxels
+    grid: OccupancyGrid2d
+    voxels: VoxelSnapshot
+    stage_ms: dict[str, float] = field(default_factory=dict)
+
+
+class GroundingStatus(IntEnum):
+    """Terminal answers to a query; values as in ``embodied_perceptron_msgs/GroundingResult``."""
+
+    FOUND = 1
+    NOT_FOUND = 2
+    AMBIGUOUS = 3
+    INVALID = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Grounding:
+    """The answer to one sentence.
+
+    Attributes:
+        text: the query.
+        status: terminal status.
+        candidates: objects, best first; empty for NOT_FOUND and INVALID.
+        reason: in words; never empty for a status other than FOUND.
+        tagged_text: the sentence with grounded phrases marked, ``<p>chair</p>[<obj_3>]``.
+        latency_ms: time to answer.
+    """
+
+    text: str
+    status: GroundingStatus
+    candidates: tuple[SceneObject, ...] = ()
+    reason: str = ""
+    tagged_text: str = ""
+    latency_ms: float = 0.0

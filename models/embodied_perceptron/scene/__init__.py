@@ -1,0 +1,1 @@
+"""Objects that persist, and sentences about them."""

@@ -1,0 +1,1 @@
+"""One narrow sparse-convolution interface with MinkowskiEngine's semantics."""

@@ -1,0 +1,1 @@
+"""Shipped weights as package data."""

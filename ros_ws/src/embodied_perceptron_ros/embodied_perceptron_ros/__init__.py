@@ -1,0 +1,1 @@
+"""ROS 2 side of Embodied Perceptron: node, conversions, transforms, players."""

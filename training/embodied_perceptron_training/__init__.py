@@ -1,0 +1,1 @@
+"""Offline side: synthetic homes, data sets, training and evaluation."""

@@ -1,0 +1,1 @@
+"""Readers of EmbodiedScan-style data sets, synthetic and real."""

@@ -1,0 +1,1 @@
+"""Metrics, one pure module each, and the evaluations that drive the deployed Perceptron."""

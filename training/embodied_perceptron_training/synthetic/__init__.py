@@ -1,0 +1,1 @@
+"""Synthetic homes: geometry, rendering, camera paths, prompts."""
