@@ -238,14 +238,15 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
 
 def config_to_dict(config: Any) -> dict[str, Any]:
     """Plain nested dict of a config dataclass; ``config_from_dict(type(c), config_to_dict(c)) == c``."""
-    return typing.cast("dict[str, Any]", dataclasses.asdict(config))
+    return dataclasses.asdict(config)
 
 
 def load_config(path: str | Path) -> PerceptronConfig:
     """Read a YAML file. Raises ``ConfigError`` for unreadable YAML or values, ``OSError`` when it cannot be opened."""
-    text = Path(path).read_text(encoding="utf-8")
     try:
-        data = yaml.safe_load(text)
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {error}") from error
     return config_from_dict(PerceptronConfig, {} if data is None else data, str(path))

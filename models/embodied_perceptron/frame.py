@@ -31,7 +31,7 @@ def canonical_depth(depth: NDArray[Any], encoding: str) -> NDArray[np.float32]:
     if encoding == "16UC1":
         if depth.dtype != np.uint16:
             raise ValueError(f"16UC1 depth must be uint16, got {depth.dtype}")
-        metres = depth.astype(np.float32) * np.float32(0.001)
+        metres: NDArray[np.float32] = depth.astype(np.float32) * np.float32(0.001)
         metres[depth == np.iinfo(np.uint16).max] = 0.0
         return metres
     if depth.dtype != np.float32:

@@ -36,17 +36,17 @@ _UNIT_QUATERNION_TOLERANCE = 1e-2  # drivers publish float32 quaternions; anythi
 
 def check_transform(T: FloatArray, name: str = "T") -> NDArray[np.float64]:
     """Return ``T`` as a (4, 4) float64 rigid transform or raise ``ValueError`` naming what is wrong with it."""
-    T = np.asarray(T, dtype=np.float64)
-    if T.shape != (4, 4):
-        raise ValueError(f"{name} must have shape (4, 4), got {T.shape}")
-    if not np.isfinite(T).all():
-        raise ValueError(f"{name} has non-finite entries: {T.tolist()}")
-    if not np.allclose(T[3], (0.0, 0.0, 0.0, 1.0), atol=1e-9):
-        raise ValueError(f"{name} must end with the row (0, 0, 0, 1), got {T[3].tolist()}")
-    R = T[:3, :3]
+    checked: NDArray[np.float64] = np.asarray(T, dtype=np.float64)
+    if checked.shape != (4, 4):
+        raise ValueError(f"{name} must have shape (4, 4), got {checked.shape}")
+    if not np.isfinite(checked).all():
+        raise ValueError(f"{name} has non-finite entries: {checked.tolist()}")
+    if not np.allclose(checked[3], (0.0, 0.0, 0.0, 1.0), atol=1e-9):
+        raise ValueError(f"{name} must end with the row (0, 0, 0, 1), got {checked[3].tolist()}")
+    R = checked[:3, :3]
     if not np.allclose(R @ R.T, np.eye(3), atol=1e-4) or np.linalg.det(R) < 0:
         raise ValueError(f"{name} is not a rigid transform: its rotation part is {R.tolist()}")
-    return T
+    return checked
 
 
 def quaternion_to_rotation(quaternion_xyzw: FloatArray) -> NDArray[np.float64]:
@@ -116,7 +116,8 @@ def invert_transform(T_a_b: FloatArray) -> NDArray[np.float64]:
 def transform_points(T_a_b: FloatArray, points_b: FloatArray) -> NDArray[np.float64]:
     """(..., 3) points in frame b -> the same points in frame a."""
     T = np.asarray(T_a_b, dtype=np.float64)
-    return np.asarray(points_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3]
+    points_a: NDArray[np.float64] = np.asarray(points_b, dtype=np.float64) @ T[:3, :3].T + T[:3, 3]
+    return points_a
 
 
 def interpolate_transform(T0: FloatArray, T1: FloatArray, fraction: float) -> NDArray[np.float64]:

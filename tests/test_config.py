@@ -1,0 +1,57 @@
+"""Strict configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_perceptron.config import ConfigError, PerceptronConfig, config_from_dict, config_to_dict, load_config
+
+
+def test_round_trip() -> None:
+    config = config_from_dict(PerceptronConfig, {"volume": {"voxel_size_m": 0.05}, "keyframes": {"max_count": 7}})
+    assert config.volume.voxel_size_m == 0.05
+    assert config_from_dict(PerceptronConfig, config_to_dict(config)) == config
+
+
+def test_integers_are_good_floats() -> None:
+    assert config_from_dict(PerceptronConfig, {"volume": {"max_range_m": 4}}).volume.max_range_m == 4.0
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"volumes": {}}, r"config: unknown key\(s\) volumes; known: volume"),
+        ({"volume": {"voxel_size": 0.02}}, r"config\.volume: unknown key\(s\) voxel_size"),
+        ({"volume": {"voxel_size_m": "0.02"}}, r"config\.volume\.voxel_size_m must be float, got '0.02'"),
+        ({"volume": {"max_blocks": 1.5}}, r"config\.volume\.max_blocks must be int"),
+        ({"volume": {"clearing": 1}}, r"config\.volume\.clearing must be bool"),
+        ({"volume": {"max_blocks": True}}, r"config\.volume\.max_blocks must be int"),
+        ({"volume": {"voxel_size_m": float("nan")}}, "voxel_size_m"),
+        ({"volume": {"min_range_m": 6.0}}, "min_range_m < max_range_m"),
+        ({"volume": {"radius_m": 1.0}}, "radius_m"),
+        ({"volume": 3}, r"config\.volume must be a mapping"),
+        ([], "config must be a mapping"),
+    ],
+)
+def test_bad_configuration_names_its_path(data: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config_from_dict(PerceptronConfig, data)
+
+
+def test_files(tmp_path: Path) -> None:
+    good, empty, broken, binary = (tmp_path / n for n in ("good.yaml", "empty.yaml", "broken.yaml", "binary.yaml"))
+    good.write_text("volume:\n  voxel_size_m: 0.04\n")
+    empty.write_text("")
+    broken.write_text("volume: [1, 2\n")
+    binary.write_bytes(b"\xff\xfe\x00volume")
+    assert load_config(good).volume.voxel_size_m == 0.04
+    assert load_config(empty) == PerceptronConfig()
+    with pytest.raises(ConfigError, match=r"broken\.yaml is not valid YAML"):
+        load_config(broken)
+    with pytest.raises(ConfigError, match=r"binary\.yaml is not UTF-8"):
+        load_config(binary)
+    with pytest.raises(FileNotFoundError):
+        load_config(tmp_path / "absent.yaml")
