@@ -5,8 +5,8 @@
 
 Only for environments without a ROS installation: with one, ``colcon build`` does this. Idempotent and resumable: each
 package has a stamp with the hash of its sources, of what it is built from and of the generators; a second run does
-nothing, an interrupted one goes on with the package at which it stopped. ``tf2_msgs`` and ``vision_msgs`` are built only
-where nobody else provides them. Exit codes: 0 done, 1 a build failed, 2 the environment does not fit.
+nothing, an interrupted one goes on with the package at which it stopped. ``tf2_msgs`` and ``vision_msgs`` are built
+only where nobody else provides them. Exit codes: 0 done, 1 a build failed, 2 the environment does not fit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GENERATORS = (
 )
 
 
-class EnvironmentProblem(RuntimeError):
+class EnvironmentFaultError(RuntimeError):
     """Something outside of this program has to change first; the message is one line that says what."""
 
 
@@ -91,23 +91,23 @@ def _version(distribution: str) -> str:
 
 
 def check_environment() -> None:
-    """Raise :class:`EnvironmentProblem` when interface packages cannot be built here."""
+    """Raise :class:`EnvironmentFaultError` when interface packages cannot be built here."""
     if os.environ.get("ROS_DISTRO") and os.environ.get("AMENT_PREFIX_PATH"):
-        raise EnvironmentProblem(
+        raise EnvironmentFaultError(
             f"ROS 2 {os.environ['ROS_DISTRO']} is sourced: build the interfaces with 'colcon build' in ros_ws instead"
         )
     if sys.prefix == sys.base_prefix:
-        raise EnvironmentProblem("run this with the Python of a virtual environment (make setup makes .venv)")
+        raise EnvironmentFaultError("run this with the Python of a virtual environment (make setup makes .venv)")
     missing = [name for name in GENERATORS if _version(name) == "absent"]
     if missing:
-        raise EnvironmentProblem(f"not installed: {', '.join(missing)} (pip install -e '.[ros,ros-build]')")
+        raise EnvironmentFaultError(f"not installed: {', '.join(missing)} (pip install -e '.[ros,ros-build]')")
     for compiler in ("cc", "c++"):
         if not shutil.which(os.environ.get({"cc": "CC", "c++": "CXX"}[compiler], compiler)):
-            raise EnvironmentProblem(f"no C/C++ compiler ({compiler}): install g++, for example 'apt install g++'")
+            raise EnvironmentFaultError(f"no C/C++ compiler ({compiler}): install g++, for example 'apt install g++'")
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        raise EnvironmentProblem(f"no Python headers ({header}): install python{version}-dev")
+        raise EnvironmentFaultError(f"no Python headers ({header}): install python{version}-dev")
 
 
 def repair_cmake_exports(prefix: Path) -> int:
@@ -195,7 +195,7 @@ def main(arguments: list[str] | None = None) -> int:
     prefix = Path(sys.prefix)
     try:
         check_environment()
-    except EnvironmentProblem as problem:
+    except EnvironmentFaultError as problem:
         print(f"interfaces: {problem}", file=sys.stderr)
         return 2
     if not options.list:
