@@ -9,6 +9,8 @@ Conventions
 * Voxel ``c`` of size ``s`` covers ``[c*s, (c+1)*s)`` per axis; its centre is ``(c + 0.5) * s``.
 * Voxel keys pack three signed 21-bit coordinates into one int64 with x most significant, so that sorting keys sorts
   coordinates lexicographically by (x, y, z).
+* Site keys of sparse tensors pack a 6-bit sample index above three signed 19-bit coordinates, ordered by
+  (sample, x, y, z).
 """
 
 from __future__ import annotations
@@ -26,6 +28,14 @@ KEY_BITS = 21
 _KEY_OFFSET = 1 << (KEY_BITS - 1)
 _KEY_MASK = (1 << KEY_BITS) - 1
 MAX_COORDINATE = _KEY_OFFSET - 1  # per axis; at 0.01 m this is +-10.4 km
+
+SITE_BITS = 19  # 6 + 3 * 19 = 63: keys are never negative, so that they sort as int64
+MAX_SAMPLES = 64
+_SITE_OFFSET = 1 << (SITE_BITS - 1)
+_SITE_MASK = (1 << SITE_BITS) - 1
+# Convolution kernels look this far beyond a site without a carry into the next axis.
+_SITE_MARGIN = 1 << 12
+MAX_SITE_COORDINATE = _SITE_OFFSET - _SITE_MARGIN  # per axis; at 0.01 m this is +-2.58 km
 
 _UNIT_QUATERNION_TOLERANCE = 1e-2  # drivers publish float32 quaternions; anything further off is a bug upstream
 
@@ -245,3 +255,40 @@ def pack_keys(coords: torch.Tensor) -> torch.Tensor:
 def unpack_keys(keys: torch.Tensor) -> torch.Tensor:
     """(N,) int64 keys -> (N, 3) int64 voxel coordinates; inverse of :func:`pack_keys`."""
     return torch.stack([keys >> (2 * KEY_BITS), (keys >> KEY_BITS) & _KEY_MASK, keys & _KEY_MASK], dim=1) - _KEY_OFFSET
+
+
+def pack_site_keys(samples: torch.Tensor, coords: torch.Tensor) -> torch.Tensor:
+    """(N,) sample indices in [0, 64) and (N, 3) integer coordinates -> (N,) int64 keys, ordered by (sample, x, y, z).
+
+    Coordinates must lie in [-MAX_SITE_COORDINATE, MAX_SITE_COORDINATE]; outside of it keys are undefined (the
+    constructors of sparse tensors check).
+    """
+    c = coords.to(torch.int64) + _SITE_OFFSET
+    keys = (samples.to(torch.int64) << (3 * SITE_BITS)) | (c[:, 0] << (2 * SITE_BITS))
+    return keys | (c[:, 1] << SITE_BITS) | c[:, 2]
+
+
+def unpack_site_keys(keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(N,) site keys -> (N,) int64 sample indices and (N, 3) int64 coordinates; inverse of :func:`pack_site_keys`."""
+    axes = [keys >> (2 * SITE_BITS) & _SITE_MASK, keys >> SITE_BITS & _SITE_MASK, keys & _SITE_MASK]
+    return keys >> (3 * SITE_BITS), torch.stack(axes, dim=1) - _SITE_OFFSET
+
+
+def site_key_step(dx: int, dy: int, dz: int) -> int:
+    """What to add to a site key to move it by (dx, dy, dz); valid while no axis leaves its range."""
+    return dx * (1 << (2 * SITE_BITS)) + dy * (1 << SITE_BITS) + dz
+
+
+def floor_site_keys(keys: torch.Tensor, stride: int) -> torch.Tensor:
+    """(N,) site keys -> the keys of ``floor(coordinate / stride) * stride``, unsorted and with repetitions.
+
+    A true floor, for negative coordinates too. Raises ``ValueError`` when the stride is not positive.
+    """
+    if stride < 1:
+        raise ValueError(f"stride must be positive, got {stride}")
+    if stride & (stride - 1) == 0:  # the offset is a multiple of any power of two: clearing low bits is the floor
+        axis = _SITE_MASK & ~(stride - 1)
+        sample = (MAX_SAMPLES - 1) << (3 * SITE_BITS)
+        return keys & (sample | (axis << (2 * SITE_BITS)) | (axis << SITE_BITS) | axis)
+    samples, coords = unpack_site_keys(keys)
+    return pack_site_keys(samples, torch.div(coords, stride, rounding_mode="floor") * stride)

@@ -1,0 +1,170 @@
+"""Sparse layers. Parameters are laid out as MinkowskiEngine lays them out, so that released weights load by name."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+
+
+class _ConvolutionBase(nn.Module):
+    """Holds ``kernel`` (K, Cin, Cout), or (Cin, Cout) for 1x1 at stride 1, and ``bias`` (1, Cout) or None."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int, bias: bool) -> None:
+        super().__init__()
+        for name, value in (("in_channels", in_channels), ("out_channels", out_channels)):
+            if value < 1:
+                raise ValueError(f"{name} must be positive, got {value}")
+        if kernel_size < 1 or stride < 1:
+            raise ValueError(f"kernel_size and stride must be positive, got {kernel_size} and {stride}")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = kernel_size
+        self.stride = stride
+        pointwise = kernel_size == 1 and stride == 1
+        shape = (in_channels, out_channels) if pointwise else (kernel_size**3, in_channels, out_channels)
+        self.kernel = nn.Parameter(torch.empty(shape))
+        self.bias = nn.Parameter(torch.empty(1, out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """He initialisation over the whole kernel."""
+        fan_in = self.kernel.numel() / self.out_channels
+        nn.init.normal_(self.kernel, std=math.sqrt(2.0 / fan_in))
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        bias = "" if self.bias is not None else ", bias=False"
+        return f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}{bias}"
+
+    def _run(self, x: SparseTensor, out_sites: Sites, transposed: bool) -> SparseTensor:
+        if x.channels != self.in_channels:
+            raise ValueError(f"expected {self.in_channels} channels, got {x.channels}")
+        if self.kernel.ndim == 2:
+            feats = x.feats @ self.kernel
+        elif len(x) == 0 or len(out_sites) == 0:
+            # keeps gradients defined (and zero) on an empty input
+            feats = x.feats.new_zeros(len(out_sites), self.out_channels) + 0.0 * self.kernel.sum()
+        else:
+            engine = x.sites.engine
+            feats = engine.convolve(x.feats, self.kernel, x.sites, out_sites, self.kernel_size, transposed)
+        return SparseTensor(out_sites, feats if self.bias is None else feats + self.bias)
+
+
+class SparseConv(_ConvolutionBase):
+    """Convolution; output sites are the input sites at stride 1, else ``floor(c / s) * s``.
+
+    Stride 1 is what is known as submanifold convolution. A site without any input in reach gets zero (plus bias): it
+    happens for strided kernels of size 1.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int = 3, stride: int = 1, bias: bool = False
+    ) -> None:
+        super().__init__(in_channels, out_channels, kernel_size, stride, bias)
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        return self._run(x, x.sites.coarser(self.stride), transposed=False)
+
+
+class SparseTransposedConv(_ConvolutionBase):
+    """Transposed convolution to ``stride`` times finer sites.
+
+    Without ``out_sites`` it is generative: every site that the kernel reaches comes into being.
+    """
+
+    def __init__(
+        self, in_channels: int, out_channels: int, kernel_size: int = 2, stride: int = 2, bias: bool = False
+    ) -> None:
+        if stride < 2:
+            raise ValueError(f"a transposed convolution refines: stride must be at least 2, got {stride}")
+        super().__init__(in_channels, out_channels, kernel_size, stride, bias)
+
+    def forward(self, x: SparseTensor, out_sites: Sites | None = None) -> SparseTensor:
+        """``out_sites``: where to compute, of stride ``x.stride / stride``; None = all sites in reach."""
+        if out_sites is None:
+            out_sites = x.sites.children(self.kernel_size, self.stride)
+        elif out_sites.stride * self.stride != x.stride:
+            raise ValueError(f"out_sites must have stride {x.stride / self.stride}, got {out_sites.stride}")
+        return self._run(x, out_sites, transposed=True)
+
+
+class SparseMaxPool(nn.Module):
+    """Maximum over the inputs in reach; output sites are ``floor(c / s) * s``."""
+
+    def __init__(self, kernel_size: int = 3, stride: int = 2) -> None:
+        super().__init__()
+        if kernel_size < 1 or stride < 1:
+            raise ValueError(f"kernel_size and stride must be positive, got {kernel_size} and {stride}")
+        self.kernel_size = kernel_size
+        self.stride = stride
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, stride={self.stride}"
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        out_sites = x.sites.coarser(self.stride)
+        if len(x) == 0:
+            return SparseTensor(out_sites, x.feats)
+        return SparseTensor(out_sites, x.sites.engine.max_pool(x.feats, x.sites, out_sites, self.kernel_size))
+
+
+class SparseBatchNorm(nn.Module):
+    """Batch normalisation over all sites; keys ``bn.weight`` and so on. An empty input passes through unchanged."""
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.bn = nn.BatchNorm1d(channels, eps=eps, momentum=momentum)
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        # torch refuses to train on a single row, whose variance is undefined: use the running statistics instead
+        if self.bn.training and len(x) < 2:
+            feats = nn.functional.batch_norm(
+                x.feats,
+                self.bn.running_mean,
+                self.bn.running_var,
+                self.bn.weight,
+                self.bn.bias,
+                False,
+                0.0,
+                self.bn.eps,
+            )
+            return x.replace(feats)
+        return x.replace(self.bn(x.feats))
+
+
+class SparseInstanceNorm(nn.Module):
+    """Normalisation by the statistics of each sample (biased variance); ``weight`` and ``bias`` are (1, C).
+
+    The statistics are global: one new site changes the output everywhere.
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(1, channels))
+        self.bias = nn.Parameter(torch.zeros(1, channels))
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        parts = []
+        for rows in x.split():
+            if len(rows):
+                centred = rows - rows.mean(dim=0)
+                rows = centred / (centred.square().mean(dim=0) + self.eps).sqrt()
+            parts.append(rows)
+        return x.replace(torch.cat(parts) * self.weight + self.bias)
+
+
+class SparseActivation(nn.Module):
+    """A pointwise function of the features."""
+
+    def __init__(self, function: nn.Module) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: SparseTensor) -> SparseTensor:
+        return x.replace(self.function(x.feats))

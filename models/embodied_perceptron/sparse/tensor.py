@@ -1,0 +1,306 @@
+"""Sparse tensors: features at a sorted set of lattice sites.
+
+A :class:`Sites` is one immutable set of sites at one stride. It derives and remembers the coarser sets and the kernel
+maps that layers ask for, so that every layer which reads the same sites pays for the neighbour search once. A
+:class:`SparseTensor` is a set of sites with one feature row per site.
+
+Semantics are MinkowskiEngine's, so that released EmbodiedScan weights mean the same here: coordinates stay in units of
+the finest voxel; sites of stride ``s`` are multiples of ``s``; down-sampling floors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from embodied_perceptron.geometry import (
+    MAX_SAMPLES,
+    MAX_SITE_COORDINATE,
+    floor_site_keys,
+    pack_site_keys,
+    site_key_step,
+    unpack_site_keys,
+)
+from embodied_perceptron.sparse.kernel_map import KernelMap, build_kernel_map, kernel_offsets
+
+if TYPE_CHECKING:
+    from embodied_perceptron.sparse.engine import Engine
+
+
+class Sites:
+    """A sorted set of lattice sites of one stride, with its derived sets and kernel maps cached.
+
+    Attributes:
+        keys: (N,) int64 site keys (``geometry.pack_site_keys``), strictly increasing: by sample, then x, y, z.
+        stride: every coordinate is a multiple of it.
+        batch_size: number of samples; samples may be empty.
+        engine: does the arithmetic of layers on these sites and on all sites derived from them.
+    """
+
+    def __init__(
+        self, keys: torch.Tensor, stride: int, batch_size: int, engine: Engine, shared: dict[str, Any] | None = None
+    ) -> None:
+        """``keys`` must be sorted and unique; use :meth:`SparseTensor.from_coords` for anything unchecked."""
+        if keys.ndim != 1 or keys.dtype != torch.int64:
+            raise ValueError(f"keys must be (N,) int64, got {tuple(keys.shape)} {keys.dtype}")
+        if stride < 1:
+            raise ValueError(f"stride must be positive, got {stride}")
+        if not 1 <= batch_size <= MAX_SAMPLES:
+            raise ValueError(f"batch_size must be in [1, {MAX_SAMPLES}], got {batch_size}")
+        self.keys = keys
+        self.stride = stride
+        self.batch_size = batch_size
+        self.engine = engine
+        self._coarser: dict[int, Sites] = {}
+        # The other set stands in the value: its identity must outlive the cache entry. None = this set itself, which
+        # would be a reference cycle.
+        self._maps: dict[tuple[int, int], tuple[Sites | None, KernelMap]] = {}
+        self._bounds: list[int] | None = None
+        # What the engine remembers: of this set, and of all sets derived from one input.
+        self.engine_state: Any = None
+        self.engine_shared: dict[str, Any] = {} if shared is None else shared
+
+    def __len__(self) -> int:
+        return self.keys.numel()
+
+    def __repr__(self) -> str:
+        return f"Sites({len(self)} at stride {self.stride}, batch {self.batch_size}, {self.device})"
+
+    @property
+    def device(self) -> torch.device:
+        return self.keys.device
+
+    @property
+    def samples(self) -> torch.Tensor:
+        """(N,) int64 sample index of each site."""
+        return unpack_site_keys(self.keys)[0]
+
+    @property
+    def coords(self) -> torch.Tensor:
+        """(N, 3) int64 coordinates in units of the finest voxel."""
+        return unpack_site_keys(self.keys)[1]
+
+    @property
+    def bounds(self) -> list[int]:
+        """Row range of sample ``b`` is ``bounds[b]:bounds[b + 1]``; batch_size + 1 entries."""
+        if self._bounds is None:
+            if self.batch_size == 1:
+                self._bounds = [0, len(self)]
+            else:
+                starts = torch.arange(self.batch_size + 1, device=self.device)
+                self._bounds = [int(v) for v in torch.searchsorted(self.samples, starts).tolist()]
+        return self._bounds
+
+    def same_as(self, other: Sites) -> bool:
+        """Whether both hold the same sites at the same stride."""
+        if self is other:
+            return True
+        return self.stride == other.stride and len(self) == len(other) and torch.equal(self.keys, other.keys)
+
+    def derive(self, keys: torch.Tensor, stride: int) -> Sites:
+        """A new set with the batch size and the engine of this one."""
+        return Sites(keys, stride, self.batch_size, self.engine, self.engine_shared)
+
+    def coarser(self, factor: int) -> Sites:
+        """The sites ``unique(floor(c / s) * s)`` with ``s = stride * factor``; this set itself for factor 1."""
+        if factor == 1:
+            return self
+        if factor not in self._coarser:
+            stride = self.stride * factor
+            self._coarser[factor] = self.derive(torch.unique(floor_site_keys(self.keys, stride)), stride)
+        return self._coarser[factor]
+
+    def children(self, kernel_size: int, factor: int) -> Sites:
+        """All sites ``c + offset * s`` of the finer stride ``s = stride / factor`` that a transposed kernel reaches.
+
+        Raises ``ValueError`` when the stride is not divisible by ``factor``.
+        """
+        if factor < 1 or self.stride % factor:
+            raise ValueError(f"stride {self.stride} cannot be refined by a factor of {factor}")
+        stride = self.stride // factor
+        steps = [site_key_step(*(v * stride for v in offset)) for offset in kernel_offsets(kernel_size)]
+        keys = (self.keys[None, :] + torch.tensor(steps, device=self.device)[:, None]).reshape(-1)
+        return self.derive(torch.unique(keys), stride)
+
+    def kernel_map(self, out: Sites, kernel_size: int) -> KernelMap:
+        """Pairs of (site of this set, site of ``out``) per kernel offset: ``this = out + offset * this.stride``."""
+        cache_key = (id(out), kernel_size)
+        if cache_key not in self._maps:
+            built = build_kernel_map(self.keys, out.keys, kernel_size, self.stride, same=self is out)
+            self._maps[cache_key] = (None if out is self else out, built)
+        return self._maps[cache_key][1]
+
+    def find(self, keys: torch.Tensor) -> torch.Tensor:
+        """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
+        if len(self) == 0:
+            return torch.full_like(keys, -1)
+        rows = torch.searchsorted(self.keys, keys).clamp_(max=len(self) - 1)
+        return torch.where(self.keys[rows] == keys, rows, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseTensor:
+    """Features at lattice sites.
+
+    Attributes:
+        sites: where.
+        feats: (N, C) floating-point features, row i at ``sites.keys[i]``.
+
+    Raises ``ValueError`` when the shapes or the devices do not fit.
+    """
+
+    sites: Sites
+    feats: torch.Tensor
+
+    def __post_init__(self) -> None:
+        if self.feats.ndim != 2 or len(self.feats) != len(self.sites):
+            raise ValueError(f"feats must be ({len(self.sites)}, C), got {tuple(self.feats.shape)}")
+        if self.feats.device != self.sites.device:
+            raise ValueError(f"feats are on {self.feats.device}, sites on {self.sites.device}")
+
+    @classmethod
+    def from_coords(
+        cls,
+        coords: torch.Tensor,
+        feats: torch.Tensor,
+        samples: torch.Tensor | None = None,
+        *,
+        stride: int = 1,
+        batch_size: int | None = None,
+        duplicates: Literal["error", "first", "mean"] = "error",
+        engine: Engine | None = None,
+    ) -> SparseTensor:
+        """Sort and check unordered input.
+
+        Args:
+            coords: (N, 3) integer coordinates in units of the finest voxel, multiples of ``stride``.
+            feats: (N, C) floating-point features, finite.
+            samples: (N,) integer sample index of each row; None = all 0.
+            stride: of the sites.
+            batch_size: number of samples; None = largest index + 1.
+            duplicates: what to do with rows at the same site: refuse, keep the first row, or average the rows.
+            engine: None = the fastest one that is installed (:func:`embodied_perceptron.sparse.engine.get_engine`).
+
+        Raises ``ValueError`` naming the value that does not fit.
+        """
+        from embodied_perceptron.sparse.engine import get_engine
+
+        samples = torch.zeros(len(coords), dtype=torch.int64, device=coords.device) if samples is None else samples
+        size = _check_input(coords, feats, samples, stride, batch_size)
+        keys = pack_site_keys(samples, coords)
+        unique, inverse, counts = torch.unique(keys, return_inverse=True, return_counts=True)
+        if len(unique) == len(keys):
+            rows = torch.empty_like(inverse)
+            rows[inverse] = torch.arange(len(keys), device=keys.device)
+            feats = feats[rows]
+        elif duplicates == "first":
+            rows = torch.full_like(unique, len(keys))
+            rows.scatter_reduce_(0, inverse, torch.arange(len(keys), device=keys.device), "amin")
+            feats = feats[rows]
+        elif duplicates == "mean":
+            total = feats.new_zeros(len(unique), feats.shape[1]).index_add(0, inverse, feats)
+            feats = total / counts[:, None]
+        else:
+            sample, where = unpack_site_keys(unique[counts > 1][:1])
+            raise ValueError(
+                f"{int((counts - 1).sum())} duplicate rows, first at {where[0].tolist()} of sample {sample[0]}"
+            )
+        return cls(Sites(unique, stride, size, get_engine() if engine is None else engine), feats)
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """(N,) int64 site keys, strictly increasing."""
+        return self.sites.keys
+
+    @property
+    def stride(self) -> int:
+        return self.sites.stride
+
+    @property
+    def coords(self) -> torch.Tensor:
+        """(N, 3) int64 coordinates in units of the finest voxel."""
+        return self.sites.coords
+
+    @property
+    def samples(self) -> torch.Tensor:
+        """(N,) int64 sample index of each row."""
+        return self.sites.samples
+
+    @property
+    def batch_size(self) -> int:
+        return self.sites.batch_size
+
+    @property
+    def channels(self) -> int:
+        return self.feats.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.feats.device
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    def replace(self, feats: torch.Tensor) -> SparseTensor:
+        """Other features at the same sites."""
+        return SparseTensor(self.sites, feats)
+
+    def split(self) -> list[torch.Tensor]:
+        """Feature rows of each sample, views of ``feats``."""
+        bounds = self.sites.bounds
+        return [self.feats[a:b] for a, b in itertools.pairwise(bounds)]
+
+    def dense(self, origin: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
+        """(B, C, X, Y, Z) grid of the sites in the box that starts at ``origin``; zero elsewhere.
+
+        Args:
+            origin: (x, y, z) in units of the finest voxel, a multiple of the stride.
+            shape: (X, Y, Z) cells of one stride each. Sites outside of the box are left out.
+
+        Raises ``ValueError`` when the origin is off the lattice or the shape is not positive.
+        """
+        if any(v % self.stride for v in origin) or len(origin) != 3:
+            raise ValueError(f"origin must be 3 multiples of stride {self.stride}, got {list(origin)}")
+        if any(v < 1 for v in shape) or len(shape) != 3:
+            raise ValueError(f"shape must be 3 positive numbers, got {list(shape)}")
+        samples, coords = unpack_site_keys(self.keys)
+        cell = (coords - torch.tensor(list(origin), device=self.device)) // self.stride  # (N, 3)
+        size = torch.tensor(list(shape), device=self.device)
+        inside = ((cell >= 0) & (cell < size)).all(dim=1)
+        flat = ((samples * shape[0] + cell[:, 0]) * shape[1] + cell[:, 1]) * shape[2] + cell[:, 2]
+        cells = self.batch_size * shape[0] * shape[1] * shape[2]
+        grid = self.feats.new_zeros(cells, self.channels).index_copy(0, flat[inside], self.feats[inside])
+        return grid.view(self.batch_size, *shape, self.channels).permute(0, 4, 1, 2, 3)
+
+
+def _check_input(
+    coords: torch.Tensor, feats: torch.Tensor, samples: torch.Tensor, stride: int, batch_size: int | None
+) -> int:
+    """Check the input of :meth:`SparseTensor.from_coords`; returns the batch size."""
+    if coords.ndim != 2 or coords.shape[1] != 3 or coords.is_floating_point() or coords.dtype == torch.bool:
+        raise ValueError(f"coords must be (N, 3) integers, got {tuple(coords.shape)} {coords.dtype}")
+    if feats.ndim != 2 or len(feats) != len(coords) or not feats.is_floating_point():
+        raise ValueError(f"feats must be ({len(coords)}, C) floats, got {tuple(feats.shape)} {feats.dtype}")
+    if samples.shape != coords.shape[:1] or samples.is_floating_point():
+        raise ValueError(f"samples must be ({len(coords)},) integers, got {tuple(samples.shape)} {samples.dtype}")
+    if stride < 1:
+        raise ValueError(f"stride must be positive, got {stride}")
+    if len(coords) == 0:
+        return 1 if batch_size is None else batch_size
+    largest = int(coords.abs().max())
+    if largest > MAX_SITE_COORDINATE:
+        raise ValueError(f"coordinates must lie within +-{MAX_SITE_COORDINATE}, got {largest}")
+    if stride > 1 and bool((coords % stride).any()):
+        raise ValueError(f"coordinates must be multiples of stride {stride}")
+    low, high = int(samples.min()), int(samples.max())
+    size = high + 1 if batch_size is None else batch_size
+    if low < 0 or high >= size:
+        raise ValueError(f"sample indices must be in [0, {size}), got [{low}, {high}]")
+    if not bool(torch.isfinite(feats).all()):
+        bad = int((~torch.isfinite(feats)).any(dim=1).nonzero()[0])
+        raise ValueError(f"features must be finite, row {bad} at {coords[bad].tolist()} is {feats[bad].tolist()}")
+    return size
