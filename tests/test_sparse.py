@@ -7,6 +7,9 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from embodied_perceptron.geometry import MAX_SITE_COORDINATE, floor_site_keys, pack_site_keys, unpack_site_keys
 from embodied_perceptron.sparse.conv import (
     SparseBatchNorm,
@@ -19,8 +22,6 @@ from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.kernel_map import _merge, _search, build_kernel_map, kernel_offsets
 from embodied_perceptron.sparse.ops import concatenate, interpolate, prune, union_add
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ENGINE = get_engine("torch")
 SIZE = 12  # edge of the dense grids, a multiple of every stride used

@@ -63,12 +63,12 @@ class TorchEngine:
             kernel_map = out_sites.kernel_map(in_sites, kernel_size).transposed()
         else:
             kernel_map = in_sites.kernel_map(out_sites, kernel_size)
-        result: torch.Tensor = _Convolution.apply(feats, kernel, kernel_map)
+        result: torch.Tensor = _Convolution.apply(feats, kernel, kernel_map)  # type: ignore[no-untyped-call]
         return result
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
         kernel_map = in_sites.kernel_map(out_sites, kernel_size)
-        result: torch.Tensor = _MaxPool.apply(feats, kernel_map)
+        result: torch.Tensor = _MaxPool.apply(feats, kernel_map)  # type: ignore[no-untyped-call]
         return result
 
 

@@ -1,7 +1,7 @@
 """Sparse layers computed by MinkowskiEngine 0.5.4, where it is installed (``make minkowski`` builds it).
 
 The sites are this package's own; MinkowskiEngine is told both the input and the output sites of a layer and finds the
-pairs and multiplies. Its coordinate maps keep the row order in which sites are inserted, so features need no reordering.
+pairs and multiplies. Its coordinate maps keep the row order in which sites are inserted: features need no reordering.
 """
 
 from __future__ import annotations
