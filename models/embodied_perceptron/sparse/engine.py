@@ -73,19 +73,23 @@ class TorchEngine:
 
 
 @cache
-def get_engine(name: EngineName = "auto") -> Engine:
-    """``auto`` is MinkowskiEngine where it is installed, plain PyTorch elsewhere.
+def get_engine(name: EngineName = "auto", device_type: str = "cpu") -> Engine:
+    """``auto`` is MinkowskiEngine where it is installed and built for the device, plain PyTorch elsewhere.
 
     Raises ``ImportError`` when MinkowskiEngine is asked for and missing, or installed and broken: a broken installation
-    is reported, never passed over.
+    is reported, never passed over. ``ValueError`` for an unknown name, or when its build lacks the device asked for.
     """
+    if name not in ("auto", "torch", "minkowski"):
+        raise ValueError(f"engine must be auto, torch or minkowski, got {name!r}")
     if name == "torch" or (name == "auto" and importlib.util.find_spec("MinkowskiEngine") is None):
         return TorchEngine()
-    if name not in ("auto", "minkowski"):
-        raise ValueError(f"engine must be auto, torch or minkowski, got {name!r}")
-    from embodied_perceptron.sparse.minkowski import MinkowskiEngineAdapter
+    from embodied_perceptron.sparse.minkowski import MinkowskiEngineAdapter, supports
 
-    return MinkowskiEngineAdapter()
+    if supports(device_type):
+        return MinkowskiEngineAdapter()
+    if name == "auto":
+        return TorchEngine()
+    raise ValueError(f"this build of MinkowskiEngine does not support device {device_type}")
 
 
 class _Convolution(torch.autograd.Function):

@@ -10,6 +10,7 @@ from typing import Any
 
 import MinkowskiEngine as ME  # noqa: N817
 import torch
+from MinkowskiEngineBackend._C import ConvolutionMode
 
 from embodied_perceptron.sparse.tensor import Sites
 
@@ -35,7 +36,7 @@ class MinkowskiEngineAdapter:
             feats,
             kernel,
             _generator(kernel_size, coarse.stride // fine.stride),
-            ME.ConvolutionMode.DEFAULT,
+            ConvolutionMode.DEFAULT,
             _map_key(in_sites, manager),
             _map_key(out_sites, manager),
             manager,
@@ -59,6 +60,11 @@ class MinkowskiEngineAdapter:
                 reached[out_rows] = True
             result = torch.where(reached, result, 0.0)
         return result
+
+
+def supports(device_type: str) -> bool:
+    """Whether this build serves the device type."""
+    return device_type == "cpu" or (device_type == "cuda" and bool(ME.is_cuda_available()))
 
 
 def _generator(kernel_size: int, stride: int) -> Any:

@@ -209,7 +209,9 @@ class SparseTensor:
             raise ValueError(
                 f"{int((counts - 1).sum())} duplicate rows, first at {where[0].tolist()} of sample {sample[0]}"
             )
-        return cls(Sites(unique, stride, size, get_engine() if engine is None else engine), feats)
+        return cls(
+            Sites(unique, stride, size, get_engine("auto", keys.device.type) if engine is None else engine), feats
+        )
 
     @property
     def keys(self) -> torch.Tensor:
