@@ -1,0 +1,409 @@
+"""Compiled CPU kernels of the volume. Plain loops over arrays; who calls them and why stands in ``numba_voxels.py``.
+
+Voxel arithmetic here is that of ``geometry.py`` in fixed point (see ``voxels.py``); tests hold the two together.
+No fast-math: the same input gives the same bits, and the torch kernels the same map.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.fusion.blocks import BLOCK_BITS, BLOCK_VOXELS, hash_position, pack_key
+from embodied_perceptron.fusion.voxels import (
+    COLOR,
+    EVIDENCE,
+    EVIDENCE_HIT,
+    EVIDENCE_MAX,
+    EVIDENCE_MISS,
+    HITS,
+    HITS_CAP,
+    OFFSET,
+    OFFSET_BITS,
+    OFFSET_UNITS,
+    RECORD,
+)
+from embodied_perceptron.geometry import KEY_BITS
+
+Array = NDArray[Any]
+
+_LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))  # |fixed point| of the outermost voxel key
+_NO_POINT = -(1 << 31)
+_BLOCK_SHIFT = OFFSET_BITS + BLOCK_BITS
+_OFFSET_MASK = OFFSET_UNITS - 1
+_EDGE_MASK = (1 << BLOCK_BITS) - 1
+
+# position of the lowest set bit of a 64-bit word: multiply the isolated bit by a de Bruijn sequence
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_BIT_INDEX = np.zeros(64, np.int64)
+for _i in range(64):
+    _BIT_INDEX[((int(_DE_BRUIJN) << _i) & 0xFFFFFFFFFFFFFFFF) >> 58] = _i
+
+
+@njit(cache=True, inline="always")
+def _lowest_bit(word: int) -> int:
+    isolated = word & (~word + np.uint64(1))
+    position: int = _BIT_INDEX[(isolated * _DE_BRUIJN) >> np.uint64(58)]
+    return position
+
+
+@njit(cache=True)
+def _row_points(
+    depth: Array, ray_x: Array, ray: Array, origin: Array, z_min: float, z_max: float, out: Array
+) -> tuple[int, int]:
+    """(W,) depth row -> (3, W) int32 fixed-point world points, ``_NO_POINT`` in x where there is none."""
+    r0, r1, r2 = ray[0], ray[1], ray[2]
+    t0, t1, t2 = origin[0], origin[1], origin[2]
+    points = 0
+    stored = 0
+    for u in range(depth.shape[0]):
+        z = np.float64(depth[u])
+        ok = (z >= z_min) & (z <= z_max)
+        points += ok
+        z = z if ok else 0.0
+        x = np.floor(z * (ray_x[0, u] + r0) + t0)
+        y = np.floor(z * (ray_x[1, u] + r1) + t1)
+        w = np.floor(z * (ray_x[2, u] + r2) + t2)
+        near = (x >= -_LIMIT) & (x < _LIMIT) & (y >= -_LIMIT) & (y < _LIMIT) & (w >= -_LIMIT) & (w < _LIMIT)
+        ok &= near
+        stored += ok
+        out[0, u] = np.int32(x) if ok else np.int32(_NO_POINT)
+        out[1, u] = np.int32(y) if ok else np.int32(0)
+        out[2, u] = np.int32(w) if ok else np.int32(0)
+    return points, stored
+
+
+@njit(cache=True)
+def scan_rows(
+    depth: Array,
+    color: Array,
+    rows: tuple[int, int],
+    ray_x: Array,
+    ray_y: Array,
+    origin: Array,
+    z_min: float,
+    z_max: float,
+    row_points: Array,
+    table_keys: Array,
+    table_ids: Array,
+    shift: int,
+    block_keys: Array,
+    index: Array,
+    cells: Array,
+    sums: Array,
+) -> tuple[int, int, int, int]:
+    """Sum a band's points by voxel into dense scratch rows, numbered in order of first touch.
+
+    Returns (blocks, voxels, points, points within the key range); blocks is -1 when ``block_keys`` was too small.
+    ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row.
+    """
+    width = depth.shape[1]
+    mask = table_keys.shape[0] - 1
+    blocks = 0
+    voxels = 0
+    points = 0
+    stored = 0
+    last_block_x, last_block_y, last_block_z, block = _NO_POINT, 0, 0, -1
+    last_x, last_y, last_z, row = _NO_POINT, 0, 0, -1
+    for v in range(rows[0], rows[1]):
+        p, s = _row_points(depth[v], ray_x, ray_y[:, v], origin, z_min, z_max, row_points)
+        points += p
+        stored += s
+        if s == 0:
+            continue
+        for u in range(width):
+            x, y, z = row_points[0, u], row_points[1, u], row_points[2, u]
+            if x == _NO_POINT:
+                continue
+            vx, vy, vz = x >> OFFSET_BITS, y >> OFFSET_BITS, z >> OFFSET_BITS
+            if vx != last_x or vy != last_y or vz != last_z:
+                last_x, last_y, last_z = vx, vy, vz
+                bx, by, bz = vx >> BLOCK_BITS, vy >> BLOCK_BITS, vz >> BLOCK_BITS
+                if bx != last_block_x or by != last_block_y or bz != last_block_z:
+                    last_block_x, last_block_y, last_block_z = bx, by, bz
+                    key = pack_key(bx, by, bz)
+                    i = hash_position(key, shift)
+                    while table_keys[i] != -1 and table_keys[i] != key:
+                        i = (i + 1) & mask
+                    if table_keys[i] == -1:
+                        if blocks == block_keys.shape[0]:
+                            return -1, voxels, points, stored
+                        table_keys[i] = key
+                        table_ids[i] = blocks
+                        block_keys[blocks] = key
+                        blocks += 1
+                    block = table_ids[i]
+                local = ((vx & _EDGE_MASK) << (2 * BLOCK_BITS)) | ((vy & _EDGE_MASK) << BLOCK_BITS) | (vz & _EDGE_MASK)
+                row = index[block, local] - 1
+                if row < 0:
+                    row = voxels
+                    voxels += 1
+                    index[block, local] = voxels
+                    cells[row] = block * BLOCK_VOXELS + local
+                    for c in range(RECORD):
+                        sums[row, c] = 0
+            sums[row, HITS] += 1
+            sums[row, OFFSET] += x & _OFFSET_MASK
+            sums[row, OFFSET + 1] += y & _OFFSET_MASK
+            sums[row, OFFSET + 2] += z & _OFFSET_MASK
+            sums[row, COLOR] += color[v, u, 0]
+            sums[row, COLOR + 1] += color[v, u, 1]
+            sums[row, COLOR + 2] += color[v, u, 2]
+    return blocks, voxels, points, stored
+
+
+@njit(cache=True)
+def fold_rows(
+    slots: Array,
+    cells: Array,
+    sums: Array,
+    stamp_ns: int,
+    index: Array,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+) -> tuple[int, int, int]:
+    """Add scratch rows to the map and empty ``index``. Returns (touched, created, refused points)."""
+    touched = 0
+    created = 0
+    refused = 0
+    for row in range(cells.shape[0]):
+        cell = cells[row]
+        block = cell // BLOCK_VOXELS
+        local = cell % BLOCK_VOXELS
+        index[block, local] = 0
+        slot = slots[block]
+        if slot < 0:
+            refused += sums[row, HITS]
+            continue
+        record = records[slot, local]
+        touched += 1
+        if record[HITS] == 0:
+            created += 1
+            count[slot] += 1
+            occupied[slot, local >> 6] |= np.uint64(1) << np.uint64(local & 63)
+        for c in range(RECORD - 1):
+            record[c] += sums[row, c]
+        while record[HITS] > HITS_CAP:
+            for c in range(RECORD - 1):
+                record[c] >>= 1
+        record[EVIDENCE] = min(record[EVIDENCE] + EVIDENCE_HIT, EVIDENCE_MAX)
+        last_seen[slot, local] = max(last_seen[slot, local], stamp_ns)
+    return touched, created, refused
+
+
+@njit(cache=True)
+def erode_depth(depth: Array, radius: int, scratch: Array, out: Array) -> None:
+    """Minimum over (2 radius + 1)^2 pixels; 0 (unknown) where the window leaves the image."""
+    height, width = depth.shape
+    for v in range(height):
+        for u in range(width):
+            scratch[v, u] = 0.0
+        for u in range(radius, width - radius):
+            scratch[v, u] = depth[v, u - radius]
+        for k in range(1 - radius, radius + 1):
+            for u in range(radius, width - radius):
+                scratch[v, u] = min(scratch[v, u], depth[v, u + k])
+    for v in range(height):
+        if v < radius or v >= height - radius:
+            for u in range(width):
+                out[v, u] = 0.0
+            continue
+        for u in range(width):
+            out[v, u] = scratch[v - radius, u]
+        for k in range(1 - radius, radius + 1):
+            for u in range(width):
+                out[v, u] = min(out[v, u], scratch[v + k, u])
+
+
+@njit(cache=True)
+def clear_blocks(
+    slots: Array,
+    coords: Array,
+    local_camera: Array,
+    edge_m: float,
+    T: Array,
+    k: Array,
+    limits: Array,
+    near: Array,
+    stamp_ns: int,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+    emptied: Array,
+) -> tuple[int, int]:
+    """Lower the evidence of seen-through voxels; returns (removed voxels, emptied blocks).
+
+    Args:
+        local_camera: (512, 3) voxel centres relative to their block's corner, turned into the camera frame, metres.
+        T: (4, 4) camera from world; ``k`` = fx, fy, cx, cy; ``limits`` = min_range, max_range, margin + half diagonal,
+            margin per m2.
+        near: (H, W) eroded depth.
+    """
+    height, width = near.shape
+    fx, fy, cx, cy = k[0], k[1], k[2], k[3]
+    z_min, z_max, margin, margin_m2 = limits[0], limits[1], limits[2], limits[3]
+    removed = 0
+    empty = 0
+    for b in range(slots.shape[0]):
+        slot = slots[b]
+        ox, oy, oz = coords[b, 0] * edge_m, coords[b, 1] * edge_m, coords[b, 2] * edge_m
+        bx = ((T[0, 0] * ox + T[0, 1] * oy) + T[0, 2] * oz) + T[0, 3]
+        by = ((T[1, 0] * ox + T[1, 1] * oy) + T[1, 2] * oz) + T[1, 3]
+        bz = ((T[2, 0] * ox + T[2, 1] * oy) + T[2, 2] * oz) + T[2, 3]
+        before = count[slot]
+        for word_index in range(8):
+            word = occupied[slot, word_index]
+            while word != np.uint64(0):
+                bit = _lowest_bit(word)
+                word &= word - np.uint64(1)
+                local = word_index * 64 + bit
+                z = bz + local_camera[local, 2]
+                if z < z_min or z > z_max:
+                    continue
+                inverse = 1.0 / z
+                u = np.floor(((bx + local_camera[local, 0]) * inverse) * fx + cx + 0.5)
+                v = np.floor(((by + local_camera[local, 1]) * inverse) * fy + cy + 0.5)
+                if not (u >= 0.0 and u < width and v >= 0.0 and v < height):
+                    continue
+                if not near[np.int64(v), np.int64(u)] > z + (margin + margin_m2 * (z * z)):
+                    continue
+                if last_seen[slot, local] == stamp_ns:
+                    continue
+                evidence = records[slot, local, EVIDENCE] - EVIDENCE_MISS
+                records[slot, local, EVIDENCE] = evidence
+                if evidence < 0:
+                    erase_voxel(slot, local, records, last_seen, occupied, count)
+        removed += before - count[slot]
+        if count[slot] == 0:
+            emptied[empty] = slot
+            empty += 1
+    return removed, empty
+
+
+@njit(cache=True)
+def erase_voxel(slot: int, local: int, records: Array, last_seen: Array, occupied: Array, count: Array) -> None:
+    """Empty one occupied voxel."""
+    for c in range(RECORD):
+        records[slot, local, c] = 0
+    last_seen[slot, local] = 0
+    occupied[slot, local >> 6] &= ~(np.uint64(1) << np.uint64(local & 63))
+    count[slot] -= 1
+
+
+@njit(cache=True)
+def erase_blocks(slots: Array, records: Array, last_seen: Array, occupied: Array, count: Array) -> int:
+    """Empty whole blocks; returns the number of voxels removed."""
+    removed = 0
+    for b in range(slots.shape[0]):
+        slot = slots[b]
+        removed += count[slot]
+        for word_index in range(8):
+            word = occupied[slot, word_index]
+            while word != np.uint64(0):
+                local = word_index * 64 + _lowest_bit(word)
+                word &= word - np.uint64(1)
+                for c in range(RECORD):
+                    records[slot, local, c] = 0
+                last_seen[slot, local] = 0
+            occupied[slot, word_index] = 0
+        count[slot] = 0
+    return removed
+
+
+@njit(cache=True)
+def remove_voxels(
+    slots: Array, local: Array, records: Array, last_seen: Array, occupied: Array, count: Array, emptied: Array
+) -> int:
+    """Empty single occupied voxels; returns how many blocks got empty (their slots in ``emptied``)."""
+    empty = 0
+    for i in range(slots.shape[0]):
+        erase_voxel(slots[i], local[i], records, last_seen, occupied, count)
+        if count[slots[i]] == 0:
+            emptied[empty] = slots[i]
+            empty += 1
+    return empty
+
+
+@njit(cache=True)
+def put_voxels(
+    slots: Array,
+    local: Array,
+    new_records: Array,
+    new_last_seen: Array,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+) -> None:
+    """Write voxels into empty places."""
+    for i in range(slots.shape[0]):
+        slot, place = slots[i], local[i]
+        for c in range(RECORD):
+            records[slot, place, c] = new_records[i, c]
+        last_seen[slot, place] = new_last_seen[i]
+        occupied[slot, place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+        count[slot] += 1
+
+
+@njit(cache=True)
+def _run_end(coords: Array, start: int, columns: int) -> int:
+    """End of the run of blocks that share the first ``columns`` coordinates with block ``start``."""
+    end = start + 1
+    while end < coords.shape[0]:
+        for c in range(columns):
+            if coords[end, c] != coords[start, c]:
+                return end
+        end += 1
+    return end
+
+
+@njit(cache=True)
+def gather_voxels(
+    slots: Array,
+    coords: Array,
+    min_hits: int,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    out_coords: Array,
+    out_records: Array,
+    out_last_seen: Array,
+) -> int:
+    """Copy voxels with enough hits, ordered by (x, y, z); blocks come ordered by (x, y, z), so no sort is needed.
+
+    Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with one y: voxel rows y; in a row the
+    blocks by z. An occupancy word is one plane of a block, a byte of it one row.
+    """
+    n = 0
+    slab = 0
+    while slab < slots.shape[0]:
+        slab_end = _run_end(coords, slab, 1)
+        for x in range(8):
+            row = slab
+            while row < slab_end:
+                row_end = _run_end(coords, row, 2)
+                for y in range(8):
+                    for b in range(row, row_end):
+                        slot = slots[b]
+                        bits = (occupied[slot, x] >> np.uint64(8 * y)) & np.uint64(255)
+                        if bits == np.uint64(0):
+                            continue
+                        for z in range(8):
+                            local = x * 64 + y * 8 + z
+                            if (bits >> np.uint64(z)) & np.uint64(1) and records[slot, local, HITS] >= min_hits:
+                                out_coords[n, 0] = coords[b, 0] * 8 + x
+                                out_coords[n, 1] = coords[b, 1] * 8 + y
+                                out_coords[n, 2] = coords[b, 2] * 8 + z
+                                for c in range(RECORD):
+                                    out_records[n, c] = records[slot, local, c]
+                                out_last_seen[n] = last_seen[slot, local]
+                                n += 1
+                row = row_end
+        slab = slab_end
+    return n

@@ -1,0 +1,183 @@
+"""Map files: safetensors, versioned, written atomically.
+
+A file holds the occupied voxels sorted by key (``voxels.*``), the keyframes (``keyframes.<i>.*``) and, as JSON in the
+header, the format version and everything that is not an array.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from embodied_perceptron.config import ConfigError, VolumeConfig, config_from_dict
+from embodied_perceptron.frame import RgbdFrame
+from embodied_perceptron.fusion.keyframes import Keyframe
+from embodied_perceptron.fusion.voxels import HITS, RECORD, Columns
+from embodied_perceptron.geometry import Intrinsics, check_transform, unpack_keys
+
+FORMAT = "embodied_perceptron.map"
+VERSION = 1
+_STALE_AFTER_S = 600.0
+
+
+class MapFileError(ValueError):
+    """A map file that cannot be used; the message names the file and the reason."""
+
+
+def write_map(path: str | Path, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
+    """Write a map so that ``path`` holds either the old file or the whole new one, whatever happens meanwhile.
+
+    The new file is written beside the old one, flushed to the disk, and renamed over it. What a killed writer left
+    behind is removed by a later save, once it is ten minutes old.
+
+    Raises ``OSError`` when the folder is missing or cannot be written.
+    """
+    path = Path(path)
+    _remove_stale(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    metadata = {"format": FORMAT, "version": str(VERSION), "header": json.dumps(header)}
+    try:
+        temporary.touch(exist_ok=False)  # a plain OSError by name, where the writer below would panic in its own words
+        save_file(tensors, str(temporary), metadata=metadata)
+        _flush(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    for old in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(OSError):  # another process may be removing it as well
+            if time.time() - old.stat().st_mtime > _STALE_AFTER_S:
+                old.unlink()
+
+
+def read_map(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read a map file whole.
+
+    Returns its tensors and header. Raises ``MapFileError`` when the file is cut short, is no map, or is of another
+    version; ``OSError`` when it cannot be opened.
+    """
+    with open(path, "rb"):  # an OSError that names the path
+        pass
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check_metadata(path, metadata)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise MapFileError(f"{path} is damaged, cut short, or no map: {error}") from error
+    try:
+        header = json.loads(metadata["header"])
+    except (KeyError, json.JSONDecodeError) as error:
+        raise MapFileError(f"{path} has no readable header: {error}") from error
+    if not isinstance(header, dict):
+        raise MapFileError(f"{path}: the header must be a mapping, got {type(header).__name__}")
+    return tensors, header
+
+
+def _check_metadata(path: str | Path, metadata: dict[str, str]) -> None:
+    if metadata.get("format") != FORMAT:
+        raise MapFileError(f"{path} is no map: format is {metadata.get('format')!r}, expected {FORMAT!r}")
+    if metadata.get("version") != str(VERSION):
+        raise MapFileError(f"{path} is of map version {metadata.get('version')}, this program reads version {VERSION}")
+
+
+def take_array(
+    path: str | Path, tensors: dict[str, torch.Tensor], name: str, dtype: torch.dtype, shape: tuple[int | None, ...]
+) -> NDArray[Any]:
+    """A tensor of a map file as an array; raises ``MapFileError`` when it is missing or of another type or shape."""
+    if name not in tensors:
+        raise MapFileError(f"{path}: tensor {name!r} is missing")
+    tensor = tensors[name]
+    fits = len(tensor.shape) == len(shape) and all(
+        w is None or n == w for n, w in zip(tensor.shape, shape, strict=True)
+    )
+    if tensor.dtype != dtype or not fits:
+        raise MapFileError(f"{path}: {name} must be {dtype} {shape}, got {tensor.dtype} {tuple(tensor.shape)}")
+    # a copy: tensors of an open file may be mapped memory, which would fault if somebody cut the file short later
+    array: NDArray[Any] = tensor.numpy().copy()
+    return array
+
+
+def pack_keyframes(keyframes: list[Keyframe]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """Keyframes as tensors ``keyframes.<i>.{depth_m,color,T_world_camera}`` and header entries."""
+    tensors: dict[str, torch.Tensor] = {}
+    entries: list[dict[str, Any]] = []
+    for i, k in enumerate(keyframes):
+        tensors[f"keyframes.{i}.depth_m"] = torch.from_numpy(k.frame.depth_m)
+        tensors[f"keyframes.{i}.color"] = torch.from_numpy(k.frame.color)
+        tensors[f"keyframes.{i}.T_world_camera"] = torch.from_numpy(k.T_world_camera)
+        c = k.frame.intrinsics
+        entries.append(
+            {
+                "id": k.id,
+                "stamp_ns": k.frame.stamp_ns,
+                "camera": k.frame.camera,
+                "intrinsics": [c.fx, c.fy, c.cx, c.cy, c.width, c.height],
+            }
+        )
+    return tensors, entries
+
+
+def unpack_keyframes(path: str | Path, tensors: dict[str, torch.Tensor], entries: Any) -> list[Keyframe]:
+    """Inverse of :func:`pack_keyframes`; raises ``MapFileError`` naming the keyframe that does not fit."""
+    keyframes = []
+    try:
+        for i, entry in enumerate(entries):
+            fx, fy, cx, cy, width, height = entry["intrinsics"]
+            frame = RgbdFrame(
+                stamp_ns=entry["stamp_ns"],
+                camera=entry["camera"],
+                color=take_array(path, tensors, f"keyframes.{i}.color", torch.uint8, (height, width, 3)),
+                depth_m=take_array(path, tensors, f"keyframes.{i}.depth_m", torch.float32, (height, width)),
+                intrinsics=Intrinsics(fx, fy, cx, cy, width, height),
+            )
+            T = take_array(path, tensors, f"keyframes.{i}.T_world_camera", torch.float64, (4, 4))
+            keyframes.append(Keyframe(entry["id"], frame, check_transform(T, "T_world_camera")))
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, MapFileError):
+            raise
+        raise MapFileError(f"{path}: keyframe {len(keyframes)} is damaged: {error!r}") from error
+    return keyframes
+
+
+def saved_config(path: str | Path, header: dict[str, Any]) -> VolumeConfig:
+    """The configuration in a map file's header; raises ``MapFileError``."""
+    try:
+        return config_from_dict(VolumeConfig, header.get("volume"), "volume")
+    except ConfigError as error:
+        raise MapFileError(f"{path}: {error}") from error
+
+
+def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> tuple[Columns, Columns, Columns]:
+    """Coordinates, records and stamps of a map file's voxels; raises ``MapFileError`` for what no volume writes."""
+    keys = take_array(path, tensors, "voxels.keys", torch.int64, (None,))
+    records = take_array(path, tensors, "voxels.records", torch.int32, (len(keys), RECORD))
+    last_seen = take_array(path, tensors, "voxels.last_seen_ns", torch.int64, (len(keys),))
+    if len(keys) and (int(keys.min()) < 0 or not bool((np.diff(keys) > 0).all())):
+        raise MapFileError(f"{path}: voxels.keys must be positive and strictly increasing")
+    if len(keys) and (int(records.min()) < 0 or int(records[:, HITS].min()) < 1):
+        raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
+    return unpack_keys(torch.from_numpy(keys)).numpy(), records, last_seen
