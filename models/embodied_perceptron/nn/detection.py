@@ -1,0 +1,181 @@
+"""9-DoF detection on sparse levels: class, centreness, six face distances and a 6-D rotation per site.
+
+EmbodiedScan paper, section 4.2; FCAF3D (Rukhovich et al., ECCV 2022).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from embodied_perceptron.boxes import nms
+from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces, regression_rotation
+from embodied_perceptron.nn.neck import TopDownNeck
+from embodied_perceptron.sparse.conv import SparseConv
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+
+
+@dataclass(frozen=True, eq=False)
+class DetectionLevel:
+    """Raw predictions of one level.
+
+    Attributes:
+        sites: where; ``sites.samples`` tells the scene of a row.
+        points_m: (N, 3) the predicting points.
+        center_logits: (N, 1).
+        distances_m: (N, 6) to the faces -x +x -y +y -z +z.
+        rotation: (N, 6) 6-D rotation, or (N, 3) Euler angles.
+        class_logits: (N, K).
+    """
+
+    sites: Sites
+    points_m: Tensor
+    center_logits: Tensor
+    distances_m: Tensor
+    rotation: Tensor
+    class_logits: Tensor
+
+    def boxes(self) -> Tensor:
+        """(N, 9) boxes."""
+        return boxes_from_faces(self.points_m, self.distances_m, regression_rotation(self.rotation))
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """Final boxes of one scene, best first.
+
+    Attributes:
+        boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+
+
+class DetectionHead(nn.Module):
+    """The neck with its per-site predictors.
+
+    Args:
+        in_channels: of the fused backbone levels, finest first.
+        channels: of the neck's outputs.
+        num_classes: K.
+        voxel_size_m: edge of a finest voxel (stride 1).
+        keep: sites kept per sample and level.
+        rotation_channels: 6 (6-D rotation) or 3 (Euler).
+        official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
+            expect. Default: points at the cell's centre.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        channels: int,
+        num_classes: int,
+        voxel_size_m: float,
+        keep: int,
+        rotation_channels: int = 6,
+        official: bool = False,
+    ) -> None:
+        super().__init__()
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be positive, got {num_classes}")
+        if rotation_channels not in (3, 6):
+            raise ValueError(f"rotation_channels must be 3 or 6, got {rotation_channels}")
+        self.num_classes = num_classes
+        self.voxel_size_m = voxel_size_m
+        self.official = official
+        self.neck = TopDownNeck(in_channels, channels, keep, official)
+        self.center = SparseConv(channels, 1, kernel_size=1)
+        self.regression = SparseConv(channels, 6 + rotation_channels, kernel_size=1)
+        self.classify = SparseConv(channels, num_classes, kernel_size=1, bias=True)
+        self.scales = nn.Parameter(torch.ones(len(in_channels)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small heads; classes start improbable (focal loss)."""
+        for layer in (self.center, self.regression, self.classify):
+            nn.init.normal_(layer.kernel, std=0.01)
+        assert self.classify.bias is not None
+        nn.init.constant_(self.classify.bias, -4.595)  # sigmoid = 0.01
+        nn.init.ones_(self.scales)
+
+    def forward(self, levels: Sequence[SparseTensor]) -> tuple[list[DetectionLevel], list[SparseTensor]]:
+        """Fused levels finest first -> predictions and the neck's features per level, finest first."""
+        class_logits: dict[int, SparseTensor] = {}
+
+        def score(level: int, out: SparseTensor) -> Tensor:
+            class_logits[level] = self.classify(out)
+            return class_logits[level].feats.max(dim=1, keepdim=True).values
+
+        features = self.neck(levels, score)
+        predictions = [
+            self._predict(level, out, class_logits[level] if level in class_logits else self.classify(out))
+            for level, out in enumerate(features)
+        ]
+        return predictions, features
+
+    def points_m(self, sites: Sites) -> Tensor:
+        """(N, 3) float32 world coordinates of the predicting points."""
+        offset = 0.0 if self.official else 0.5 * sites.stride
+        return (sites.coords.to(torch.float32) + offset) * self.voxel_size_m
+
+    def _predict(self, level: int, out: SparseTensor, logits: SparseTensor) -> DetectionLevel:
+        regression = self.regression(out).feats
+        distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
+        return DetectionLevel(
+            sites=out.sites,
+            points_m=self.points_m(out.sites).to(distances.device),
+            center_logits=self.center(out).feats,
+            distances_m=distances,
+            rotation=regression[:, 6:],
+            class_logits=logits.feats,
+        )
+
+
+def decode_detections(
+    levels: Sequence[DetectionLevel],
+    max_per_level: int = 1000,
+    min_score: float = 0.01,
+    iou_threshold: float = 0.5,
+    official: bool = False,
+) -> list[Detections]:
+    """Predictions of all levels -> boxes per scene after per-class suppression.
+
+    The score of a box is class probability times centreness. ``official`` repeats the released code, which cuts boxes
+    to their yaw before suppression and returns them so; by default all nine degrees are kept.
+    """
+    batch_size = levels[0].sites.batch_size if levels else 0
+    results = []
+    for sample in range(batch_size):
+        boxes, scores = [], []
+        for level in levels:
+            rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
+            score = level.class_logits[rows].sigmoid() * level.center_logits[rows].sigmoid()
+            box = boxes_from_faces(
+                level.points_m[rows], level.distances_m[rows], regression_rotation(level.rotation[rows])
+            )
+            if len(box) > max_per_level:
+                best = score.max(dim=1).values.topk(max_per_level).indices
+                box, score = box[best], score[best]
+            boxes.append(box)
+            scores.append(score)
+        results.append(suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, official))
+    return results
+
+
+def suppress(
+    boxes: Tensor, scores: Tensor, min_score: float, iou_threshold: float, official: bool = False
+) -> Detections:
+    """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first."""
+    row, label = (scores > min_score).nonzero(as_tuple=True)
+    candidates = boxes[row].clone()
+    if official:
+        candidates[:, 7:] = 0.0
+    candidates[:, 3:6].clamp_(min=MIN_SIZE_M)
+    chosen = scores[row, label]
+    keep = nms(candidates, chosen, label, iou_threshold)
+    return Detections(candidates[keep], chosen[keep], label[keep])

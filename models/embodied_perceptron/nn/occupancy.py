@@ -1,0 +1,118 @@
+"""Semantic occupancy: a dense 3-D feature pyramid over the fused grid and one classifier per scale.
+
+EmbodiedScan paper, section 4.2 (dense stream) and appendix: 768 -> 128 channels at 40x40x16, 20x20x8 and 10x10x4 for
+the ``paper`` preset. ``tiny`` and ``base`` use the same modules with fewer channels on the shared sparse features.
+Grids are laid out (B, C, X, Y, Z).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+EMPTY = 0  # class index of free space; 1..K are the semantic classes
+IGNORE = 255  # target value of unobserved cells
+
+
+class ResidualBlock3d(nn.Module):
+    """Two 3x3x3 convolutions with batch norm and a (projected) shortcut."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv3d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm3d(out_channels)
+        self.conv2 = nn.Conv3d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm3d(out_channels)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or in_channels != out_channels:
+            self.shortcut = nn.Sequential(
+                nn.Conv3d(in_channels, out_channels, 1, stride=stride, bias=False), nn.BatchNorm3d(out_channels)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, Cin, X, Y, Z) -> (B, Cout, X/stride, Y/stride, Z/stride)."""
+        y = torch.relu(self.norm1(self.conv1(x)))
+        y = self.norm2(self.conv2(y))
+        out: Tensor = torch.relu(y + self.shortcut(x))
+        return out
+
+
+def _upsample(in_channels: int, out_channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.ConvTranspose3d(in_channels, out_channels, 2, stride=2, bias=False),
+        nn.BatchNorm3d(out_channels),
+        nn.ReLU(inplace=True),
+        nn.Conv3d(out_channels, out_channels, 3, padding=1, bias=False),
+        nn.BatchNorm3d(out_channels),
+        nn.ReLU(inplace=True),
+    )
+
+
+def _output(in_channels: int, out_channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv3d(in_channels, out_channels, 3, padding=1, bias=False),
+        nn.BatchNorm3d(out_channels),
+        nn.ReLU(inplace=True),
+    )
+
+
+class DensePyramid(nn.Module):
+    """3-D feature pyramid: down by residual blocks (channels double per level), up by transposed convolutions and sums.
+
+    Args:
+        in_channels: C of the fused grid.
+        out_channels: C of every returned level.
+        levels: number of scales; grid sizes must be divisible by ``2 ** (levels - 1)``.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int = 128, levels: int = 3) -> None:
+        super().__init__()
+        if levels < 1:
+            raise ValueError(f"levels must be at least 1, got {levels}")
+        widths = [in_channels * 2**i for i in range(levels)]
+        self.divisor = 2 ** (levels - 1)
+        self.down = nn.ModuleList(
+            ResidualBlock3d(in_channels if i == 0 else widths[i - 1], widths[i], 1 if i == 0 else 2)
+            for i in range(levels)
+        )
+        self.up = nn.ModuleList(_upsample(widths[i], widths[i - 1]) for i in range(1, levels))
+        self.out = nn.ModuleList(_output(w, out_channels) for w in widths)
+
+    def forward(self, grid: Tensor) -> list[Tensor]:
+        """(B, Cin, X, Y, Z) -> finest first: [(B, Cout, X, Y, Z), (B, Cout, X/2, Y/2, Z/2), ...].
+
+        Raises ``ValueError`` when a grid size is not divisible by ``2 ** (levels - 1)``.
+        """
+        if any(s % self.divisor for s in grid.shape[2:]):
+            raise ValueError(f"grid size {tuple(grid.shape[2:])} must be divisible by {self.divisor} per axis")
+        descending = []
+        x = grid
+        for block in self.down:
+            x = block(x)
+            descending.append(x)
+        outputs = [self.out[-1](x)]
+        for i in range(len(self.up) - 1, -1, -1):
+            x = descending[i] + self.up[i](x)
+            outputs.append(self.out[i](x))
+        return outputs[::-1]
+
+
+class OccupancyHead(nn.Module):
+    """A bias-free 1x1x1 classifier per scale: ``num_classes`` semantic classes + :data:`EMPTY` at index 0."""
+
+    def __init__(self, in_channels: int, num_classes: int, levels: int = 3) -> None:
+        super().__init__()
+        self.num_classes = num_classes
+        self.classify = nn.ModuleList(nn.Conv3d(in_channels, num_classes + 1, 1, bias=False) for _ in range(levels))
+
+    def forward(self, pyramid: list[Tensor]) -> list[Tensor]:
+        """[(B, C, X, Y, Z), ...] -> logits [(B, num_classes + 1, X, Y, Z), ...] of the same scales."""
+        if len(pyramid) != len(self.classify):
+            raise ValueError(f"expected {len(self.classify)} scales, got {len(pyramid)}")
+        return [layer(x) for layer, x in zip(self.classify, pyramid, strict=True)]
+
+
+def decode_occupancy(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, K + 1, X, Y, Z) logits -> class index (B, X, Y, Z) int64 and its probability (B, X, Y, Z)."""
+    confidence, label = torch.softmax(logits, dim=1).max(dim=1)
+    return label, confidence
