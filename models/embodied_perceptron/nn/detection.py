@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.boxes import nms
+from embodied_perceptron.boxes import footprint_iou, nms
 from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces, regression_rotation
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv
@@ -145,8 +145,7 @@ def decode_detections(
 ) -> list[Detections]:
     """Predictions of all levels -> boxes per scene after per-class suppression.
 
-    The score of a box is class probability times centreness. ``official`` repeats the released code, which cuts boxes
-    to their yaw before suppression and returns them so; by default all nine degrees are kept.
+    The score of a box is class probability times centreness. ``official``: see :func:`suppress`.
     """
     batch_size = levels[0].sites.batch_size if levels else 0
     results = []
@@ -170,12 +169,35 @@ def decode_detections(
 def suppress(
     boxes: Tensor, scores: Tensor, min_score: float, iou_threshold: float, official: bool = False
 ) -> Detections:
-    """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first."""
+    """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first.
+
+    ``official`` repeats the released code, which cuts boxes to their yaw, suppresses by the overlap of their footprints
+    (so a lamp above a table of its class would go) and returns them without tilt. By default overlap is that of the
+    volumes and all nine degrees are kept.
+    """
     row, label = (scores > min_score).nonzero(as_tuple=True)
     candidates = boxes[row].clone()
     if official:
         candidates[:, 7:] = 0.0
     candidates[:, 3:6].clamp_(min=MIN_SIZE_M)
     chosen = scores[row, label]
-    keep = nms(candidates, chosen, label, iou_threshold)
+    keep = (_footprint_nms if official else nms)(candidates, chosen, label, iou_threshold)
     return Detections(candidates[keep], chosen[keep], label[keep])
+
+
+def _footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
+    """Greedy suppression by bird's eye overlap, each label by itself; indices, best first."""
+    kept = []
+    for label in torch.unique(labels):
+        rows = (labels == label).nonzero()[:, 0]
+        rows = rows[torch.argsort(scores[rows], descending=True, stable=True)]
+        overlaps = footprint_iou(boxes[rows], boxes[rows]) > iou_threshold
+        alive = torch.ones(len(rows), dtype=torch.bool, device=boxes.device)
+        for i in range(len(rows)):
+            if alive[i]:
+                alive[i + 1 :] &= ~overlaps[i, i + 1 :]
+        kept.append(rows[alive])
+    if not kept:
+        return labels.new_zeros(0)
+    keep = torch.cat(kept)
+    return keep[torch.argsort(scores[keep], descending=True, stable=True)]

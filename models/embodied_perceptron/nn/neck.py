@@ -7,6 +7,7 @@ next finer one is made: that is the ``score`` callback.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -45,7 +46,7 @@ def keep_best(scores: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
     Ties go to the lower row (the site that sorts first), so that the same input is pruned the same everywhere.
     """
     keep = torch.ones_like(scores, dtype=torch.bool)
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in itertools.pairwise(bounds):
         if end - start > limit:
             order = torch.argsort(scores[start:end], descending=True, stable=True)
             keep[start + order[limit:]] = False
@@ -73,9 +74,7 @@ class TopDownNeck(nn.Module):
         self.keep = keep
         self.official = official
         self.out = nn.ModuleList(_conv_block(c, out_channels) for c in in_channels)
-        self.up = nn.ModuleList(
-            _up_block(coarse, fine) for fine, coarse in zip(in_channels, in_channels[1:], strict=False)
-        )
+        self.up = nn.ModuleList(_up_block(coarse, fine) for fine, coarse in itertools.pairwise(in_channels))
 
     def forward(self, levels: Sequence[SparseTensor], score: ScoreFunction) -> list[SparseTensor]:
         """Levels finest first, each of twice the stride of the one before -> outputs finest first.
@@ -85,7 +84,7 @@ class TopDownNeck(nn.Module):
         if len(levels) != len(self.out):
             raise ValueError(f"expected {len(self.out)} levels, got {len(levels)}")
         strides = [level.stride for level in levels]
-        if any(b != 2 * a for a, b in zip(strides, strides[1:], strict=False)):
+        if any(b != 2 * a for a, b in itertools.pairwise(strides)):
             raise ValueError(f"every level must have twice the stride of the one before, got {strides}")
         x = levels[-1]
         outputs = [self.out[-1](x)]
@@ -98,7 +97,7 @@ class TopDownNeck(nn.Module):
         return outputs[::-1]
 
     def _prune(self, x: SparseTensor, promise: SparseTensor) -> SparseTensor:
-        if max((b - a for a, b in zip(x.sites.bounds, x.sites.bounds[1:], strict=False)), default=0) <= self.keep:
+        if max((b - a for a, b in itertools.pairwise(x.sites.bounds)), default=0) <= self.keep:
             return x
         scores = interpolate(promise, x.sites, renormalize=not self.official)[:, 0]
         if not self.official:
