@@ -100,18 +100,20 @@ class AssemblerConfig:
 
     Attributes:
         pair_tolerance_s: largest difference of the stamps of colour and depth.
+        max_pair_wait_s: an image waits this long for its other half and its calibration.
         max_pose_wait_s: a frame waits this long for its pose, then it is dropped with a reason.
         max_pose_gap_s: poses further apart than this are not interpolated between.
-        queue_size: frames waiting per camera; the oldest is dropped when full.
+        queue_size: images of one kind waiting per camera; the oldest is dropped when full.
     """
 
     pair_tolerance_s: float = 0.02
+    max_pair_wait_s: float = 0.5
     max_pose_wait_s: float = 0.5
     max_pose_gap_s: float = 0.5
     queue_size: int = 10
 
     def __post_init__(self) -> None:
-        for name in ("pair_tolerance_s", "max_pose_wait_s", "max_pose_gap_s"):
+        for name in ("pair_tolerance_s", "max_pair_wait_s", "max_pose_wait_s", "max_pose_gap_s"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
         _require(self.queue_size >= 1, f"queue_size must be at least 1, got {self.queue_size}")
 

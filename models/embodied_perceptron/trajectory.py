@@ -1,0 +1,247 @@
+"""Poses over time, and the values that a pose lookup answers with.
+
+A lookup never raises for a missing pose and never guesses one: it answers with a value that says whether waiting helps.
+
+========================  =====================================  ==============
+answer                    meaning                                does waiting help
+========================  =====================================  ==============
+:class:`Found`            the pose                               --
+:class:`TooEarly`         poses have not reached the stamp yet   yes
+:class:`Disconnected`     no chain of transforms (yet)           yes
+:class:`TooOld`           the stamp lies before the history      no
+:class:`Gap`              neighbours too far apart in time       no
+========================  =====================================  ==============
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry import FloatArray, check_transform, interpolate_transform
+
+NS_PER_S = 1_000_000_000
+
+
+def seconds_to_ns(seconds: float) -> int:
+    """Duration in seconds -> integer nanoseconds."""
+    return round(seconds * NS_PER_S)
+
+
+def format_stamp(stamp_ns: int) -> str:
+    """``12.345678900`` for messages: exact, unlike a float."""
+    sign = "-" if stamp_ns < 0 else ""
+    return f"{sign}{abs(stamp_ns) // NS_PER_S}.{abs(stamp_ns) % NS_PER_S:09d}"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# answers
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The transform, (4, 4) float64, ``T_target_source``."""
+
+    T: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TooEarly:
+    """Asked too early: the newest pose is older than the stamp; it may still come."""
+
+    stamp_ns: int
+    newest_ns: int | None
+    where: str = ""
+
+    def __str__(self) -> str:
+        have = "none has come yet" if self.newest_ns is None else f"the newest is at {format_stamp(self.newest_ns)}"
+        return f"no pose{self.where and ' of ' + self.where} at {format_stamp(self.stamp_ns)} yet; {have}"
+
+
+@dataclass(frozen=True)
+class TooOld:
+    """The stamp lies before the oldest pose that is kept; waiting cannot help."""
+
+    stamp_ns: int
+    oldest_ns: int
+    where: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{format_stamp(self.stamp_ns)} lies before the oldest pose{self.where and ' of ' + self.where} "
+            f"that is kept ({format_stamp(self.oldest_ns)})"
+        )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The two poses around the stamp are further apart than may be interpolated over."""
+
+    stamp_ns: int
+    before_ns: int
+    after_ns: int
+    where: str = ""
+
+    def __str__(self) -> str:
+        gap_s = (self.after_ns - self.before_ns) / NS_PER_S
+        return (
+            f"poses{self.where and ' of ' + self.where} around {format_stamp(self.stamp_ns)} are {gap_s:.3f} s apart, "
+            "too far to interpolate"
+        )
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """No chain of transforms between two frames.
+
+    Attributes:
+        target, source: the frames that were asked for.
+        missing: the missing link in words, e.g. ``"'map' is unknown; known frames: base, odom"``.
+    """
+
+    target: str
+    source: str
+    missing: str
+
+    def __str__(self) -> str:
+        return f"no transform from {self.source!r} to {self.target!r}: {self.missing}"
+
+
+PoseLookup = Found | TooEarly | TooOld | Gap | Disconnected
+
+
+class PoseSource(Protocol):
+    """Where poses of cameras come from: a trajectory, a transform tree, or a robot's transform listener."""
+
+    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
+        """``T_world_camera`` of the camera's optical frame at ``stamp_ns``, or why there is none."""
+        ...
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# one moving frame
+
+InsertResult = Literal["added", "replaced", "restarted", "ignored"]
+
+
+class PoseBuffer:
+    """Stamped poses of one frame, sorted by stamp, bounded, interpolated (linear translation, slerp rotation).
+
+    Rules:
+        * equal stamps: the later insertion replaces the earlier one (``"replaced"``);
+        * out of order within the history: sorted in (``"added"``); before the history of a bounded buffer: not kept
+          (``"ignored"``);
+        * older than the newest by more than ``jump_back_s``: time has jumped back (a simulation was restarted, a
+          recording loops), the buffer is cleared and starts anew (``"restarted"``);
+        * a stamp outside of the known poses is never extrapolated.
+    """
+
+    def __init__(
+        self,
+        *,
+        history_s: float | None = 10.0,
+        max_gap_s: float | None = None,
+        jump_back_s: float | None = 1.0,
+        name: str = "",
+    ) -> None:
+        """Args: ``None`` = no limit.
+
+        history_s: poses older than the newest by more than this are forgotten.
+        max_gap_s: poses further apart are not interpolated between.
+        jump_back_s: see the class; ``None`` = never, every stamp is sorted in.
+        name: of the moving frame, for messages.
+        """
+        for label, value in (("history_s", history_s), ("max_gap_s", max_gap_s), ("jump_back_s", jump_back_s)):
+            if value is not None and not value >= 0:
+                raise ValueError(f"{label} must not be negative, got {value}")
+        self._history_ns = None if history_s is None else seconds_to_ns(history_s)
+        self._max_gap_ns = None if max_gap_s is None else seconds_to_ns(max_gap_s)
+        self._jump_back_ns = None if jump_back_s is None else seconds_to_ns(jump_back_s)
+        self._name = name
+        self._stamps: list[int] = []
+        self._poses: list[NDArray[np.float64]] = []
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """Stamp of the oldest pose, or None when empty."""
+        return self._stamps[0] if self._stamps else None
+
+    @property
+    def newest_ns(self) -> int | None:
+        """Stamp of the newest pose, or None when empty."""
+        return self._stamps[-1] if self._stamps else None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._stamps.clear()
+        self._poses.clear()
+
+    def insert(self, stamp_ns: int, T: FloatArray) -> InsertResult:
+        """Add one (4, 4) pose; see the class for equal, unordered and restarted stamps.
+
+        Raises ``ValueError`` for a pose that is not finite or not rigid.
+        """
+        pose = check_transform(T, f"pose{self._name and ' of ' + self._name} at {format_stamp(stamp_ns)}").copy()
+        pose.setflags(write=False)
+        result: InsertResult = "added"
+        if self._stamps and self._jump_back_ns is not None and stamp_ns < self._stamps[-1] - self._jump_back_ns:
+            self.clear()
+            result = "restarted"
+        if self._stamps and self._history_ns is not None and stamp_ns < self._stamps[-1] - self._history_ns:
+            return "ignored"
+        i = bisect_left(self._stamps, stamp_ns)
+        if i < len(self._stamps) and self._stamps[i] == stamp_ns:
+            self._poses[i] = pose
+            return "replaced"
+        self._stamps.insert(i, stamp_ns)
+        self._poses.insert(i, pose)
+        self._forget()
+        return result
+
+    def _forget(self) -> None:
+        if self._history_ns is None:
+            return
+        # keep one pose before the horizon, so that the whole history can be interpolated
+        first = bisect_left(self._stamps, self._stamps[-1] - self._history_ns) - 1
+        # deleting from the front of a list moves the rest: do it in batches
+        if first > 64 and first > len(self._stamps) // 2:
+            del self._stamps[:first], self._poses[:first]
+
+    def lookup(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
+        """Pose at ``stamp_ns``; never extrapolates."""
+        if not self._stamps or stamp_ns > self._stamps[-1]:
+            return TooEarly(stamp_ns, self.newest_ns, self._name)
+        if stamp_ns < self._stamps[0]:
+            return TooOld(stamp_ns, self._stamps[0], self._name)
+        i = bisect_left(self._stamps, stamp_ns)
+        after = self._stamps[i]
+        if after == stamp_ns:
+            return Found(self._poses[i])
+        before = self._stamps[i - 1]
+        if self._max_gap_ns is not None and after - before > self._max_gap_ns:
+            return Gap(stamp_ns, before, after, self._name)
+        fraction = (stamp_ns - before) / (after - before)
+        return Found(interpolate_transform(self._poses[i - 1], self._poses[i], fraction))
+
+
+class RigPoses:
+    """A :class:`PoseSource` from one trajectory and fixed mounts: ``T_world_camera = T_world_base @ T_base_camera``."""
+
+    def __init__(self, base: PoseBuffer, T_base_camera: dict[str, FloatArray]) -> None:
+        """``base`` holds ``T_world_base``; ``T_base_camera`` the (4, 4) mount of each camera's optical frame."""
+        self._base = base
+        self._mounts = {name: check_transform(T, f"T_base_camera of {name!r}") for name, T in T_base_camera.items()}
+
+    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
+        """See :class:`PoseSource`. Raises ``KeyError`` for a camera that has no mount."""
+        if camera not in self._mounts:
+            raise KeyError(f"camera {camera!r} has no mount; known: {', '.join(sorted(self._mounts))}")
+        answer = self._base.lookup(stamp_ns)
+        return Found(answer.T @ self._mounts[camera]) if isinstance(answer, Found) else answer
