@@ -53,7 +53,7 @@ def test_does_not_depend_on_the_order_or_offset_of_points() -> None:
     points = room()
     shuffled = np.random.default_rng(1).permutation(points)
     assert estimate_floor_z(shuffled) == estimate_floor_z(points)
-    z = estimate_floor_z(points + (100.0, -50.0, 0.0))
+    z = estimate_floor_z(points + np.array([100.0, -50.0, 0.0]))
     assert z == pytest.approx(0.0, abs=0.01)
 
 

@@ -95,7 +95,8 @@ def gravity_rotation(up: FloatArray) -> NDArray[np.float64]:
 
 def up_from_transform(T_level_frame: FloatArray) -> NDArray[np.float64]:
     """(3,) up vector, in ``frame``, when ``T_level_frame`` is its pose in a frame whose z axis is up (REP-103)."""
-    return np.asarray(T_level_frame, dtype=np.float64)[2, :3].copy()
+    up: NDArray[np.float64] = np.asarray(T_level_frame, dtype=np.float64)[2, :3].copy()
+    return up
 
 
 def estimate_up(
