@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from embodied_perceptron.assembler import BadImage, DropReason, FrameAssembler
 from embodied_perceptron.camera_model import CameraModel
 from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron.trajectory import Disconnected, Found, Gap, PoseBuffer, PoseLookup, RigPoses, TooEarly, TooOld
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 MS = 1_000_000
 S = 1000 * MS

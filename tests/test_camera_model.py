@@ -5,6 +5,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
+
 from embodied_perceptron.camera_model import SUPPORTED_MODELS, CameraModel, camera_model_from_info
 from embodied_perceptron.geometry import Intrinsics
 

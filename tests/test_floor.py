@@ -7,6 +7,9 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from embodied_perceptron.geometry import (
     Intrinsics,
     back_project,
@@ -15,8 +18,6 @@ from embodied_perceptron.geometry import (
     transform_points,
 )
 from embodied_perceptron.scene.floor import estimate_floor_z, estimate_up, gravity_rotation, up_from_transform
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def plane(

@@ -7,6 +7,9 @@ from array import array
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from embodied_perceptron.io.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
@@ -20,8 +23,6 @@ from embodied_perceptron.io.image_codec import (
     encode_depth_file,
     encode_image,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 RGB = [[(10, 20, 30), (40, 50, 60)]]
 

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from embodied_perceptron.geometry import make_transform, quaternion_to_rotation, rotation_angle_rad
-from embodied_perceptron.trajectory import Found, Gap, PoseBuffer, RigPoses, TooEarly, TooOld, format_stamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from embodied_perceptron.geometry import make_transform, quaternion_to_rotation, rotation_angle_rad
+from embodied_perceptron.trajectory import Found, Gap, PoseBuffer, RigPoses, TooEarly, TooOld, format_stamp
 
 S = 1_000_000_000
 

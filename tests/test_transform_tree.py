@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from embodied_perceptron.geometry import invert_transform, make_transform, quaternion_to_rotation
 from embodied_perceptron.trajectory import Disconnected, Found, Gap, TooEarly, TooOld
 from embodied_perceptron.transform_tree import TransformTree, TreePoses
