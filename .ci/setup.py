@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Make the virtual environment of this project: ``make setup``. Standard library only.
+
+Three steps, each with a stamp that holds the hash of what it depends on, so that a second run does nothing and an
+interrupted one goes on where it stopped:
+
+1. ``.venv`` from a Python >= 3.10;
+2. the project (editable) and what it needs, at the versions of ``constraints.txt``;
+3. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``).
+
+Where ROS 2 is sourced, and on machines other than x86-64, the ROS wheels are left out and the script says what to do
+instead. What is missing is said in one line; exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+MINIMUM_PYTHON = (3, 10)
+MINIMUM_FREE_GB = 6.0  # measured 3.3 GB with a CPU build of torch, and what pip unpacks on the way
+
+WHEEL_EXTRAS = ("ros", "ros-build")
+COMMON_EXTRAS = ("train", "viewer", "language", "onnxruntime", "dev")
+
+
+class MissingError(RuntimeError):
+    """Something on this machine is missing; the message is the line to show."""
+
+
+def ros_distribution() -> str:
+    """Name of the sourced ROS 2 distribution, or an empty string."""
+    return os.environ.get("ROS_DISTRO", "") if os.environ.get("AMENT_PREFIX_PATH") else ""
+
+
+def wheels_fit() -> bool:
+    """Whether ROS 2 comes as wheels here."""
+    return not ros_distribution() and platform.machine() == "x86_64" and sys.platform == "linux"
+
+
+def check_machine(venv: Path) -> None:
+    """Raise :class:`MissingError` naming the first thing that stands in the way."""
+    if sys.version_info < MINIMUM_PYTHON:
+        raise MissingError(
+            f"Python >= 3.10 is needed, {sys.executable} is {platform.python_version()}: make setup PYTHON=python3.12"
+        )
+    if sys.platform != "linux":
+        raise MissingError(f"Linux is needed for ROS 2 here, this is {sys.platform}: use docker/ instead")
+    try:
+        import ensurepip  # noqa: F401  Debian splits it off
+    except ImportError:
+        raise MissingError("the venv module has no ensurepip: apt install python3-venv") from None
+    if wheels_fit():
+        if platform.libc_ver()[0] == "glibc" and tuple(map(int, platform.libc_ver()[1].split("."))) < (2, 28):
+            raise MissingError(f"glibc >= 2.28 is needed by the ROS wheels, this is {platform.libc_ver()[1]}")
+        for variable, compiler in (("CC", "cc"), ("CXX", "c++")):
+            if not shutil.which(os.environ.get(variable, compiler)):
+                raise MissingError(f"no C/C++ compiler ({compiler}): apt install g++")
+        if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+            version = ".".join(map(str, sys.version_info[:2]))
+            raise MissingError(f"no Python headers: apt install python{version}-dev")
+    free_gb = shutil.disk_usage(venv.parent if venv.parent.exists() else ROOT).free / 1e9
+    if not _stamp(venv, "packages").exists() and free_gb < MINIMUM_FREE_GB:
+        raise MissingError(f"{free_gb:.1f} GB free at {venv.parent}, {MINIMUM_FREE_GB:.0f} GB are needed")
+
+
+def _stamp(venv: Path, step: str) -> Path:
+    return venv / "setup-stamps" / step
+
+
+def _digest(*parts: bytes | str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _is_done(venv: Path, step: str, digest: str) -> bool:
+    stamp = _stamp(venv, step)
+    return stamp.is_file() and stamp.read_text().strip() == digest
+
+
+def _done(venv: Path, step: str, digest: str) -> None:
+    _stamp(venv, step).parent.mkdir(exist_ok=True)
+    _stamp(venv, step).write_text(digest + "\n")
+
+
+def _run(command: list[str], what: str) -> None:
+    start = time.monotonic()
+    print(f"setup: {what} ...", flush=True)
+    returncode = subprocess.run(command, cwd=ROOT, check=False).returncode
+    if returncode:
+        raise SystemExit(f"setup: {what} failed (exit code {returncode}); the same command goes on from here")
+    print(f"setup: {what} done in {time.monotonic() - start:.0f} s", flush=True)
+
+
+def make_venv(venv: Path) -> None:
+    """Step 1. A folder made by another Python, or left half made, is made anew."""
+    digest = _digest("venv", sys.version, ros_distribution())
+    if _is_done(venv, "venv", digest) and (venv / "bin" / "python").exists():
+        return
+    if venv.exists() and not (venv / "pyvenv.cfg").exists() and any(venv.iterdir()):
+        raise MissingError(f"{venv} exists and is no virtual environment: remove it, or make setup VENV=another")
+    site = ["--system-site-packages"] if ros_distribution() else []  # rclpy and the messages come from there
+    _run([sys.executable, "-m", "venv", "--clear", *site, str(venv)], f"virtual environment {venv.name}")
+    (venv / "COLCON_IGNORE").touch()  # it holds package.xml files, and may lie in a workspace's src/
+    _done(venv, "venv", digest)
+
+
+def install_packages(venv: Path) -> bool:
+    """Step 2. Returns whether anything was installed."""
+    extras = (*(WHEEL_EXTRAS if wheels_fit() else ()), *COMMON_EXTRAS)
+    constraints = ROOT / "constraints.txt"
+    digest = _digest((ROOT / "pyproject.toml").read_bytes(), constraints.read_bytes(), ",".join(extras), str(ROOT))
+    if _is_done(venv, "packages", digest):
+        return False
+    command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"]
+    _run(command, "packages")
+    _done(venv, "packages", digest)
+    return True
+
+
+def main() -> int:
+    """Run the steps; return the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
+    venv = parser.parse_args().venv.absolute()
+    try:
+        check_machine(venv)
+        make_venv(venv)
+    except MissingError as missing:
+        print(f"setup: {missing}", file=sys.stderr)
+        return 2
+    install_packages(venv)
+    if wheels_fit():
+        returncode = subprocess.run(
+            [str(venv / "bin" / "python"), str(ROOT / "ros_ws" / "build_interfaces.py")], cwd=ROOT, check=False
+        ).returncode
+        if returncode:
+            return returncode
+    elif ros_distribution():
+        print(f"setup: ROS 2 {ros_distribution()} is sourced, so its packages are used and no ROS wheels installed.")
+        print("setup: next: rosdep install --from-paths ros_ws/src -iy && cd ros_ws && colcon build --symlink-install")
+    else:
+        print(f"setup: no ROS wheels for {platform.machine()}; the library works. For the node: source a ROS 2")
+        print("setup: distribution, run make setup again, then colcon build in ros_ws; or use docker/Dockerfile.jetson")
+    print(f"setup: ready ({venv})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

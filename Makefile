@@ -1,0 +1,52 @@
+# One gate, the same by hand and in CI. Every target makes or updates the environment first (nothing to do = no time).
+VENV ?= .venv
+PYTHON ?= python3
+SOURCE ?=
+OUT ?= out
+PYTEST_ARGS ?=
+BIN = $(VENV)/bin
+
+.PHONY: help setup demo test test-all lint format bench constraints clean
+
+help:
+	@echo "make setup      environment in $(VENV): library, ROS 2 wheels, interface packages"
+	@echo "make demo       simulated robot -> live map over ROS 2 topics -> $(OUT)/demo  (SOURCE=FOLDER_OR_BAG for real data)"
+	@echo "make test       tests, minutes       make test-all   slow ones too"
+	@echo "make lint       ruff, mypy, hadolint make format     fix what can be fixed"
+	@echo "make bench      benchmarks, tables and $(OUT)/bench/*.json"
+	@echo "make constraints  pin the newest versions that pyproject.toml allows"
+
+setup:
+	@$(PYTHON) .ci/setup.py --venv $(VENV)
+
+demo: setup
+	$(BIN)/embodied-perceptron demo $(if $(SOURCE),--source $(SOURCE)) --out $(OUT)/demo
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.*
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# Universal pins (markers for every supported Python). torch is held: its newest build may lack a CPU wheel.
+constraints: setup
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --upgrade --no-header --no-annotate --quiet \
+	  --extra ros --extra ros-build --extra train --extra viewer --extra language --extra onnxruntime --extra dev \
+	  --constraint .ci/held.txt --output-file constraints.txt
+
+clean:
+	rm -rf $(OUT) build dist ros_ws/build ros_ws/install ros_ws/log .pytest_cache .mypy_cache .ruff_cache
