@@ -1,0 +1,161 @@
+"""Play a bag (MCAP or SQLite) on real topics without a ROS installation: serialised messages go out as they are.
+
+    python -m embodied_perceptron_ros.bag_player BAG [--rate 1] [--clock] [--topics A B] [--report FILE]
+
+Topics may be remapped as everywhere (``--ros-args -r /camera/depth:=/depth/image_raw``). Playing starts when everything
+that has to be heard (``--wait-for``, default: the image topics and /tf) has a subscriber.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from rosbags.highlevel import AnyReader, AnyReaderError
+from rosbags.interfaces import Connection, QosDurability
+from rosbags.typesys import Stores, get_typestore
+
+from embodied_perceptron_ros.playback import (
+    EXIT_BAD_SOURCE,
+    EXIT_NO_SUBSCRIBER,
+    NoSubscriberError,
+    Pacer,
+    PlaybackReport,
+    image_qos,
+    latched_qos,
+    wait_for_subscribers,
+)
+
+_AWAITED_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+_NEVER_PLAYED = ("/clock", "/rosout", "/parameter_events")  # /clock is made anew, the others are not data
+
+
+def message_class(ros_type: str) -> Any:
+    """``pkg/msg/Name`` -> the message class. Raises ``ImportError`` when the package is not installed."""
+    package, _, name = ros_type.split("/")
+    module = importlib.import_module(f"{package}.msg")
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise ImportError(f"{package} has no message {name}") from None
+
+
+def publisher_qos(connection: Connection) -> QoSProfile:
+    """Reliable always (matches every subscriber); transient local where the recorded publisher was, or for statics."""
+    offered = getattr(connection.ext, "offered_qos_profiles", [])
+    latched = any(profile.durability == QosDurability.TRANSIENT_LOCAL for profile in offered)
+    if latched or connection.topic.endswith("tf_static"):
+        return latched_qos(depth=100)  # several nodes send statics on one topic; each message has to stay
+    return image_qos()
+
+
+def frames_in(connections: Sequence[Connection]) -> int:
+    """RGB-D frames in the bag: messages of the busiest depth topic; 0 without any."""
+    counts = [c.msgcount for c in connections if "depth" in c.topic and c.msgtype in _AWAITED_TYPES]
+    return max(counts, default=0)
+
+
+class BagPlayer:
+    """Plays one open reader through one node."""
+
+    def __init__(self, node: Node, reader: AnyReader, rate: float, clock: bool, topics: Sequence[str] = ()) -> None:
+        self._node = node
+        self._reader = reader
+        self.report = PlaybackReport(source=str(reader.paths[0]))
+        self._publishers: dict[str, Any] = {}
+        unknown = sorted(set(topics) - {c.topic for c in reader.connections})
+        if unknown:
+            known = ", ".join(sorted({c.topic for c in reader.connections}))
+            raise ValueError(f"not in the bag: {', '.join(unknown)} (it has {known})")
+        self._connections = []
+        for connection in reader.connections:
+            if connection.topic in _NEVER_PLAYED or (topics and connection.topic not in topics):
+                continue
+            try:
+                kind = message_class(connection.msgtype)
+            except ImportError as error:
+                self.report.skipped[connection.topic] = f"{connection.msgtype}: {error}"
+                node.get_logger().warning(f"not playing {connection.topic}: {error}")
+                continue
+            self._connections.append(connection)
+            if connection.topic not in self._publishers:
+                qos = publisher_qos(connection)
+                self._publishers[connection.topic] = node.create_publisher(kind, connection.topic, qos)
+        self._pacer = Pacer(node if clock else None, reader.start_time, rate)
+
+    def awaited(self, names: Sequence[str] | None) -> dict[str, Any]:
+        """Publishers that need a subscriber before the start: the named ones, or images and /tf."""
+        if names is not None:
+            unknown = sorted(set(names) - set(self._publishers))
+            if unknown:
+                raise ValueError(f"--wait-for: not played: {', '.join(unknown)}")
+            return {name: self._publishers[name] for name in names}
+        types = {c.topic: c.msgtype for c in self._connections}
+        return {t: p for t, p in self._publishers.items() if t == "/tf" or types[t] in _AWAITED_TYPES}
+
+    def play(self, wait_for: Sequence[str] | None, timeout_s: float) -> None:
+        """Play to the end or until ROS is shut down; :attr:`report` says what happened."""
+        if not wait_for_subscribers(self.awaited(wait_for), timeout_s, self._pacer.hold):
+            return
+        started_s = time.monotonic()
+        self._pacer.start()
+        depth_topics: dict[str, int] = {}
+        for connection, stamp_ns, raw in self._reader.messages(self._connections):
+            if not self._pacer.wait_until(stamp_ns):
+                break
+            self._publishers[connection.topic].publish(bytes(raw))
+            self.report.messages[connection.topic] += 1
+            if "depth" in connection.topic and connection.msgtype in _AWAITED_TYPES:
+                depth_topics[connection.topic] = depth_topics.get(connection.topic, 0) + 1
+        else:
+            self.report.complete = True
+        self.report.frames_sent = sum(depth_topics.values())
+        self.report.wall_s = time.monotonic() - started_s
+        self.report.max_late_ms = self._pacer.max_late_ms
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code (0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted)."""
+    arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
+    parser = argparse.ArgumentParser(prog="bag_player", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("bag", type=Path)
+    parser.add_argument("--rate", type=float, default=1.0)
+    parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
+    parser.add_argument("--topics", nargs="+", default=(), help="play only these")
+    parser.add_argument("--wait-for", nargs="*", help="topics that need a subscriber before the start; none = no wait")
+    parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
+    parser.add_argument("--report", type=Path, help="JSON file for what was sent")
+    options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
+    rclpy.init(args=arguments)
+    node = rclpy.create_node("bag_player", start_parameter_services=False)
+    player: BagPlayer | None = None
+    try:
+        with AnyReader([options.bag], default_typestore=get_typestore(Stores.LATEST)) as reader:
+            player = BagPlayer(node, reader, options.rate, options.clock, options.topics)
+            player.play(options.wait_for, options.timeout)
+    except NoSubscriberError as error:
+        node.get_logger().error(str(error))
+        return EXIT_NO_SUBSCRIBER
+    except (AnyReaderError, ValueError, OSError) as error:
+        node.get_logger().error(f"{options.bag}: {error}")
+        return EXIT_BAD_SOURCE
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if player is not None:
+            player.report.write(options.report)
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return 0 if player is not None and player.report.complete else 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What the players share: pacing, /clock, waiting for subscribers, and the report of what was sent."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from builtin_interfaces.msg import Time
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rosgraph_msgs.msg import Clock
+
+EXIT_NO_SUBSCRIBER = 3
+EXIT_BAD_SOURCE = 4
+
+_SLICE_S = 0.01  # longest sleep between two looks at the clock and at Ctrl-C
+_SETTLE_S = 0.3  # a match is seen on the publisher's side first
+
+
+def image_qos(depth: int = 30) -> QoSProfile:
+    """Reliable, so that a subscriber may choose: reliable ones lose nothing, best-effort ones match too."""
+    return QoSProfile(depth=depth, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def latched_qos(depth: int = 1) -> QoSProfile:
+    """Kept for late subscribers (transient local), as /tf_static is."""
+    return QoSProfile(
+        depth=depth,
+        history=HistoryPolicy.KEEP_LAST,
+        reliability=ReliabilityPolicy.RELIABLE,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL,
+    )
+
+
+def to_time(stamp_ns: int) -> Time:
+    """Nanoseconds -> builtin_interfaces/Time."""
+    seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
+    return Time(sec=seconds, nanosec=nanoseconds)
+
+
+class NoSubscriberError(RuntimeError):
+    """Nobody listens; the message names the topics."""
+
+
+def wait_for_subscribers(publishers: Mapping[str, Any], timeout_s: float, on_wait: Callable[[], None]) -> bool:
+    """Wait until every publisher has a subscription; ``on_wait`` is called in between.
+
+    Returns False when ROS was shut down meanwhile. Raises :class:`NoSubscriberError` after ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while rclpy.ok():
+        lonely = [topic for topic, publisher in publishers.items() if publisher.get_subscription_count() == 0]
+        if not lonely:
+            settled = time.monotonic() + _SETTLE_S
+            while rclpy.ok() and time.monotonic() < settled:
+                on_wait()
+                time.sleep(_SLICE_S)
+            return bool(rclpy.ok())
+        if time.monotonic() > deadline:
+            raise NoSubscriberError(
+                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: is the node running, in the same "
+                "ROS_DOMAIN_ID, with matching topic names and QoS? (embodied-perceptron doctor looks)"
+            )
+        on_wait()
+        time.sleep(_SLICE_S)
+    return False
+
+
+class Pacer:
+    """Recorded time against wall time, and /clock.
+
+    Args:
+        node: publishes /clock; ``None`` without.
+        start_ns: recorded stamp at which playing starts.
+        rate: recorded seconds per wall second.
+        clock_hz: how often /clock is published at least (wall time).
+    """
+
+    def __init__(self, node: Node | None, start_ns: int, rate: float, clock_hz: float = 100.0) -> None:
+        if not rate > 0:
+            raise ValueError(f"rate must be positive, got {rate}")
+        self._publisher = None if node is None else node.create_publisher(Clock, "/clock", image_qos(1))
+        self._start_ns = start_ns
+        self._rate = rate
+        self._clock_period_s = 1.0 / clock_hz
+        self._last_clock_s = 0.0
+        self._wall_start_s: float | None = None
+        self.max_late_ms = 0.0
+
+    def hold(self) -> None:
+        """Before the start: keep /clock at the start."""
+        self._publish_clock(self._start_ns)
+
+    def start(self) -> None:
+        """From now on time runs."""
+        self._wall_start_s = time.monotonic()
+
+    def wait_until(self, stamp_ns: int) -> bool:
+        """Sleep until ``stamp_ns`` is due; False when ROS was shut down meanwhile. Starts the time if need be."""
+        if self._wall_start_s is None:
+            self.start()
+        assert self._wall_start_s is not None
+        due_s = self._wall_start_s + (stamp_ns - self._start_ns) * 1e-9 / self._rate
+        while rclpy.ok():
+            now_s = time.monotonic()
+            left_s = due_s - now_s
+            if left_s <= 0:
+                self.max_late_ms = max(self.max_late_ms, -left_s * 1e3)
+                self._publish_clock(stamp_ns, force=True)
+                return True
+            self._publish_clock(self._start_ns + int((now_s - self._wall_start_s) * self._rate * 1e9))
+            time.sleep(min(left_s, _SLICE_S))
+        return False
+
+    def _publish_clock(self, stamp_ns: int, force: bool = False) -> None:
+        now_s = time.monotonic()
+        if self._publisher is None or (not force and now_s - self._last_clock_s < self._clock_period_s):
+            return
+        self._last_clock_s = now_s
+        self._publisher.publish(Clock(clock=to_time(stamp_ns)))
+
+
+@dataclass
+class PlaybackReport:
+    """What was sent; written as JSON for whoever started the player."""
+
+    source: str
+    frames_sent: int = 0
+    messages: Counter[str] = field(default_factory=Counter)
+    skipped: dict[str, str] = field(default_factory=dict)
+    wall_s: float = 0.0
+    max_late_ms: float = 0.0
+    complete: bool = False
+
+    def write(self, path: Path | None) -> None:
+        """Write to ``path`` at once (a reader never sees half a file); nothing for ``None``."""
+        if path is None:
+            return
+        data = {
+            "source": self.source,
+            "frames_sent": self.frames_sent,
+            "messages": dict(sorted(self.messages.items())),
+            "skipped": self.skipped,
+            "wall_s": round(self.wall_s, 3),
+            "max_late_ms": round(self.max_late_ms, 3),
+            "complete": self.complete,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".part")
+        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
