@@ -6,11 +6,7 @@ header, the format version and everything that is not an array.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from embodied_perceptron.config import ConfigError, VolumeConfig, config_from_dict
+from embodied_perceptron.files import atomic_path
 from embodied_perceptron.frame import RgbdFrame
 from embodied_perceptron.fusion.keyframes import Keyframe
 from embodied_perceptron.fusion.voxels import HITS, RECORD, Columns
@@ -28,7 +25,6 @@ from embodied_perceptron.geometry import Intrinsics, check_transform, unpack_key
 
 FORMAT = "embodied_perceptron.map"
 VERSION = 1
-_STALE_AFTER_S = 600.0
 
 
 class MapFileError(ValueError):
@@ -38,39 +34,11 @@ class MapFileError(ValueError):
 def write_map(path: str | Path, tensors: dict[str, torch.Tensor], header: dict[str, Any]) -> None:
     """Write a map so that ``path`` holds either the old file or the whole new one, whatever happens meanwhile.
 
-    The new file is written beside the old one, flushed to the disk, and renamed over it. What a killed writer left
-    behind is removed by a later save, once it is ten minutes old.
-
     Raises ``OSError`` when the folder is missing or cannot be written.
     """
-    path = Path(path)
-    _remove_stale(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     metadata = {"format": FORMAT, "version": str(VERSION), "header": json.dumps(header)}
-    try:
-        temporary.touch(exist_ok=False)  # a plain OSError by name, where the writer below would panic in its own words
+    with atomic_path(path) as temporary:
         save_file(tensors, str(temporary), metadata=metadata)
-        _flush(temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _flush(path.parent)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove_stale(path: Path) -> None:
-    for old in path.parent.glob(f".{path.name}.*.tmp"):
-        with contextlib.suppress(OSError):  # another process may be removing it as well
-            if time.time() - old.stat().st_mtime > _STALE_AFTER_S:
-                old.unlink()
 
 
 def read_map(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -1,0 +1,50 @@
+"""Writing files so that a reader finds either the old file or the whole new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_STALE_AFTER_S = 600.0
+
+
+@contextlib.contextmanager
+def atomic_path(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; what was written there replaces ``path`` when the block ends well.
+
+    The new file is flushed to the disk and renamed over the old one. When the block raises, the old file stays and
+    the temporary one goes; what a killed writer left behind is removed by a later write, once it is ten minutes old.
+
+    Raises ``OSError`` when the folder is missing or cannot be written.
+    """
+    path = Path(path)
+    _remove_stale(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.touch(exist_ok=False)  # a plain OSError by name, whatever the writer would say
+        yield temporary
+        _flush(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    for old in path.parent.glob(f".{path.name}.*.tmp"):
+        with contextlib.suppress(OSError):  # another process may be removing it as well
+            if time.time() - old.stat().st_mtime > _STALE_AFTER_S:
+                old.unlink()
