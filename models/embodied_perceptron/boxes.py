@@ -21,7 +21,7 @@ from embodied_perceptron.geometry import check_transform
 Tensor = torch.Tensor
 
 # x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
-_CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
 
 
 def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
@@ -114,7 +114,7 @@ def make_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
 
 def corners(boxes: Tensor) -> Tensor:
     """(N, 9) -> (N, 8, 3) corners in metres, x slowest, z fastest: (-,-,-), (-,-,+), (-,+,-), ... (+,+,+)."""
-    local = 0.5 * _CORNER_SIGNS.to(boxes) * boxes[:, None, 3:6]  # (N, 8, 3)
+    local = 0.5 * CORNER_SIGNS.to(boxes) * boxes[:, None, 3:6]  # (N, 8, 3)
     return torch.einsum("nij,nkj->nki", rotations(boxes), local) + boxes[:, None, :3]
 
 

@@ -1,0 +1,263 @@
+"""What each head is trained on. A criterion takes predictions and ground truth of a batch and returns named, weighted
+scalars whose sum is the loss; it holds no parameters.
+
+Normalisers (numbers of positives) pass through ``reduce``, which is the identity in one process and the mean over
+processes in distributed training, so that N processes see the losses of one process with the N-fold batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from embodied_perceptron import boxes as bx
+from embodied_perceptron_training.losses import (
+    BoxParts,
+    contrastive_alignment,
+    decoupled_corner_loss,
+    geometric_affinity,
+    occupancy_cross_entropy,
+    rotated_iou_loss,
+    semantic_affinity,
+    sigmoid_focal,
+)
+from embodied_perceptron_training.matching import QueryMatcher, assign_points
+
+Tensor = torch.Tensor
+Losses = dict[str, Tensor]
+
+
+def same(value: Tensor) -> Tensor:
+    """The reduction of one process."""
+    return value
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# detection
+
+
+@dataclass(frozen=True)
+class DetectionPrediction:
+    """The detection head's output for one scene, its levels concatenated, finest first.
+
+    Attributes:
+        points: per level (N_l, 3) metres.
+        centerness: (P,) logits.
+        boxes: P decoded boxes.
+        class_logits: (P, C).
+    """
+
+    points: list[Tensor]
+    centerness: Tensor
+    boxes: BoxParts
+    class_logits: Tensor
+
+
+@dataclass(frozen=True)
+class BoxTarget:
+    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels."""
+
+    boxes: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class DetectionCriterion:
+    """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes.
+
+    Attributes:
+        min_points, top_points, min_size_m: see :func:`assign_points`.
+        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
+        two_sided: corner distances in both directions.
+        normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
+        released: restore the faults of the released assignment.
+        reduce: mean of a scalar over processes.
+    """
+
+    min_points: int = 27
+    top_points: int = 18
+    min_size_m: float = 0.0
+    iou_weight: float = 0.0
+    two_sided: bool = False
+    normalize: Literal["batch", "scene"] = "batch"
+    released: bool = False
+    reduce: Callable[[Tensor], Tensor] = same
+
+    def __call__(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
+        """``{"class", "center", "box"[, "iou"]}``; without any positive only "class" is not zero."""
+        if len(predictions) != len(targets) or not predictions:
+            raise ValueError(f"need one target per prediction, got {len(targets)} and {len(predictions)}")
+        sums, positives = zip(*(self._scene(p, t) for p, t in zip(predictions, targets, strict=True)), strict=True)
+        counts = torch.stack(positives)  # (scenes,)
+        total: Losses = {}
+        if self.normalize == "batch":
+            norm = self.reduce(counts.sum()).clamp_min(1.0)
+            for name in sums[0]:
+                total[name] = torch.stack([s[name] for s in sums]).sum() / norm
+        else:
+            for name in sums[0]:
+                terms = [s[name] / self.reduce(n).clamp_min(1.0) for s, n in zip(sums, positives, strict=True)]
+                total[name] = torch.stack(terms).mean()
+        return total
+
+    def _scene(self, prediction: DetectionPrediction, target: BoxTarget) -> tuple[Losses, Tensor]:
+        """Sums over the scene, and the number of positives."""
+        logits = prediction.class_logits
+        labels = target.labels
+        if bool(((labels < 0) | (labels >= logits.shape[1])).any()):
+            bad = int(labels[(labels < 0) | (labels >= logits.shape[1])][0])
+            raise ValueError(f"label {bad} is not in [0, {logits.shape[1]})")
+        gt = bx.check_boxes(target.boxes, "ground truth boxes")
+        assigned = assign_points(
+            prediction.points, gt, self.min_points, self.top_points, self.min_size_m, self.released
+        )
+        positive = assigned.positive.nonzero()[:, 0]
+        box = assigned.box[positive]
+        onehot = torch.zeros_like(logits)
+        onehot[positive, labels[box]] = 1.0
+        predicted, wanted = prediction.boxes.select(positive), BoxParts.of(gt[box].to(logits.dtype))
+        losses = {
+            "class": sigmoid_focal(logits, onehot).sum(),
+            "center": functional.binary_cross_entropy_with_logits(
+                prediction.centerness[positive], assigned.centerness[positive].to(logits.dtype), reduction="sum"
+            ),
+            "box": decoupled_corner_loss(predicted, wanted, two_sided=self.two_sided).sum(),
+        }
+        if self.iou_weight:
+            losses["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0).sum()
+        return losses, logits.new_tensor(float(len(positive)))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# occupancy
+
+
+@dataclass(frozen=True)
+class OccupancyCriterion:
+    """Cross entropy and scene-class affinity on every scale; scale i counts ``scale_decay ** i``.
+
+    Attributes:
+        semantic, geometric: weights of the two affinity terms against cross entropy.
+        scale_decay: each coarser scale counts this much of the one before.
+        class_weights: of cross entropy, one per class, or None.
+        released: restore the released losses' faults (see :mod:`losses`); its coarse targets are
+            :func:`released_coarse_labels`.
+    """
+
+    semantic: float = 1.0
+    geometric: float = 1.0
+    scale_decay: float = 0.5
+    class_weights: tuple[float, ...] | None = None
+    released: bool = False
+
+    def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
+        """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"scale0/cross_entropy", ...}``."""
+        if len(logits) != len(targets):
+            raise ValueError(f"need a target per scale, got {len(targets)} for {len(logits)}")
+        losses: Losses = {}
+        for i, (scores, target) in enumerate(zip(logits, targets, strict=True)):
+            if scores.shape[:1] + scores.shape[2:] != target.shape:
+                raise ValueError(f"scale {i}: logits {tuple(scores.shape)} do not fit labels {tuple(target.shape)}")
+            weight = self.scale_decay**i
+            per_class = None if self.class_weights is None else scores.new_tensor(self.class_weights)
+            losses[f"scale{i}/cross_entropy"] = weight * occupancy_cross_entropy(
+                scores, target, per_class, self.released
+            )
+            losses[f"scale{i}/semantic"] = weight * self.semantic * semantic_affinity(scores, target)
+            losses[f"scale{i}/geometric"] = weight * self.geometric * geometric_affinity(scores, target, self.released)
+        return losses
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# grounding
+
+
+@dataclass(frozen=True)
+class GroundingLayer:
+    """One decoder layer's output for a batch.
+
+    Attributes:
+        token_logits: (B, Q, L) similarity of queries and tokens, -inf at padding.
+        boxes: (B, Q, 9).
+        query_embeddings, token_embeddings: (B, Q, D), (B, L, D) in the common space, or None without alignment.
+    """
+
+    token_logits: Tensor
+    boxes: Tensor
+    query_embeddings: Tensor | None = None
+    token_embeddings: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class GroundingTarget:
+    """What one sentence speaks of: (G, 9) boxes and (G, L) bool, the tokens that name each."""
+
+    boxes: Tensor
+    positive: Tensor
+
+
+@dataclass(frozen=True)
+class GroundingCriterion:
+    """Hungarian matching per layer; focal loss of query-token similarity, decoupled corner Chamfer of matched boxes,
+    contrastive alignment; every layer is supervised.
+
+    Attributes:
+        matcher: costs.
+        class_weight, box_weight, contrastive_weight: of the three terms; contrastive needs embeddings, 0 leaves it out.
+        temperature: of the contrastive softmax.
+        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
+        reduce: mean of a scalar over processes.
+    """
+
+    matcher: QueryMatcher = field(default_factory=QueryMatcher)
+    class_weight: float = 1.0
+    box_weight: float = 1.0
+    contrastive_weight: float = 0.0
+    temperature: float = 0.07
+    iou_weight: float = 0.0
+    reduce: Callable[[Tensor], Tensor] = same
+
+    def __call__(
+        self, layers: Sequence[GroundingLayer], targets: Sequence[GroundingTarget], token_mask: Tensor
+    ) -> Losses:
+        """``token_mask`` (B, L) bool, True = a token. -> ``{"layer0/class", "layer0/box", ...}``, last layer last."""
+        losses: Losses = {}
+        for i, layer in enumerate(layers):
+            for name, value in self._layer(layer, targets, token_mask).items():
+                losses[f"layer{i}/{name}"] = value
+        return losses
+
+    def _layer(self, layer: GroundingLayer, targets: Sequence[GroundingTarget], token_mask: Tensor) -> Losses:
+        matches = [
+            self.matcher(layer.token_logits[b], layer.boxes[b], t.boxes, t.positive) for b, t in enumerate(targets)
+        ]
+        matched = layer.boxes.new_tensor(float(sum(len(q) for q, _ in matches)))
+        norm = self.reduce(matched).clamp_min(1.0)
+        focal, align = [], []
+        for b, ((query, box), target) in enumerate(zip(matches, targets, strict=True)):
+            mask = token_mask[b]
+            positive = torch.zeros(layer.token_logits.shape[1:], dtype=torch.bool, device=mask.device)
+            positive[query] = target.positive[box].bool()
+            logits = layer.token_logits[b][:, mask]  # padding is -inf: it must not meet the loss at all
+            focal.append(sigmoid_focal(logits, positive[:, mask]).sum())
+            if self.contrastive_weight:
+                if layer.query_embeddings is None or layer.token_embeddings is None:
+                    raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
+                queries, tokens = layer.query_embeddings[b], layer.token_embeddings[b]
+                align.append(contrastive_alignment(queries, tokens, positive, mask, self.temperature))
+        predicted = torch.cat([layer.boxes[b][q] for b, (q, _) in enumerate(matches)])
+        wanted = torch.cat([t.boxes[g] for (_, g), t in zip(matches, targets, strict=True)]).to(predicted.dtype)
+        parts = BoxParts.of(predicted), BoxParts.of(wanted)
+        losses = {
+            "class": self.class_weight * torch.stack(focal).sum() / norm,
+            "box": self.box_weight * decoupled_corner_loss(*parts).sum() / norm,
+        }
+        if self.iou_weight:
+            losses["iou"] = self.iou_weight * rotated_iou_loss(*parts, distance_weight=1.0).sum() / norm
+        if self.contrastive_weight:
+            losses["contrastive"] = self.contrastive_weight * torch.stack(align).mean()
+        return losses
