@@ -30,13 +30,13 @@ def _sparse_neck(source: str, target: str) -> list[_Rule]:
     ]
 
 
-_ENCODERS: list[_Rule] = [
+_SPARSE_STREAM: list[_Rule] = [
     (r"backbone_3d\.(.+)", r"backbone.\1"),
     (r"backbone\.(.+)", r"image_encoder.\1"),
 ]
 _RULES: dict[str, list[_Rule]] = {
     "detection": [
-        *_ENCODERS,
+        *_SPARSE_STREAM,
         *_sparse_neck("bbox_head", "detection.neck"),
         (r"bbox_head\.conv_center\.(.+)", r"detection.center.\1"),
         (r"bbox_head\.conv_reg\.(.+)", r"detection.regression.\1"),
@@ -44,9 +44,9 @@ _RULES: dict[str, list[_Rule]] = {
         (r"bbox_head\.scales\.(\d+)\.scale", r"detection.scales.\1"),
     ],
     "occupancy": [
-        *_ENCODERS,
-        (r"neck\.lateral_convs\.(\d+)\.conv\.(.+)", r"image_pyramid.lateral.\1.\2"),
-        (r"neck\.fpn_convs\.(\d+)\.conv\.(.+)", r"image_pyramid.output.\1.\2"),
+        (r"backbone_3d\.(.+)", r"backbone.\1"),
+        (r"backbone\.(.+)", r"image_encoder.backbone.\1"),
+        (r"neck\.(.+)", r"image_encoder.neck.\1"),
         (r"neck_3d\.down_layer_(\d+)\.0\.downsample\.(.+)", r"occupancy.pyramid.down.\1.shortcut.\2"),
         (r"neck_3d\.down_layer_(\d+)\.0\.(.+)", r"occupancy.pyramid.down.\1.\2"),
         (r"neck_3d\.up_block_(\d+)\.(.+)", _one_less("occupancy.pyramid.up.{}.{}")),
@@ -54,7 +54,7 @@ _RULES: dict[str, list[_Rule]] = {
         (r"bbox_head\.occ\.(\d+)\.(.+)", r"occupancy.head.classify.\1.\2"),
     ],
     "grounding": [
-        *_ENCODERS,
+        *_SPARSE_STREAM,
         *_sparse_neck("neck_3d", "grounding.neck"),
         (r"neck_3d\.conv_cls\.(.+)", r"grounding.score.\1"),
         (r"bbox_head\.cls_branches\.\d+\.bias", r"grounding.head.alignment.bias"),

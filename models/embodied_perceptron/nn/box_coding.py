@@ -48,9 +48,37 @@ def decode_faces(points: Tensor, regression: Tensor) -> Tensor:
     return _assemble(centers, sizes, rotation)
 
 
-def boxes_from_faces(points: Tensor, distances_m: Tensor, R: Tensor) -> Tensor:
-    """(..., 3) points, (..., 6) distances to the faces, (..., 3, 3) rotations -> (..., 9) boxes."""
+def boxes_from_faces(points: Tensor, distances_m: Tensor, rotation: Tensor) -> Tensor:
+    """Decode one site's regression into a 9-DoF box.
+
+    Args:
+        points: (..., 3) metres.
+        distances_m: (..., 6) to the faces -x +x -y +y -z +z, not negative.
+        rotation: (..., 6) 6-D rotation, (..., 3) Euler angles, or (..., 2) FCAF3D's Moebius coding of yaw.
+
+    Returns:
+        (..., 9) boxes.
+    """
+    if rotation.shape[-1] == 2:
+        return _boxes_from_moebius(points, distances_m, rotation)
+    R = regression_rotation(rotation)
     return make_boxes(*_faces_to_extent(points, distances_m, R), R)
+
+
+def _boxes_from_moebius(points: Tensor, distances_m: Tensor, coded: Tensor) -> Tensor:
+    """FCAF3D (Rukhovich et al., ECCV 2022, section 3.4): yaw and the ratio of the sides, continuous on a Moebius strip.
+
+    The two numbers are ln(w/l) sin(2 yaw) and ln(w/l) cos(2 yaw): turning a box by 90 degrees is swapping its sides.
+    The centre moves along the world's axes; a cube has no yaw.
+    """
+    low, high = distances_m[..., 0::2], distances_m[..., 1::2]
+    extent = low + high
+    perimeter = extent[..., 0:1] + extent[..., 1:2]
+    ratio = coded.norm(dim=-1, keepdim=True).clamp(max=MAX_LOG_SIZE).exp()
+    yaw = 0.5 * torch.atan2(coded[..., 0:1], coded[..., 1:2])
+    side = perimeter / (1.0 + ratio)
+    level = torch.zeros_like(yaw)
+    return torch.cat([points + 0.5 * (high - low), side, side * ratio, extent[..., 2:3], yaw, level, level], dim=-1)
 
 
 def _faces_to_extent(points: Tensor, distances_m: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.boxes import footprint_iou, nms
-from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces, regression_rotation
+from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -27,7 +27,7 @@ class DetectionLevel:
         points_m: (N, 3) the predicting points.
         center_logits: (N, 1).
         distances_m: (N, 6) to the faces -x +x -y +y -z +z.
-        rotation: (N, 6) 6-D rotation, or (N, 3) Euler angles.
+        rotation: (N, 6) 6-D rotation, (N, 3) Euler angles or (N, 2) Moebius coding.
         class_logits: (N, K).
     """
 
@@ -40,7 +40,7 @@ class DetectionLevel:
 
     def boxes(self) -> Tensor:
         """(N, 9) boxes."""
-        return boxes_from_faces(self.points_m, self.distances_m, regression_rotation(self.rotation))
+        return boxes_from_faces(self.points_m, self.distances_m, self.rotation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class DetectionHead(nn.Module):
         num_classes: K.
         voxel_size_m: edge of a finest voxel (stride 1).
         keep: sites kept per sample and level.
-        rotation_channels: 6 (6-D rotation) or 3 (Euler).
+        rotation_channels: 6 (6-D rotation), 3 (Euler) or 2 (FCAF3D's Moebius coding of yaw).
         official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
             expect. Default: points at the cell's centre.
     """
@@ -83,8 +83,8 @@ class DetectionHead(nn.Module):
         super().__init__()
         if num_classes < 1:
             raise ValueError(f"num_classes must be positive, got {num_classes}")
-        if rotation_channels not in (3, 6):
-            raise ValueError(f"rotation_channels must be 3 or 6, got {rotation_channels}")
+        if rotation_channels not in (2, 3, 6):
+            raise ValueError(f"rotation_channels must be 2, 3 or 6, got {rotation_channels}")
         self.num_classes = num_classes
         self.voxel_size_m = voxel_size_m
         self.official = official
@@ -154,9 +154,7 @@ def decode_detections(
         for level in levels:
             rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
             score = level.class_logits[rows].sigmoid() * level.center_logits[rows].sigmoid()
-            box = boxes_from_faces(
-                level.points_m[rows], level.distances_m[rows], regression_rotation(level.rotation[rows])
-            )
+            box = boxes_from_faces(level.points_m[rows], level.distances_m[rows], level.rotation[rows])
             if len(box) > max_per_level:
                 best = score.max(dim=1).values.topk(max_per_level).indices
                 box, score = box[best], score[best]

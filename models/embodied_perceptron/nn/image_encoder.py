@@ -199,7 +199,8 @@ class PyramidEncoder(ImageEncoder):
         count = len(backbone.strides) if levels is None else levels
         if not 1 <= count <= len(backbone.strides):
             raise ValueError(f"levels must be in [1, {len(backbone.strides)}], got {levels}")
-        super().__init__([channels] * count, backbone.strides[:count], backbone.mean.tolist(), backbone.std.tolist())
+        super().__init__([channels] * count, backbone.strides[:count])
+        self.mean, self.std = backbone.mean, backbone.std
         self.backbone = backbone
         self.neck = FeaturePyramid(backbone.out_channels, channels)
 

@@ -1,0 +1,263 @@
+"""The network's numbers: one frozen tree, three presets, and the variants of the paper's tables.
+
+``paper``: MinkResNet34 on 0.01 m sites with raw xyz, ResNet-50 images, RoBERTa text; the numbers of EmbodiedScan
+(CVPR 2024). ``tiny`` and ``base``: the same architecture on 0.04 m and 0.02 m sites, gravity-aligned (height above
+the floor and colour, never absolute x and y), one sparse stream for all three heads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Literal
+
+from embodied_perceptron.nn.backbone import BackboneConfig
+
+Modality = Literal["rgbd", "depth", "rgb", "painting"]
+Inputs = Literal["xyz", "height_color"]
+RotationCoder = Literal["sixd", "euler", "mobius"]
+PRESETS = ("tiny", "base", "paper")
+TASKS = ("detection", "occupancy", "grounding")
+ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3, "mobius": 2}
+INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5}
+
+
+@dataclass(frozen=True)
+class ImageConfig:
+    """The 2-D side.
+
+    Attributes:
+        encoder: ``resnet50`` with ``base_width``, or the name of a mobile encoder.
+        base_width: of a ResNet.
+        pyramid_channels: channels of a feature pyramid behind the encoder; 0 = none.
+        projected_channels: channels per level after a 1x1 convolution; empty = the encoder's own. Projecting before
+            lifting is the same as after (averaging is linear) and makes a keyframe's features several times smaller.
+        size: (height, width) that images are resized to.
+    """
+
+    encoder: str = "resnet50"
+    base_width: int = 16
+    pyramid_channels: int = 0
+    projected_channels: tuple[int, ...] = ()
+    size: tuple[int, int] = (480, 480)
+
+
+@dataclass(frozen=True)
+class DetectionConfig:
+    """See :class:`~embodied_perceptron.nn.detection.DetectionHead`."""
+
+    channels: int = 128
+    keep: int = 100_000
+    rotation: RotationCoder = "sixd"
+    max_per_level: int = 1000
+    min_score: float = 0.01
+    iou_threshold: float = 0.5
+
+
+@dataclass(frozen=True)
+class OccupancyConfig:
+    """The dense grid and its network.
+
+    Attributes:
+        cells: of the window, per axis.
+        cell_size_m: of the finest scale.
+        origin_m: lower corner of the window relative to its anchor (the scene's origin for ``paper``; the point on the
+            floor below the window's centre otherwise).
+        in_channels: of the dense pyramid; features are projected to it unless it is what comes in.
+        channels: of every scale.
+        levels: scales.
+        num_classes: semantic classes, without empty.
+        dense_images: sample image level 0 at every cell and concatenate (the paper's dense stream).
+    """
+
+    cells: tuple[int, int, int] = (40, 40, 16)
+    cell_size_m: float = 0.16
+    origin_m: tuple[float, float, float] = (-3.2, -3.2, -0.78)
+    in_channels: int = 768
+    channels: int = 128
+    levels: int = 3
+    num_classes: int = 80
+    dense_images: bool = True
+
+
+@dataclass(frozen=True)
+class GroundingConfig:
+    """See :class:`~embodied_perceptron.nn.grounding.GroundingHead`.
+
+    Attributes:
+        own_neck: a neck of its own (``paper``); otherwise the detection neck's features serve.
+        keep: sites kept per level by the own neck, or taken per level from the shared one.
+    """
+
+    channels: int = 256
+    text_encoder: str = "roberta-base"
+    text_channels: int = 768
+    own_neck: bool = True
+    keep: int = 1000
+    num_queries: int = 256
+    layers: int = 6
+    heads: int = 8
+    hidden_channels: int = 2048
+    box_coder: Literal["offsets", "faces"] = "offsets"
+    rotation: Literal["sixd", "euler"] = "sixd"
+    alignment: Literal["projected", "dot"] = "projected"
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Everything about one network.
+
+    Attributes:
+        name: of the preset it comes from.
+        voxel_size_m: edge of an input site.
+        max_sites: inputs with more sites are thinned, the same ones every time.
+        modality: what the network sees: geometry with images lifted to every level (``rgbd``), geometry alone
+            (``depth``), images on a dense grid (``rgb``), or images at the input sites only (``painting``).
+        inputs: features of an input site.
+        official: behave as the released code does where it deviates from the paper or has a fault.
+    """
+
+    name: str
+    voxel_size_m: float
+    max_sites: int
+    num_classes: int
+    backbone: BackboneConfig
+    modality: Modality = "rgbd"
+    inputs: Inputs = "height_color"
+    image: ImageConfig = field(default_factory=ImageConfig)
+    detection: DetectionConfig | None = None
+    occupancy: OccupancyConfig | None = None
+    grounding: GroundingConfig | None = None
+    official: bool = False
+
+    def __post_init__(self) -> None:
+        if self.voxel_size_m <= 0:
+            raise ValueError(f"voxel_size_m must be positive, got {self.voxel_size_m}")
+        if self.modality not in ("rgbd", "depth", "rgb", "painting"):
+            raise ValueError(f"modality must be rgbd, depth, rgb or painting, got {self.modality!r}")
+        if self.inputs not in INPUT_CHANNELS:
+            raise ValueError(f"inputs must be one of {sorted(INPUT_CHANNELS)}, got {self.inputs!r}")
+        if self.grounding is not None and not self.grounding.own_neck and self.detection is None:
+            raise ValueError("grounding without a neck of its own reads the detection neck: detection must be there")
+        if self.occupancy is not None:
+            self.occupancy_level()  # raises when no level has the cells' stride
+
+    @property
+    def uses_images(self) -> bool:
+        return self.modality != "depth"
+
+    def occupancy_level(self) -> int:
+        """Index of the backbone level whose stride is one occupancy cell. ``ValueError`` when there is none."""
+        assert self.occupancy is not None
+        stride = round(self.occupancy.cell_size_m / self.voxel_size_m)
+        if abs(stride * self.voxel_size_m - self.occupancy.cell_size_m) > 1e-9 or stride not in self.backbone.strides:
+            raise ValueError(
+                f"no backbone level has cells of {self.occupancy.cell_size_m} m: strides {self.backbone.strides} of "
+                f"{self.voxel_size_m} m"
+            )
+        return self.backbone.strides.index(stride)
+
+
+def network_config(
+    preset: str, task: str = "all", modality: Modality = "rgbd", num_classes: int = 284
+) -> NetworkConfig:
+    """The configuration of a preset.
+
+    Args:
+        preset: ``tiny``, ``base`` or ``paper``.
+        task: ``all`` (tiny, base) or one of ``detection``, ``occupancy``, ``grounding``. The paper trains one network
+            per task, so ``paper`` with ``all`` builds the detection and grounding stream; its occupancy has an encoder
+            of its own.
+        modality: see :class:`NetworkConfig`.
+        num_classes: of detection.
+
+    Raises:
+        ValueError: naming an unknown preset or task.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    if task != "all" and task not in TASKS:
+        raise ValueError(f"task must be all or one of {', '.join(TASKS)}, got {task!r}")
+    config = _paper(task, num_classes) if preset == "paper" else _shared_stream(preset, num_classes)
+    if preset != "paper" and task != "all":
+        config = dataclasses.replace(
+            config,
+            detection=config.detection if task != "occupancy" else None,  # grounding reads its neck
+            occupancy=config.occupancy if task == "occupancy" else None,
+            grounding=config.grounding if task == "grounding" else None,
+        )
+    return dataclasses.replace(config, modality=modality)
+
+
+def fcaf3d(config: NetworkConfig, our_decoder: bool) -> NetworkConfig:
+    """FCAF3D as the paper's tables compare it: geometry alone; its own yaw-only box coder, or our 9-DoF one."""
+    if config.detection is None:
+        raise ValueError("FCAF3D is a detector: the configuration has no detection")
+    rotation: RotationCoder = "sixd" if our_decoder else "mobius"
+    detection = dataclasses.replace(config.detection, rotation=rotation)
+    return dataclasses.replace(config, modality="depth", detection=detection, occupancy=None, grounding=None)
+
+
+def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
+    tiny = preset == "tiny"
+    channels = (32, 64, 96, 128) if tiny else (48, 96, 160, 256)
+    voxel_size_m = 0.04 if tiny else 0.02
+    return NetworkConfig(
+        name=preset,
+        voxel_size_m=voxel_size_m,
+        max_sites=20_000 if tiny else 60_000,
+        num_classes=num_classes,
+        backbone=BackboneConfig(
+            in_channels=INPUT_CHANNELS["height_color"],
+            stem_channels=24 if tiny else 32,
+            channels=channels,
+            blocks=(1, 2, 2, 1) if tiny else (2, 2, 2, 2),
+            stem_stride=1 if tiny else 2,  # levels of 0.08, 0.16, 0.32 and 0.64 m in both
+            pool=False,
+            stem_norm="batch",
+        ),
+        image=ImageConfig(
+            encoder="mobilenet_v2" if tiny else "efficientnet_lite0",
+            projected_channels=(16, 32, 48, 64) if tiny else (32, 48, 64, 96),
+            size=(256, 320) if tiny else (480, 640),
+        ),
+        detection=DetectionConfig(channels=64 if tiny else 96, keep=1500 if tiny else 4000),
+        occupancy=OccupancyConfig(
+            in_channels=24 if tiny else 48, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)
+        ),
+        grounding=GroundingConfig(
+            channels=96 if tiny else 128,
+            text_encoder="minilm",
+            text_channels=384,
+            own_neck=False,
+            keep=256 if tiny else 512,
+            num_queries=64 if tiny else 128,
+            layers=4 if tiny else 6,
+            heads=4 if tiny else 8,
+            hidden_channels=256 if tiny else 512,
+        ),
+    )
+
+
+def _paper(task: str, num_classes: int) -> NetworkConfig:
+    dense = task == "occupancy"
+    return NetworkConfig(
+        name="paper",
+        voxel_size_m=0.0025 if dense else 0.01,
+        max_sites=100_000,
+        num_classes=num_classes,
+        backbone=BackboneConfig(),
+        inputs="xyz",
+        image=ImageConfig(base_width=64, pyramid_channels=256) if dense else ImageConfig(),
+        detection=None if dense or task == "grounding" else DetectionConfig(),
+        occupancy=OccupancyConfig() if dense else None,
+        grounding=GroundingConfig() if task in ("grounding", "all") else None,
+    )
+
+
+def released(config: NetworkConfig) -> NetworkConfig:
+    """``paper`` as the released checkpoints need it: official behaviour, Euler regression, dot-product alignment."""
+    if config.name != "paper":
+        raise ValueError(f"only the paper preset has released weights, got {config.name!r}")
+    grounding = config.grounding and dataclasses.replace(config.grounding, rotation="euler", alignment="dot")
+    return dataclasses.replace(config, official=True, grounding=grounding)
