@@ -1,0 +1,367 @@
+"""Multi-view fusion: voxels read image features of every view that sees them, and average.
+
+One arithmetic serves training and streaming. :func:`fuse_views` sums over views in order; :class:`StreamingFusion`
+keeps the same sums per voxel and, when voxels or views come and go, does only the work that changed. Both add the same
+terms in the same order for each voxel, so they agree bit for bit; in another order of views they agree to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry import Intrinsics, check_transform, invert_transform
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+
+MIN_DEPTH_M = 1e-3
+
+
+@dataclass(frozen=True)
+class FusionConfig:
+    """How views are read.
+
+    Attributes:
+        mode: nearest cell of the feature map, or bilinear between cells.
+        occlusion_margin_m: a voxel counts as hidden in a view when its centre lies further behind the measured depth
+            than this plus half the voxel's diagonal; None = no test. Where depth is unknown the voxel counts as seen.
+        official: behave as the released EmbodiedScan code: voxels stand at their corner instead of their centre,
+            feature maps are read with aligned corners, and the sum runs over all views whose sample falls on the
+            feature map, also views that the count leaves out (behind the camera, on the border).
+    """
+
+    mode: Literal["nearest", "bilinear"] = "nearest"
+    occlusion_margin_m: float | None = None
+    official: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("nearest", "bilinear"):
+            raise ValueError(f"mode must be nearest or bilinear, got {self.mode!r}")
+        if self.occlusion_margin_m is not None and not self.occlusion_margin_m >= 0:
+            raise ValueError(f"occlusion_margin_m must not be negative, got {self.occlusion_margin_m}")
+        if self.official and self.occlusion_margin_m is not None:
+            raise ValueError("the official behaviour has no occlusion test")
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The features of one image and where they are.
+
+    Attributes:
+        projection: (3, 4) float64, world metres -> (u z, v z, z); u, v are pixels of the encoder's input, integers at
+            pixel centres.
+        image_size: (h, w) of the encoder's input.
+        levels: feature maps (h_l, w_l, C_l), channels last, finest first; each covers the whole image.
+        depth_m: (H, W) canonical depth of the same field of view at any resolution, for the occlusion test, or None.
+
+    Raises ``ValueError`` when a shape does not fit.
+    """
+
+    projection: torch.Tensor
+    image_size: tuple[int, int]
+    levels: tuple[torch.Tensor, ...]
+    depth_m: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.projection.shape != (3, 4) or self.projection.dtype != torch.float64:
+            raise ValueError(f"projection must be (3, 4) float64, got {tuple(self.projection.shape)}")
+        if min(self.image_size) < 1:
+            raise ValueError(f"image_size must be positive, got {self.image_size}")
+        for i, level in enumerate(self.levels):
+            if level.ndim != 3 or 0 in level.shape:
+                raise ValueError(f"level {i} must be a non-empty (h, w, C) map, got {tuple(level.shape)}")
+        if self.depth_m is not None and (self.depth_m.ndim != 2 or 0 in self.depth_m.shape):
+            raise ValueError(f"depth_m must be a non-empty (H, W) image, got {tuple(self.depth_m.shape)}")
+
+
+def view_projection(
+    T_world_camera: NDArray[np.float64], intrinsics: Intrinsics, image_size: tuple[int, int]
+) -> torch.Tensor:
+    """(3, 4) float64 projection from the world to pixels of the image after its resize to ``image_size`` = (h, w).
+
+    Raises ``ValueError`` for a pose that is not rigid.
+    """
+    h, w = image_size
+    sx, sy = w / intrinsics.width, h / intrinsics.height
+    # pixel centres: u' = (u + 0.5) sx - 0.5
+    K = np.array(
+        [
+            [intrinsics.fx * sx, 0.0, (intrinsics.cx + 0.5) * sx - 0.5],
+            [0.0, intrinsics.fy * sy, (intrinsics.cy + 0.5) * sy - 0.5],
+            [0.0, 0.0, 1.0],
+        ]
+    )
+    T_camera_world = invert_transform(check_transform(T_world_camera, "T_world_camera"))
+    return torch.from_numpy(K @ T_camera_world[:3])
+
+
+def site_points(sites: Sites, voxel_size_m: float, official: bool = False) -> torch.Tensor:
+    """(N, 3) float64 world positions at which sites read images: centres of their cells, or corners if ``official``."""
+    offset = 0.0 if official else 0.5 * sites.stride
+    return (sites.coords.double() + offset) * voxel_size_m
+
+
+def site_radius(stride: int, voxel_size_m: float) -> float:
+    """Half the diagonal of a cell, metres."""
+    return 0.5 * stride * voxel_size_m * 3**0.5
+
+
+@dataclass(frozen=True, eq=False)
+class _Sample:
+    """What one view adds: ``feats`` (M, C) to the sums of ``rows`` (M,); and one to the counts where ``seen`` (N,)."""
+
+    rows: torch.Tensor
+    feats: torch.Tensor
+    seen: torch.Tensor
+
+
+def _project(view: View, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(N, 3) -> u, v, depth, each (N,) float64.
+
+    Written out instead of a matrix product: the result for one point must not depend on which other points are computed
+    with it, and a product's summation order depends on its size.
+    """
+    P = view.projection.to(points.device)
+    x, y, z = points.unbind(dim=1)
+    rows = [x * P[i, 0] + y * P[i, 1] + z * P[i, 2] + P[i, 3] for i in range(3)]
+    safe = rows[2].clamp(min=MIN_DEPTH_M)
+    return rows[0] / safe, rows[1] / safe, rows[2]
+
+
+def visible(view: View, points: torch.Tensor, config: FusionConfig, radius_m: float = 0.0) -> torch.Tensor:
+    """(N,) bool: in front of the camera, in frame, and (where tested) not hidden."""
+    return _visible(view, *_project(view, points), config, radius_m)
+
+
+def _visible(
+    view: View, u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor, config: FusionConfig, radius_m: float
+) -> torch.Tensor:
+    h, w = view.image_size
+    if config.official:
+        return (u > 0) & (u < w) & (v > 0) & (v < h) & (depth > 0)
+    seen = (u >= -0.5) & (u < w - 0.5) & (v >= -0.5) & (v < h - 0.5) & (depth > MIN_DEPTH_M)
+    if config.occlusion_margin_m is None:
+        return seen
+    if view.depth_m is None:
+        raise ValueError("the occlusion test needs the depth image of every view")
+    image = view.depth_m
+    rows = seen.nonzero()[:, 0]
+    column = _cell(u[rows], w, image.shape[1])
+    row = _cell(v[rows], h, image.shape[0])
+    measured = image[row, column].double()
+    hidden = (measured > 0) & (depth[rows] > measured + (config.occlusion_margin_m + radius_m))
+    return seen.index_put((rows[hidden],), torch.zeros((), dtype=torch.bool, device=seen.device))
+
+
+def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
+    """Index of the cell that a pixel coordinate falls into, of ``cells`` cells that cover ``size`` pixels."""
+    return torch.floor((pixel + 0.5) * (cells / size)).long().clamp_(0, cells - 1)
+
+
+def _sample(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
+    u, v, depth = _project(view, points)
+    seen = _visible(view, u, v, depth, config, radius_m)
+    feature_map = view.levels[level]
+    h, w = feature_map.shape[:2]
+    image_h, image_w = view.image_size
+    if not config.official:
+        rows = seen.nonzero()[:, 0]
+        u, v = u[rows], v[rows]
+        if config.mode == "nearest":
+            index = _cell(v, image_h, h) * w + _cell(u, image_w, w)
+            return _Sample(rows, feature_map.reshape(h * w, -1)[index], seen)
+        x, y = (u + 0.5) * (w / image_w) - 0.5, (v + 0.5) * (h / image_h) - 0.5
+        return _Sample(rows, _bilinear(feature_map, x, y, zeros_outside=False), seen)
+    # The released code aligns corners, and samples (zeros outside) whether or not the point is valid.
+    x, y = u / image_w * (w - 1), v / image_h * (h - 1)
+    if config.mode == "nearest":
+        x, y = torch.round(x), torch.round(y)  # half to even, as grid sampling rounds
+    rows = ((x > -1) & (x < w) & (y > -1) & (y < h)).nonzero()[:, 0]
+    return _Sample(rows, _bilinear(feature_map, x[rows], y[rows], zeros_outside=True), seen)
+
+
+def _bilinear(feature_map: torch.Tensor, x: torch.Tensor, y: torch.Tensor, zeros_outside: bool) -> torch.Tensor:
+    """(M, C) values between cells; beyond the outermost cells the border's value, or fading to zero."""
+    h, w, channels = feature_map.shape
+    flat = feature_map.reshape(h * w, channels)
+    x0, y0 = torch.floor(x), torch.floor(y)
+    total = torch.zeros(len(x), channels, dtype=torch.promote_types(flat.dtype, torch.float32), device=flat.device)
+    for dy in (0, 1):
+        for dx in (0, 1):
+            column, row = x0 + dx, y0 + dy
+            weight = (1 - (x - column).abs()) * (1 - (y - row).abs())
+            if zeros_outside:
+                weight = weight * ((column >= 0) & (column < w) & (row >= 0) & (row < h))
+            index = row.long().clamp(0, h - 1) * w + column.long().clamp(0, w - 1)
+            total = total + flat[index] * weight.to(total.dtype)[:, None]
+    return total
+
+
+def _mean(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+    """Average; zero where no view sees the voxel, also if the official behaviour has summed something there."""
+    return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], 0.0)
+
+
+def fuse_views(
+    points: torch.Tensor, views: Sequence[View], level: int, channels: int, config: FusionConfig, radius_m: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Average of the views' features at each point; differentiable in the feature maps.
+
+    Args:
+        points: (N, 3) float64 world positions.
+        views: any number, summed in this order.
+        level: which feature map.
+        channels: C, needed when there is no view.
+        radius_m: half the diagonal of the voxels, for the occlusion test.
+
+    Returns (N, C) features, zero where no view sees the point, and the (N,) int32 number of views that do.
+    """
+    total = torch.zeros(len(points), channels, device=points.device)
+    count = torch.zeros(len(points), dtype=torch.int32, device=points.device)
+    for view in views:
+        _add(total, count, None, points, view, level, config, radius_m)
+    return _mean(total, count), count
+
+
+def _add(
+    total: torch.Tensor, count: torch.Tensor, subset: torch.Tensor | None, points: torch.Tensor, view: View, level: int,
+    config: FusionConfig, radius_m: float,
+) -> None:  # fmt: skip
+    """Add one view to the sums, in place; ``subset``: rows of the sums that ``points`` stand for (None = all)."""
+    sample = _sample(view, level, points, config, radius_m)
+    if sample.feats.shape[1] != total.shape[1]:
+        raise ValueError(f"level {level} has {sample.feats.shape[1]} channels, expected {total.shape[1]}")
+    seen = sample.seen.nonzero()[:, 0]
+    rows = sample.rows
+    if subset is not None:
+        rows, seen = subset[rows], subset[seen]
+    total.index_add_(0, rows, sample.feats.to(total.dtype))
+    count.index_add_(0, seen, torch.ones_like(seen, dtype=count.dtype))
+
+
+def fuse_levels(
+    levels: Sequence[SparseTensor],
+    views: Sequence[Sequence[View]],
+    channels: Sequence[int],
+    voxel_size_m: float,
+    config: FusionConfig,
+) -> list[SparseTensor]:
+    """Isomorphic fusion: level-k image features beside the level-k features of the voxels.
+
+    Args:
+        levels: of the 3-D backbone, finest first.
+        views: for each sample of the batch its views.
+        channels: C_k of each image level.
+        voxel_size_m: edge length of a voxel of stride 1.
+
+    Returns the levels with C_k more channels. Raises ``ValueError`` when the numbers do not fit.
+    """
+    if len(levels) != len(channels):
+        raise ValueError(f"need channels for {len(levels)} levels, got {len(channels)}")
+    fused = []
+    for k, x in enumerate(levels):
+        if len(views) != x.batch_size:
+            raise ValueError(f"need views for {x.batch_size} samples, got {len(views)}")
+        points = site_points(x.sites, voxel_size_m, config.official)
+        radius = site_radius(x.stride, voxel_size_m)
+        bounds = x.sites.bounds
+        parts = [
+            fuse_views(points[bounds[b] : bounds[b + 1]], views[b], k, channels[k], config, radius)[0]
+            for b in range(x.batch_size)
+        ]
+        fused.append(x.replace(torch.cat([x.feats, torch.cat(parts).to(x.feats.dtype)], dim=1)))
+    return fused
+
+
+class StreamingFusion:
+    """Image features of one level of a growing map, as running sums.
+
+    Always equals :func:`fuse_views` over the current sites and views, bit for bit; :meth:`update` finds out what
+    changed and does no more: a new view is added to the voxels it sees, a new voxel is filled from all views, and when
+    a view is dropped or corrected the voxels that it had touched are summed anew.
+    """
+
+    def __init__(
+        self, level: int, channels: int, voxel_size_m: float, config: FusionConfig, device: str | torch.device = "cpu"
+    ) -> None:
+        self.level = level
+        self.config = config
+        self.voxel_size_m = voxel_size_m
+        self._keys = torch.empty(0, dtype=torch.int64, device=device)
+        self._points = torch.empty(0, 3, dtype=torch.float64, device=device)
+        self._total = torch.zeros(0, channels, device=device)
+        self._count = torch.zeros(0, dtype=torch.int32, device=device)
+        self._views: list[View] = []
+
+    @property
+    def features(self) -> torch.Tensor:
+        """(N, C) averages, in the order of the sites of the last update."""
+        return _mean(self._total, self._count)
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """(N,) int32 number of views that see each site."""
+        return self._count
+
+    @torch.no_grad()
+    def update(self, sites: Sites, views: Sequence[View]) -> None:
+        """Bring the sums to the given sites (of one sample) and views (compared by identity).
+
+        Raises ``ValueError`` for more than one sample.
+        """
+        if sites.batch_size != 1:
+            raise ValueError(f"streaming fusion serves one map, got {sites.batch_size} samples")
+        radius = site_radius(sites.stride, self.voxel_size_m)
+        added, stale_views = self._compare(views)
+        # of the old sites: those whose sums hold a view that is gone, or lack one that belongs further ahead
+        stale = torch.zeros(len(self._keys), dtype=torch.bool, device=self._keys.device)
+        for view in stale_views:
+            sample = _sample(view, self.level, self._points, self.config, radius)
+            stale[sample.rows] = True
+            stale |= sample.seen
+        points, fresh = self._move_to(sites, stale)
+        filled = fresh.nonzero()[:, 0]
+        if len(filled):
+            self._total[filled] = 0.0
+            self._count[filled] = 0
+            for view in views:
+                _add(self._total, self._count, filled, points[filled], view, self.level, self.config, radius)
+        kept = (~fresh).nonzero()[:, 0]
+        if len(kept):
+            for view in added:
+                _add(self._total, self._count, kept, points[kept], view, self.level, self.config, radius)
+        self._views = list(views)
+
+    def _compare(self, views: Sequence[View]) -> tuple[list[View], list[View]]:
+        """Views to add behind the present sums, and views whose voxels must be summed anew."""
+        old = {id(v): i for i, v in enumerate(self._views)}
+        kept = [old[id(v)] for v in views if id(v) in old]
+        if kept != sorted(set(kept)):  # order changed or a view stands twice
+            return list(views), list(self._views)
+        last_kept = max((j for j, v in enumerate(views) if id(v) in old), default=-1)
+        gone = [v for i, v in enumerate(self._views) if i not in set(kept)]
+        inserted = [v for v in views[: last_kept + 1] if id(v) not in old]
+        if last_kept < 0:
+            return list(views), gone
+        return list(views[last_kept + 1 :]), gone + inserted
+
+    def _move_to(self, sites: Sites, stale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Carry the sums over to new sites; returns their (N, 3) points and the (N,) mask of rows to fill anew."""
+        if torch.equal(sites.keys, self._keys):
+            return self._points, stale
+        fresh = torch.ones(len(sites), dtype=torch.bool, device=self._keys.device)
+        total = torch.zeros(len(sites), self._total.shape[1], device=self._keys.device)
+        count = torch.zeros(len(sites), dtype=torch.int32, device=self._keys.device)
+        rows = sites.find(self._keys)
+        survivors = (rows >= 0).nonzero()[:, 0]
+        rows = rows[survivors]
+        fresh[rows] = stale[survivors]
+        total[rows] = self._total[survivors]
+        count[rows] = self._count[survivors]
+        self._keys, self._total, self._count = sites.keys, total, count
+        self._points = site_points(sites, self.voxel_size_m, self.config.official)
+        return self._points, fresh
