@@ -66,6 +66,7 @@ class DetectionHead(nn.Module):
         voxel_size_m: edge of a finest voxel (stride 1).
         keep: sites kept per sample and level.
         rotation_channels: 6 (6-D rotation), 3 (Euler) or 2 (FCAF3D's Moebius coding of yaw).
+        lateral_channels: of the neck, see :class:`~embodied_perceptron.nn.neck.TopDownNeck`.
         official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
             expect. Default: points at the cell's centre.
     """
@@ -78,6 +79,7 @@ class DetectionHead(nn.Module):
         voxel_size_m: float,
         keep: int,
         rotation_channels: int = 6,
+        lateral_channels: int = 0,
         official: bool = False,
     ) -> None:
         super().__init__()
@@ -88,7 +90,7 @@ class DetectionHead(nn.Module):
         self.num_classes = num_classes
         self.voxel_size_m = voxel_size_m
         self.official = official
-        self.neck = TopDownNeck(in_channels, channels, keep, official)
+        self.neck = TopDownNeck(in_channels, channels, keep, lateral_channels, official)
         self.center = SparseConv(channels, 1, kernel_size=1)
         self.regression = SparseConv(channels, 6 + rotation_channels, kernel_size=1)
         self.classify = SparseConv(channels, num_classes, kernel_size=1, bias=True)

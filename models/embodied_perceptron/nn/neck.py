@@ -60,12 +60,20 @@ class TopDownNeck(nn.Module):
         in_channels: of the fused backbone levels, finest first.
         out_channels: of every returned level.
         keep: sites kept per sample and level.
+        lateral_channels: project every level to this width first (cheaper decoders); 0 = work at the levels' widths.
         official: interpolate pruning scores as the released code does, where absent coarse sites count as score zero
             and so outrank supported ones with negative logits. Default: only present sites count, and a site without
             any support comes last.
     """
 
-    def __init__(self, in_channels: Sequence[int], out_channels: int, keep: int, official: bool = False) -> None:
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        out_channels: int,
+        keep: int,
+        lateral_channels: int = 0,
+        official: bool = False,
+    ) -> None:
         super().__init__()
         if not in_channels:
             raise ValueError("in_channels must name at least one level")
@@ -73,8 +81,13 @@ class TopDownNeck(nn.Module):
             raise ValueError(f"keep must be positive, got {keep}")
         self.keep = keep
         self.official = official
-        self.out = nn.ModuleList(_conv_block(c, out_channels) for c in in_channels)
-        self.up = nn.ModuleList(_up_block(coarse, fine) for fine, coarse in itertools.pairwise(in_channels))
+        widths = list(in_channels)
+        self.lateral: nn.ModuleList | None = None
+        if lateral_channels:
+            self.lateral = nn.ModuleList(SparseConv(c, lateral_channels, kernel_size=1, bias=True) for c in in_channels)
+            widths = [lateral_channels] * len(in_channels)
+        self.out = nn.ModuleList(_conv_block(c, out_channels) for c in widths)
+        self.up = nn.ModuleList(_up_block(coarse, fine) for fine, coarse in itertools.pairwise(widths))
 
     def forward(self, levels: Sequence[SparseTensor], score: ScoreFunction) -> list[SparseTensor]:
         """Levels finest first, each of twice the stride of the one before -> outputs finest first.
@@ -86,6 +99,8 @@ class TopDownNeck(nn.Module):
         strides = [level.stride for level in levels]
         if any(b != 2 * a for a, b in itertools.pairwise(strides)):
             raise ValueError(f"every level must have twice the stride of the one before, got {strides}")
+        if self.lateral is not None:
+            levels = [project(level) for project, level in zip(self.lateral, levels, strict=True)]
         x = levels[-1]
         outputs = [self.out[-1](x)]
         for level in range(len(levels) - 2, -1, -1):

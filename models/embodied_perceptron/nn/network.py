@@ -98,7 +98,7 @@ class GroundingBranch(nn.Module):
         self.score: SparseConv | None = None
         self.project: nn.Module = nn.Identity()
         if config.own_neck:
-            self.neck = TopDownNeck(level_channels, config.channels, config.keep, official)
+            self.neck = TopDownNeck(level_channels, config.channels, config.keep, official=official)
             self.score = SparseConv(config.channels, 1, kernel_size=1, bias=True)
         elif shared_channels != config.channels:
             self.project = nn.Linear(shared_channels, config.channels)
@@ -176,6 +176,7 @@ class PerceptionNetwork(nn.Module):
                 config.voxel_size_m,
                 config.detection.keep,
                 ROTATION_CHANNELS[config.detection.rotation],
+                config.detection.lateral_channels,
                 config.official,
             )
         if config.occupancy is not None:
