@@ -1,0 +1,201 @@
+"""Average precision and recall of 9-DoF boxes, as EmbodiedScan counts them.
+
+Rules: detections of a class are ranked by score over all scenes (of equal scores the earlier scene, then the lower
+index); each one is compared with the one ground-truth box of its class and scene that it overlaps most; it is right
+when that IoU is strictly greater than the threshold and the box was not found before, wrong otherwise. AP is the area
+under the precision-recall curve after precision is made monotone. AR is the recall of all detections. A class without
+ground truth does not count; one that is never predicted counts 0. Means are over classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron import boxes as bx
+
+# by the largest side in metres, [low, high); "furniture" is everything that is not small
+SIZE_RANGES_M: dict[str, tuple[float, float]] = {
+    "small": (0.0, 0.5),
+    "medium": (0.5, 1.0),
+    "large": (1.0, np.inf),
+    "furniture": (0.5, np.inf),
+}
+THRESHOLDS = (0.25, 0.5)
+
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class SceneBoxes:
+    """Ground truth of one scene: (N, 9) float boxes, (N,) integer labels; predictions also have (N,) scores.
+
+    Raises ``ValueError`` naming what does not fit.
+    """
+
+    boxes: NDArray[np.float64]
+    labels: NDArray[np.int64]
+    scores: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        boxes = np.asarray(self.boxes, dtype=np.float64).reshape(-1, 9) if np.size(self.boxes) == 0 else self.boxes
+        object.__setattr__(self, "boxes", np.asarray(boxes, dtype=np.float64))
+        object.__setattr__(self, "labels", np.asarray(self.labels, dtype=np.int64).reshape(-1))
+        bx.check_boxes(torch.from_numpy(self.boxes))
+        if len(self.labels) != len(self.boxes):
+            raise ValueError(f"{len(self.boxes)} boxes have {len(self.labels)} labels")
+        if self.scores is not None:
+            object.__setattr__(self, "scores", np.asarray(self.scores, dtype=np.float64).reshape(-1))
+            if len(self.scores) != len(self.boxes):
+                raise ValueError(f"{len(self.boxes)} boxes have {len(self.scores)} scores")
+            if not np.isfinite(self.scores).all():
+                raise ValueError(f"score {int(np.flatnonzero(~np.isfinite(self.scores))[0])} is not finite")
+
+
+@dataclass(frozen=True, eq=False)
+class _Ranked:
+    """One class's detections over all scenes, best first, each with its best ground-truth box (-1 = none at all)."""
+
+    iou: NDArray[np.float64]
+    matched: NDArray[np.int64]  # index into the class's ground truth over all scenes
+    largest_side: NDArray[np.float64]  # of the detection
+    gt_largest_side: NDArray[np.float64]  # of the ground truth
+
+
+def average_precision(recall: NDArray[np.float64], precision: NDArray[np.float64]) -> float:
+    """Area under the curve; precision at a recall is the best one at this recall or beyond."""
+    r = np.concatenate([[0.0], recall, [1.0]])
+    p = np.concatenate([[0.0], precision, [0.0]])
+    p = np.maximum.accumulate(p[::-1])[::-1]
+    return float(np.sum(np.diff(r) * p[1:]))
+
+
+def _rank(predictions: Sequence[SceneBoxes], truth: Sequence[SceneBoxes], label: int) -> _Ranked:
+    scores, iou, matched, sides, gt_sides = [], [], [], [], []
+    offset = 0
+    for scene, gt in zip(predictions, truth, strict=True):
+        mine, theirs = scene.boxes[scene.labels == label], gt.boxes[gt.labels == label]
+        gt_sides.append(theirs[:, 3:6].max(axis=1, initial=0.0))
+        if len(mine):
+            assert scene.scores is not None
+            scores.append(scene.scores[scene.labels == label])
+            sides.append(mine[:, 3:6].max(axis=1))
+            if len(theirs):
+                overlap = bx.box_iou(torch.from_numpy(mine), torch.from_numpy(theirs)).numpy()
+                iou.append(overlap.max(axis=1))
+                matched.append(overlap.argmax(axis=1) + offset)
+            else:
+                iou.append(np.zeros(len(mine)))
+                matched.append(np.full(len(mine), -1))
+        offset += len(theirs)
+    order = np.argsort(-_cat(scores), kind="stable")
+    return _Ranked(_cat(iou)[order], _cat(matched)[order].astype(np.int64), _cat(sides)[order], _cat(gt_sides))
+
+
+def _cat(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _score(ranked: _Ranked, threshold: float, size_range: tuple[float, float] | None) -> tuple[float, float] | None:
+    """(AP, recall), or None without ground truth. Outside of ``size_range`` ground truth, detections that find it, and
+    detections of that size that find nothing neither help nor harm."""
+    counted_gt = np.ones(len(ranked.gt_largest_side), dtype=bool)
+    counted = np.ones(len(ranked.iou), dtype=bool)
+    hit = ranked.iou > threshold
+    if size_range is not None:
+        low, high = size_range
+        counted_gt = (ranked.gt_largest_side >= low) & (ranked.gt_largest_side < high)
+        own = (ranked.largest_side >= low) & (ranked.largest_side < high)
+        counted = own.copy()
+        counted[hit] = counted_gt[ranked.matched[hit]]
+    total = int(counted_gt.sum())
+    if total == 0:
+        return None
+    first = np.zeros(len(hit), dtype=bool)  # of several detections of one box the best
+    hits = np.flatnonzero(hit)
+    first[hits[np.unique(ranked.matched[hits], return_index=True)[1]]] = True
+    right = np.cumsum(first[counted])
+    tried = np.arange(1, len(right) + 1)
+    recall = right / total
+    return average_precision(recall, right / tried), float(recall[-1]) if len(recall) else 0.0
+
+
+def detection_metrics(
+    predictions: Mapping[str, SceneBoxes],
+    truth: Mapping[str, SceneBoxes],
+    classes: Sequence[str],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    thresholds: Sequence[float] = THRESHOLDS,
+) -> dict[str, float]:
+    """Flat figures in percent.
+
+    Args:
+        predictions, truth: by scene id; both must name the same scenes.
+        classes: names of the labels.
+        groups: named sets of classes (head, common, tail).
+
+    Returns:
+        ``AP25 AR25 AP50 AR50``; ``AP25_<group>`` for the groups and sizes (:data:`SIZE_RANGES_M`) that have ground
+        truth; ``AP25/<class>``; ``AR25/<class>``; and so on for each threshold.
+
+    Raises ``ValueError`` when scenes differ, a label is no class, a prediction has no scores, a group names an unknown
+    class, or there is no ground truth at all.
+    """
+    scenes = _check(predictions, truth, classes, groups or {})
+    mine, theirs = [predictions[s] for s in scenes], [truth[s] for s in scenes]
+    present = sorted({int(label) for scene in theirs for label in scene.labels})
+    if not present:
+        raise ValueError("the ground truth of all scenes is empty")
+    ranked = {label: _rank(mine, theirs, label) for label in present}
+    result: dict[str, float] = {}
+    per_class: dict[str, float] = {}
+    for threshold in thresholds:
+        suffix = f"{round(threshold * 100):02d}"
+        figures = {label: _score(r, threshold, None) for label, r in ranked.items()}
+        known = {label: f for label, f in figures.items() if f is not None}
+        _mean_into(result, suffix, "", list(known.values()))
+        for label, (ap, ar) in known.items():
+            per_class[f"AP{suffix}/{classes[label]}"] = 100 * ap
+            per_class[f"AR{suffix}/{classes[label]}"] = 100 * ar
+        for name, members in (groups or {}).items():
+            inside = set(members)
+            _mean_into(result, suffix, f"_{name}", [f for label, f in known.items() if classes[label] in inside])
+        for name, size_range in SIZE_RANGES_M.items():
+            sized = [_score(r, threshold, size_range) for r in ranked.values()]
+            _mean_into(result, suffix, f"_{name}", [f for f in sized if f is not None])
+    return {**result, **per_class}
+
+
+def _mean_into(result: dict[str, float], suffix: str, name: str, figures: Sequence[tuple[float, float]]) -> None:
+    if figures:
+        result[f"AP{suffix}{name}"] = 100 * float(np.mean([ap for ap, _ in figures]))
+        result[f"AR{suffix}{name}"] = 100 * float(np.mean([ar for _, ar in figures]))
+
+
+def _check(
+    predictions: Mapping[str, SceneBoxes],
+    truth: Mapping[str, SceneBoxes],
+    classes: Sequence[str],
+    groups: Mapping[str, Sequence[str]],
+) -> list[str]:
+    missing, unknown = set(truth) - set(predictions), set(predictions) - set(truth)
+    if missing:
+        raise ValueError(f"no predictions for {len(missing)} scene(s), first {min(missing)!r}")
+    if unknown:
+        raise ValueError(f"predictions for {len(unknown)} scene(s) without ground truth, first {min(unknown)!r}")
+    for kind, scenes in (("predicted", predictions), ("ground-truth", truth)):
+        for name, scene in scenes.items():
+            wrong = scene.labels[(scene.labels < 0) | (scene.labels >= len(classes))]
+            if len(wrong):
+                raise ValueError(f"scene {name!r}: {kind} label {int(wrong[0])} is not one of {len(classes)} classes")
+            if kind == "predicted" and scene.scores is None:
+                raise ValueError(f"scene {name!r}: predictions have no scores")
+    for group, members in groups.items():
+        strangers = set(members) - set(classes)
+        if strangers:
+            raise ValueError(f"group {group!r} names {min(strangers)!r}, which is not a class")
+    return sorted(truth)

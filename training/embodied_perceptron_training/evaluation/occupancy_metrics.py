@@ -1,0 +1,79 @@
+"""Semantic occupancy as EmbodiedScan counts it.
+
+Voxels are counted over all scenes, unseen ones left out. A class that neither the ground truth nor the predictions
+name is dropped; one that is only predicted counts 0. The column "empty" is not the IoU of label 0 but that of occupied
+against free, and takes part in the mean: a convention of the benchmark, kept so that figures compare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IGNORE_LABEL = 255
+
+
+@dataclass(frozen=True, eq=False)
+class SceneOccupancy:
+    """One scene; arrays of any one shape.
+
+    Attributes:
+        predicted, truth: integer labels, 0 = free, 1.. = classes; 255 in ``truth`` = unknown.
+        seen: bool, voxels to count; None = all.
+    """
+
+    predicted: NDArray[np.integer]
+    truth: NDArray[np.integer]
+    seen: NDArray[np.bool_] | None = None
+
+
+def confusion(scenes: Iterable[SceneOccupancy], classes: int) -> NDArray[np.int64]:
+    """(classes + 1, classes + 1) voxel counts, truth by rows, predictions by columns.
+
+    Raises ``ValueError`` naming the scene (by number) and the shape or label that does not fit.
+    """
+    size = classes + 1
+    counts = np.zeros((size, size), dtype=np.int64)
+    for number, scene in enumerate(scenes):
+        predicted, truth = np.asarray(scene.predicted), np.asarray(scene.truth)
+        keep = truth != IGNORE_LABEL
+        if scene.seen is not None and np.shape(scene.seen) != truth.shape:
+            raise ValueError(f"scene {number}: mask {np.shape(scene.seen)} does not fit labels {truth.shape}")
+        if predicted.shape != truth.shape:
+            raise ValueError(f"scene {number}: predictions {predicted.shape} do not fit ground truth {truth.shape}")
+        if scene.seen is not None:
+            keep = keep & np.asarray(scene.seen, dtype=bool)
+        p, t = predicted[keep].astype(np.int64), truth[keep].astype(np.int64)
+        for kind, labels in (("predicted", p), ("ground-truth", t)):
+            wrong = labels[(labels < 0) | (labels >= size)]
+            if len(wrong):
+                raise ValueError(f"scene {number}: {kind} label {int(wrong[0])} is not in 0..{classes}")
+        counts += np.bincount(t * size + p, minlength=size * size).reshape(size, size)
+    return counts
+
+
+def occupancy_metrics(scenes: Iterable[SceneOccupancy], classes: Sequence[str]) -> dict[str, float]:
+    """Flat figures in percent: ``mIoU`` (benchmark's convention), ``mIoU_classes`` (without "empty"), ``IoU/empty``,
+    ``IoU/<class>``. ``classes`` names the labels from 1. Raises ``ValueError`` when no voxel is counted at all."""
+    counts = confusion(scenes, len(classes))
+    if counts.sum() == 0:
+        raise ValueError("no voxel with known ground truth")
+    hit = np.diag(counts)
+    union = counts.sum(0) + counts.sum(1) - hit
+    occupied_hit, occupied_union = counts[1:, 1:].sum(), counts.sum() - counts[0, 0]
+    columns: dict[str, float] = {}
+    if occupied_union:
+        columns["empty"] = float(occupied_hit / occupied_union)
+    for label, name in enumerate(classes, start=1):
+        if union[label]:
+            columns[name] = float(hit[label] / union[label])
+    result = {}
+    if columns:
+        result["mIoU"] = 100 * float(np.mean(list(columns.values())))
+    of_classes = [value for name, value in columns.items() if name != "empty"]
+    if of_classes:
+        result["mIoU_classes"] = 100 * float(np.mean(of_classes))
+    return {**result, **{f"IoU/{name}": 100 * value for name, value in columns.items()}}
