@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from golden_data import golden_weights, load_golden, relative_error
+from golden import load_arrays, recorded_weights, relative_error
 
 from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
 from embodied_perceptron.sparse.engine import get_engine
@@ -82,15 +81,19 @@ def test_configuration_names_what_is_wrong() -> None:
 
 def released_network(golden_dir: Path) -> MinkResNet:
     net = MinkResNet(BackboneConfig()).eval()
-    net.load_state_dict(golden_weights(golden_dir, net.state_dict(), "backbone_3d."))
+    prefix = "backbone_3d."
+    weights = recorded_weights(golden_dir, "g8_keys_cont_det.json", lambda key: key.startswith(prefix))
+    missing, unexpected = net.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()}, strict=False)
+    assert not unexpected
+    assert all(key.endswith("num_batches_tracked") for key in missing)
     return net
 
 
-def compare(levels: list[SparseTensor], name: str, arrays: dict[str, np.ndarray], suffix: str = "") -> float:
+def compare(levels: list[SparseTensor], name: str, arrays: dict[str, torch.Tensor], suffix: str = "") -> float:
     worst = 0.0
     for i, level in enumerate(levels):
-        rows = torch.cat([level.samples[:, None], level.coords], dim=1).numpy()
-        assert np.array_equal(rows, arrays[f"level{i}_coords"])
+        rows = torch.cat([level.samples[:, None], level.coords], dim=1)
+        assert torch.equal(rows, arrays[f"level{i}_coords"].long())
         expected = arrays[f"level{i}_feats{suffix}"]
         worst = max(worst, relative_error(level.feats[:, : expected.shape[1]], expected))
     print(f"{name}: largest relative error {worst:.1e}")
@@ -100,23 +103,23 @@ def compare(levels: list[SparseTensor], name: str, arrays: dict[str, np.ndarray]
 
 @pytest.mark.golden
 def test_golden_levels(golden_dir: Path) -> None:
-    given = load_golden(golden_dir, "g1_input")
-    x = SparseTensor.from_coords(torch.from_numpy(given["voxel_coords"]).long(), torch.from_numpy(given["points"]))
+    given = load_arrays(golden_dir, "g1_input")
+    x = SparseTensor.from_coords(given["voxel_coords"], given["points"])
     net = released_network(golden_dir)
     with torch.no_grad():
         expected = {
-            **load_golden(golden_dir, "g1_mink_resnet34_levels01"),
-            **load_golden(golden_dir, "g1_mink_resnet34_levels23"),
+            **load_arrays(golden_dir, "g1_mink_resnet34_levels01"),
+            **load_arrays(golden_dir, "g1_mink_resnet34_levels23"),
         }
         compare(net(x), "g1", expected)
-        early = load_golden(golden_dir, "g1_mink_resnet34_early")
+        early = load_arrays(golden_dir, "g1_mink_resnet34_early")
         y = net.conv1(x)
         assert relative_error(y.feats[:, :16], early["conv1_ch16_feats"]) < 1e-4
         y = net.norm1(y)
         assert relative_error(y.feats[:, :16], early["norm1_ch16_feats"]) < 1e-4
         assert net.maxpool is not None
         y = net.maxpool(y.replace(torch.relu(y.feats)))
-        assert np.array_equal(y.coords.numpy(), early["maxpool_ch16_coords"][:, 1:])
+        assert torch.equal(y.coords, early["maxpool_ch16_coords"][:, 1:].long())
         assert relative_error(y.feats[:, :16], early["maxpool_ch16_feats"]) < 1e-4
         y = net.get_submodule("layer1.0")(y)
         assert relative_error(y.feats[:, :16], early["layer1_block0_ch16_feats"]) < 1e-4
@@ -124,17 +127,17 @@ def test_golden_levels(golden_dir: Path) -> None:
 
 @pytest.mark.golden
 def test_golden_first_point_of_a_voxel_is_kept(golden_dir: Path) -> None:
-    given = load_golden(golden_dir, "g1b_duplicates")
-    points = torch.from_numpy(given["points"])
+    given = load_arrays(golden_dir, "g1b_duplicates")
+    points = given["points"]
     x = SparseTensor.from_coords(torch.floor(points / 0.01).long(), points, duplicates="first")
-    assert np.array_equal(x.coords.numpy(), given["out_coords"][:, 1:])
-    assert np.array_equal(x.feats.numpy(), given["out_feats"])
+    assert torch.equal(x.coords, given["out_coords"][:, 1:].long())
+    assert torch.equal(x.feats, given["out_feats"])
 
 
 @pytest.mark.golden
 def test_golden_batch_of_two(golden_dir: Path) -> None:
-    given = load_golden(golden_dir, "g1c_batch2")
-    points = [torch.from_numpy(given[f"points{i}"]) for i in range(2)]
+    given = load_arrays(golden_dir, "g1c_batch2")
+    points = [given[f"points{i}"] for i in range(2)]
     both = torch.cat(points)
     samples = torch.repeat_interleave(torch.arange(2), torch.tensor([len(p) for p in points]))
     x = SparseTensor.from_coords(torch.floor(both / 0.01).long(), both, samples, duplicates="first")

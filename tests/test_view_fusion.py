@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from golden_data import load_golden, relative_error
+from golden import load_arrays, relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,11 +16,12 @@ from embodied_perceptron.geometry import Intrinsics, make_transform, pack_site_k
 from embodied_perceptron.nn.view_fusion import (
     FusionConfig,
     StreamingFusion,
+    StreamingLookup,
     View,
-    fuse_levels,
     fuse_views,
     site_points,
     site_radius,
+    view_lookup,
     view_projection,
 )
 from embodied_perceptron.sparse.engine import get_engine
@@ -264,20 +265,26 @@ def test_gradient_reaches_the_feature_maps() -> None:
         assert abs(float(change.detach() - (grad * eps).sum())) < 1e-3 * float(change.detach().abs()) + 1e-6
 
 
-def test_fuse_levels_batches_by_sample() -> None:
+def test_lookups_of_a_batch_and_of_a_live_map() -> None:
     a, b = make_sites(1, 60), make_sites(2, 90)
     samples = torch.cat([torch.zeros(len(a), dtype=torch.int64), torch.ones(len(b), dtype=torch.int64)])
     x = SparseTensor.from_coords(
         torch.cat([a.coords, b.coords]), torch.ones(len(samples), 3), samples, stride=2, engine=ENGINE
     )
-    views = [[make_view(0), make_view(1)], []]
-    (fused,) = fuse_levels([x], views, [5], VOXEL_M, FusionConfig())
-    assert fused.channels == 8
-    assert torch.equal(fused.feats[:, :3], x.feats)
-    assert torch.equal(fused.split()[0][:, 3:], batch(a, views[0], FusionConfig())[0])
-    assert not fused.split()[1][:, 3:].any()
-    with pytest.raises(ValueError, match="need views for 2 samples, got 1"):
-        fuse_levels([x], views[:1], [5], VOXEL_M, FusionConfig())
+    views: list[list[View]] = [[make_view(0), make_view(1)], []]
+    lookup = view_lookup(views, [5, 7], VOXEL_M, FusionConfig())
+    rows = x.sites.bounds[1]
+    live = StreamingLookup([5, 7], VOXEL_M, FusionConfig())
+    live.views = views[0]
+    for level in (0, 1, 0):
+        feats = lookup(level, x.sites)
+        assert torch.equal(feats[:rows], batch(a, views[0], FusionConfig(), level)[0])
+        assert not feats[rows:].any()
+        assert torch.equal(live(level, a), feats[:rows])
+    with pytest.raises(ValueError, match="need views for 1 samples, got 2"):
+        lookup(0, a)
+    with pytest.raises(ValueError, match="serves one map, got 2 samples"):
+        live(0, x.sites)
 
 
 def test_bad_input_is_named() -> None:
@@ -320,14 +327,14 @@ def undo_augmentation(points: torch.Tensor, meta: dict) -> torch.Tensor:
 
 @pytest.mark.golden
 def test_golden_variants(golden_dir: Path) -> None:
-    given = load_golden(golden_dir, "g3_batch_point_sample")
-    images = load_golden(golden_dir, "g2_resnet50_bc16")
+    given = load_arrays(golden_dir, "g3_batch_point_sample")
+    images = load_arrays(golden_dir, "g2_resnet50_bc16")
     sites = {
-        **load_golden(golden_dir, "g1_mink_resnet34_levels01"),
-        **load_golden(golden_dir, "g1_mink_resnet34_levels23"),
+        **load_arrays(golden_dir, "g1_mink_resnet34_levels01"),
+        **load_arrays(golden_dir, "g1_mink_resnet34_levels23"),
     }
     variants = json.loads((golden_dir / "g3_variants.json").read_text())
-    scale, (h, w) = given["scale_factor"].astype(np.float64), given["img_pad_shape"].tolist()
+    scale, (h, w) = given["scale_factor"].tolist(), given["img_pad_shape"].tolist()
     worst, compared = 0.0, 0
     for name, variant in variants.items():
         crop = np.broadcast_to(np.asarray(variant["crop"], dtype=np.float64), 2)
@@ -336,15 +343,15 @@ def test_golden_variants(golden_dir: Path) -> None:
             A = np.array([[-1, 0, w], [0, 1, 0], [0, 0, 1]]) @ A
         views = [
             View(
-                torch.from_numpy(A @ given["proj"][i, :3].astype(np.float64)),
+                torch.from_numpy(A) @ given["proj"][i, :3].double(),
                 (h, w),
-                tuple(torch.from_numpy(images[f"out{k}"][i]).permute(1, 2, 0) for k in range(4)),
+                tuple(images[f"out{k}"][i].permute(1, 2, 0) for k in range(4)),
             )
             for i in range(3)
         ]
         config = FusionConfig(mode="bilinear" if variant["aligned"] else "nearest", official=True)
         for level in variant["levels"]:
-            points = torch.from_numpy(sites[f"level{level}_coords"][:, 1:]).double() * 0.01
+            points = sites[f"level{level}_coords"][:, 1:].double() * 0.01
             points = undo_augmentation(points, variant["meta"])
             expected = given[f"{name}_l{level}_feats"]
             feats, count = fuse_views(points, views, level, expected.shape[1], config)
@@ -352,11 +359,11 @@ def test_golden_variants(golden_dir: Path) -> None:
             if variant["aligned"]:  # rounding to a cell does not occur: only the image's edge matters
                 uvd = given[f"{name}_l{level}_uvd"]
                 u, v = uvd[..., 0], uvd[..., 1]
-                safe = (np.minimum(np.abs(u), np.abs(u - w)) > 1e-3) & (np.minimum(np.abs(v), np.abs(v - h)) > 1e-3)
-                safe = safe.all(axis=0)
-            assert safe.mean() > 0.9
-            assert np.array_equal(count.numpy()[safe], given[f"{name}_l{level}_count"][safe])
-            error = relative_error(feats[torch.from_numpy(safe)], expected[safe])
+                edge = torch.stack([u, u - w, v, v - h]).abs().amin(dim=0)
+                safe = (edge > 1e-3).all(dim=0)
+            assert safe.double().mean() > 0.9
+            assert torch.equal(count[safe], given[f"{name}_l{level}_count"][safe])
+            error = relative_error(feats[safe], expected[safe])
             print(f"g3 {name} level {level}: largest relative error {error:.1e} on {int(safe.sum())} of {len(safe)}")
             worst, compared = max(worst, error), compared + 1
     assert compared == 9
@@ -365,26 +372,26 @@ def test_golden_variants(golden_dir: Path) -> None:
 
 @pytest.mark.golden
 def test_golden_single_view_of_the_continuous_detector(golden_dir: Path) -> None:
-    given = load_golden(golden_dir, "g3_batch_point_sample")
-    images = load_golden(golden_dir, "g2_resnet50_bc16")
-    expected = load_golden(golden_dir, "g9_cont_det_sweep0_imgfeats")
+    given = load_arrays(golden_dir, "g3_batch_point_sample")
+    images = load_arrays(golden_dir, "g2_resnet50_bc16")
+    expected = load_arrays(golden_dir, "g9_cont_det_sweep0_imgfeats")
     sites = {
-        **load_golden(golden_dir, "g1_mink_resnet34_levels01"),
-        **load_golden(golden_dir, "g1_mink_resnet34_levels23"),
+        **load_arrays(golden_dir, "g1_mink_resnet34_levels01"),
+        **load_arrays(golden_dir, "g1_mink_resnet34_levels23"),
     }
-    A = np.diag([*given["scale_factor"].astype(np.float64), 1.0])
+    A = torch.diag(torch.tensor([*given["scale_factor"].tolist(), 1.0], dtype=torch.float64))
     view = View(
-        torch.from_numpy(A @ given["proj"][0, :3].astype(np.float64)),
+        A @ given["proj"][0, :3].double(),
         tuple(given["img_pad_shape"].tolist()),  # type: ignore[arg-type]
-        tuple(torch.from_numpy(images[f"out{k}"][0]).permute(1, 2, 0) for k in range(4)),
+        tuple(images[f"out{k}"][0].permute(1, 2, 0) for k in range(4)),
     )
     worst = 0.0
     for level in range(4):
-        points = torch.from_numpy(sites[f"level{level}_coords"][:, 1:]).double() * 0.01
+        points = sites[f"level{level}_coords"][:, 1:].double() * 0.01
         wanted = expected[f"level{level}_imgfeats"]
         feats, _ = fuse_views(points, [view], level, wanted.shape[1], FusionConfig(official=True))
         safe = given[f"plain_l{level}_safe"]
-        worst = max(worst, relative_error(feats[torch.from_numpy(safe)], wanted[safe]))
+        worst = max(worst, relative_error(feats[safe], wanted[safe]))
     print(f"g9: largest relative error {worst:.1e}")
     assert worst < 1e-4
 

@@ -7,7 +7,8 @@ terms in the same order for each voxel, so they agree bit for bit; in another or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import Intrinsics, check_transform, invert_transform
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.tensor import Sites
 
 MIN_DEPTH_M = 1e-3
 
@@ -243,38 +244,31 @@ def _add(
     count.index_add_(0, seen, torch.ones_like(seen, dtype=count.dtype))
 
 
-def fuse_levels(
-    levels: Sequence[SparseTensor],
-    views: Sequence[Sequence[View]],
-    channels: Sequence[int],
-    voxel_size_m: float,
-    config: FusionConfig,
-) -> list[SparseTensor]:
-    """Isomorphic fusion: level-k image features beside the level-k features of the voxels.
+def view_lookup(
+    views: Sequence[Sequence[View]], channels: Sequence[int], voxel_size_m: float, config: FusionConfig
+) -> Callable[[int, Sites], torch.Tensor]:
+    """Isomorphic fusion of a batch, as the network asks for it: ``lookup(level, sites)`` -> (N, C_level) averages.
 
     Args:
-        levels: of the 3-D backbone, finest first.
         views: for each sample of the batch its views.
-        channels: C_k of each image level.
+        channels: C of each image level.
         voxel_size_m: edge length of a voxel of stride 1.
 
-    Returns the levels with C_k more channels. Raises ``ValueError`` when the numbers do not fit.
+    The lookup raises ``ValueError`` for sites of another batch size.
     """
-    if len(levels) != len(channels):
-        raise ValueError(f"need channels for {len(levels)} levels, got {len(channels)}")
-    fused = []
-    for k, x in enumerate(levels):
-        if len(views) != x.batch_size:
-            raise ValueError(f"need views for {x.batch_size} samples, got {len(views)}")
-        points = site_points(x.sites, voxel_size_m, config.official)
-        radius = site_radius(x.stride, voxel_size_m)
-        bounds = x.sites.bounds
+
+    def lookup(level: int, sites: Sites) -> torch.Tensor:
+        if len(views) != sites.batch_size:
+            raise ValueError(f"need views for {sites.batch_size} samples, got {len(views)}")
+        points = site_points(sites, voxel_size_m, config.official)
+        radius = site_radius(sites.stride, voxel_size_m)
         parts = [
-            fuse_views(points[bounds[b] : bounds[b + 1]], views[b], k, channels[k], config, radius)[0]
-            for b in range(x.batch_size)
+            fuse_views(points[start:end], seen, level, channels[level], config, radius)[0]
+            for seen, (start, end) in zip(views, itertools.pairwise(sites.bounds), strict=True)
         ]
-        fused.append(x.replace(torch.cat([x.feats, torch.cat(parts).to(x.feats.dtype)], dim=1)))
-    return fused
+        return torch.cat(parts)
+
+    return lookup
 
 
 class StreamingFusion:
@@ -365,3 +359,30 @@ class StreamingFusion:
         self._keys, self._total, self._count = sites.keys, total, count
         self._points = site_points(sites, self.voxel_size_m, self.config.official)
         return self._points, fresh
+
+
+class StreamingLookup:
+    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride.
+
+    Attributes:
+        views: what the next calls fuse; assign a new list when keyframes come, go or are corrected.
+    """
+
+    def __init__(
+        self, channels: Sequence[int], voxel_size_m: float, config: FusionConfig, device: str | torch.device = "cpu"
+    ) -> None:
+        self.views: Sequence[View] = ()
+        self._channels = tuple(channels)
+        self._voxel_size_m = voxel_size_m
+        self._config = config
+        self._device = device
+        self._states: dict[tuple[int, int], StreamingFusion] = {}
+
+    def __call__(self, level: int, sites: Sites) -> torch.Tensor:
+        """(N, C_level) averages over ``views`` at the sites (of one sample)."""
+        key = (level, sites.stride)
+        if key not in self._states:
+            channels = self._channels[level]
+            self._states[key] = StreamingFusion(level, channels, self._voxel_size_m, self._config, self._device)
+        self._states[key].update(sites, self.views)
+        return self._states[key].features
