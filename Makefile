@@ -6,7 +6,7 @@ OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
 
-.PHONY: help setup demo test test-all lint format bench constraints clean
+.PHONY: help setup demo test test-all lint format bench minkowski constraints clean
 
 help:
 	@echo "make setup      environment in $(VENV): library, ROS 2 wheels, interface packages"
@@ -14,6 +14,7 @@ help:
 	@echo "make test       tests, minutes       make test-all   slow ones too"
 	@echo "make lint       ruff, mypy, hadolint make format     fix what can be fixed"
 	@echo "make bench      benchmarks, tables and $(OUT)/bench/*.json"
+	@echo "make minkowski  optional: builds MinkowskiEngine (CPU) from source into $(VENV), about 15 minutes"
 	@echo "make constraints  pin the newest versions that pyproject.toml allows"
 
 setup:
@@ -40,6 +41,11 @@ format: setup
 
 bench: setup
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The optional second engine and its parity test; never needed, not part of the gate.
+minkowski: setup
+	$(BIN)/python -m pip install --quiet ninja
+	PATH="$(abspath $(BIN)):$$PATH" PYTHON=python docker/minkowski/build.sh
 
 # Universal pins (markers for every supported Python). torch is held: its newest build may lack a CPU wheel.
 constraints: setup
