@@ -108,12 +108,12 @@ def test_poses_come_ahead_and_are_interpolated(tmp_path: Path) -> None:
 
 
 def test_base_frame_and_mount(tmp_path: Path) -> None:
-    write(tmp_path, base_frame="base_link", T_base_camera=MOUNT, world_frame="map", camera="front")
+    write(tmp_path, base_frame="base_link", T_base_camera=MOUNT, world_frame="map", camera_frame="front_optical")
     recording = TumRecording(tmp_path)
     assert recording.world_frame == "map"
     transforms = [s for s in recording if isinstance(s, TransformSample)]
     static = [t for t in transforms if t.is_static]
-    assert [(t.parent, t.child) for t in static] == [("base_link", "front_optical_frame")]
+    assert [(t.parent, t.child) for t in static] == [("base_link", "front_optical")]
     assert {(t.parent, t.child) for t in transforms if not t.is_static} == {("map", "base_link")}
     np.testing.assert_allclose(transforms[1].T_parent_child, pose(0) @ invert_transform(MOUNT), atol=1e-8)
     posed = list(PosedFrameStream(recording, AssemblerConfig()))
@@ -142,8 +142,8 @@ def test_truth_is_kept(tmp_path: Path) -> None:
     writer.add(S, *images(0), pose(0))
     writer.close(truth={"floor_z_m": 0.0, "boxes": [[1, 2, 3]]})
     assert TumRecording(tmp_path).truth == {"floor_z_m": 0.0, "boxes": [[1, 2, 3]]}
-    (tmp_path / "truth.json").write_text("{")
-    with pytest.raises(RecordingError, match=r"truth\.json"):
+    (tmp_path / "scene.json").write_text("{")
+    with pytest.raises(RecordingError, match=r"scene\.json"):
         TumRecording(tmp_path)
 
 

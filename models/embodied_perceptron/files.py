@@ -35,6 +35,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     _flush(path.parent)
 
 
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write ``data`` to ``path``, whole or not at all. Raises like :func:`atomic_path`."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(data)
+
+
 def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -4,8 +4,9 @@
     depth.txt         # timestamp filename            (16-bit PNG, registered to colour)
     groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
     camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
-                      values), camera (name), world_frame, base_frame with T_base_camera (4x4)
-    truth.json        optional: what is known of a simulated scene
+                      values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
+                      (4x4)
+    scene.json        optional: what is known of a simulated scene
 
 Several cameras: one such folder per camera inside of a common folder. Stamps are decimal seconds and are kept exact.
 """
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.assembler import BadImage
 from embodied_perceptron.camera_model import CameraModel
+from embodied_perceptron.files import write_atomically
 from embodied_perceptron.geometry import (
     FloatArray,
     Intrinsics,
@@ -34,7 +36,6 @@ from embodied_perceptron.geometry import (
     rotation_to_quaternion,
     transform_from_pose,
 )
-from embodied_perceptron.io.atomic import write_atomically
 from embodied_perceptron.io.image_codec import (
     ImageDecodeError,
     decode_color_file,
@@ -53,7 +54,7 @@ from embodied_perceptron.io.recording import (
 from embodied_perceptron.trajectory import NS_PER_S, format_stamp
 
 _REQUIRED = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
-_OPTIONAL = ("depth_invalid", "camera", "world_frame", "base_frame", "T_base_camera")
+_OPTIONAL = ("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera")
 _LOOKAHEAD_NS = 5 * NS_PER_S
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
 
@@ -107,6 +108,7 @@ class TumCamera:
     Attributes:
         folder: where it lies.
         name: of the camera.
+        optical_frame: frame id of its optical frame.
         intrinsics: of both images.
         depth_scale: raw units per metre.
         depth_invalid: raw values that mean "unknown".
@@ -117,6 +119,7 @@ class TumCamera:
 
     folder: Path
     name: str
+    optical_frame: str
     intrinsics: Intrinsics
     depth_scale: float
     depth_invalid: tuple[int, ...]
@@ -126,11 +129,6 @@ class TumCamera:
     world_frame: str | None
     base_frame: str | None
     T_base_camera: NDArray[np.float64] | None
-
-    @property
-    def optical_frame(self) -> str:
-        """Frame id of the camera's optical frame."""
-        return f"{self.name}_optical_frame"
 
     def read_color(self, path: Path) -> NDArray[np.uint8]:
         """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
@@ -172,9 +170,11 @@ def read_tum_camera(folder: str | Path, name: str | None = None) -> TumCamera:
         T_base_camera = None if mount is None else check_transform(np.asarray(mount), "T_base_camera")
     except (ValueError, TypeError) as error:
         raise RecordingError(f"{folder / 'camera.json'}: {error}") from error
+    name = spec.get("camera") or name or "camera"
     return TumCamera(
         folder=folder,
-        name=spec.get("camera") or name or "camera",
+        name=name,
+        optical_frame=spec.get("camera_frame") or f"{name}_optical_frame",
         intrinsics=intrinsics,
         depth_scale=float(spec["depth_scale"]),
         depth_invalid=tuple(spec.get("depth_invalid", (0,))),
@@ -306,7 +306,7 @@ class TumRecording:
 
     @property
     def truth(self) -> Mapping[str, Any] | None:
-        """Contents of truth.json, or None."""
+        """Contents of scene.json, or None."""
         return self._truth
 
     def camera_frame(self, camera: str) -> str:
@@ -391,7 +391,7 @@ class TumRecording:
             return BadImage(str(error))
 
     def _read_truth(self) -> Mapping[str, Any] | None:
-        path = self._folder / "truth.json"
+        path = self._folder / "scene.json"
         if not path.exists():
             return None
         try:
@@ -419,6 +419,7 @@ class TumWriter:
         intrinsics: Intrinsics,
         *,
         camera: str = "camera",
+        camera_frame: str | None = None,
         depth_scale: float = 1000.0,
         color_extension: str = ".png",
         world_frame: str | None = None,
@@ -430,6 +431,7 @@ class TumWriter:
         folder: made where it is missing; must not hold a recording already.
         intrinsics: of the images.
         camera: name.
+        camera_frame: optical frame; by default made from the name.
         depth_scale: raw units per metre: 1000 reaches 65.5 m, 5000 (the TUM data sets) 13.1 m.
         color_extension: ``.png`` (lossless) or ``.jpg``.
         world_frame, base_frame, T_base_camera: see the module.
@@ -452,8 +454,9 @@ class TumWriter:
         self._extension = color_extension
         self._spec: dict[str, Any] = {key: getattr(intrinsics, key) for key in _REQUIRED[:-1]}
         self._spec |= {"depth_scale": depth_scale, "depth_invalid": [0, 65535], "camera": camera}
-        if world_frame is not None:
-            self._spec["world_frame"] = world_frame
+        for key, frame in (("camera_frame", camera_frame), ("world_frame", world_frame)):
+            if frame is not None:
+                self._spec[key] = frame
         if base_frame is not None and T_base_camera is not None:
             self._spec |= {
                 "base_frame": base_frame,
@@ -499,12 +502,12 @@ class TumWriter:
         self._poses.append(" ".join([format_stamp(stamp_ns), *(f"{v:.9f}" for v in values)]))
 
     def close(self, truth: Mapping[str, Any] | None = None) -> None:
-        """Write the text files, and truth.json where ``truth`` is given. Later calls do nothing."""
+        """Write the text files, and scene.json where ``truth`` is given. Later calls do nothing."""
         if self._closed:
             return
         self._closed = True
         if truth is not None:
-            write_atomically(self._folder / "truth.json", json.dumps(truth, indent=1).encode())
+            write_atomically(self._folder / "scene.json", json.dumps(truth, indent=1).encode())
         write_atomically(self._folder / "camera.json", json.dumps(self._spec, indent=1).encode())
         header = "# timestamp tx ty tz qx qy qz qw (T_world_camera, optical frame, world z up)"
         _write_lines(self._folder / "groundtruth.txt", header, self._poses)
