@@ -71,6 +71,7 @@ class ObjectState:
     TENTATIVE = "tentative"
     CONFIRMED = "confirmed"
     STALE = "stale"
+    ALL = (CONFIRMED, TENTATIVE, STALE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +155,7 @@ class Perception:
         grid: navigation grid.
         voxels: the snapshot that everything above was computed from.
         stage_ms: wall time by stage.
+        stale: objects that are not found any more although their place still looks occupied.
     """
 
     stamp_ns: int
@@ -163,6 +165,7 @@ class Perception:
     grid: OccupancyGrid2d
     voxels: VoxelSnapshot
     stage_ms: dict[str, float] = field(default_factory=dict)
+    stale: tuple[SceneObject, ...] = ()
 
 
 class GroundingStatus(IntEnum):

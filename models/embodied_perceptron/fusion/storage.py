@@ -65,6 +65,25 @@ def read_map(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
     return tensors, header
 
 
+def read_extra(path: str | Path) -> dict[str, str]:
+    """What was saved beside the map, without reading the map. Raises as :func:`read_map`."""
+    with open(path, "rb"):
+        pass
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise MapFileError(f"{path} is damaged, cut short, or no map: {error}") from error
+    _check_metadata(path, metadata)
+    try:
+        extra = json.loads(metadata["header"]).get("extra", {})
+    except (KeyError, AttributeError, json.JSONDecodeError) as error:
+        raise MapFileError(f"{path}: its header cannot be read: {error}") from error
+    if not isinstance(extra, dict) or not all(isinstance(v, str) for v in extra.values()):
+        raise MapFileError(f"{path}: its extra entries must be text, got {extra!r:.200}")
+    return extra
+
+
 def _check_metadata(path: str | Path, metadata: dict[str, str]) -> None:
     if metadata.get("format") != FORMAT:
         raise MapFileError(f"{path} is no map: format is {metadata.get('format')!r}, expected {FORMAT!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -287,8 +288,10 @@ class FeatureVolume:
     # ---------------------------------------------------------------------------------------------------------------
     # map files
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, extra: Mapping[str, str] | None = None) -> None:
         """Write voxels, keyframes and configuration; atomic, so a crash leaves the old file whole.
+
+        ``extra`` goes into the same file; :func:`embodied_perceptron.fusion.storage.read_extra` gives it back.
 
         Raises ``OSError`` when the folder is missing or cannot be written.
         """
@@ -302,6 +305,7 @@ class FeatureVolume:
             "keyframe_config": config_to_dict(self.keyframes.config),
             "keyframes": entries,
             "keyframes_taken": self.keyframes.taken,
+            "extra": dict(extra or {}),
         }
         write_map(path, tensors, header)
 

@@ -1,0 +1,188 @@
+"""The whole online algorithm: three verbs around one volume and one object map.
+
+    integrate(posed)   sensor rate       one frame into the volume; cost of one frame
+    perceive(now)      perception rate   objects, occupancy and grid from a snapshot of the volume
+    ground(text)       on a query        which objects a sentence means
+
+Threads: ``integrate`` belongs to one thread, ``perceive`` may run in another and ``ground`` in any. The volume's lock
+is held by ``perceive`` only while the snapshot is copied, so perceiving never blocks fusing. ``reset``, ``load`` and
+``clear_box`` wait for a ``perceive`` in flight, so that an old snapshot never speaks about a new map.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.fusion.storage import MapFileError, read_extra
+from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.results import FusionReport, Grounding, GroundingStatus, ObjectState, Perception, VoxelSnapshot
+from embodied_perceptron.scene.components import find_boxes
+from embodied_perceptron.scene.floor import estimate_floor_z
+from embodied_perceptron.scene.layers import separate_layers
+from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.query import printable_query, query_problem
+
+_OBJECTS = "objects"  # entry of a map file
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """The newest fused frame: its stamp, and where its camera was."""
+
+    stamp_ns: int = 0
+    camera_m: NDArray[np.float64] | None = None
+
+
+class Perceptron:
+    """Online perception of one robot. See the module docstring for threads.
+
+    Args:
+        config: everything tunable.
+        volume: the map to work on; None builds an empty one from ``config``.
+    """
+
+    def __init__(self, config: PerceptronConfig | None = None, volume: FeatureVolume | None = None) -> None:
+        self.config = config if config is not None else PerceptronConfig()
+        self._volume = volume if volume is not None else FeatureVolume(self.config.volume, self.config.keyframes)
+        self._volume_lock = threading.Lock()
+        self._scene_lock = threading.Lock()  # taken before the volume's lock, never after it
+        self._objects = ObjectMap(self.config.objects)
+        self._seen = _Seen()
+        self._last_floor_z_m: float | None = None
+
+    # ---------------------------------------------------------------------------------------------------- three verbs
+
+    def integrate(self, posed: PosedFrame) -> FusionReport:
+        """Fuse one frame into the volume. Work and memory do not grow with the length of the run."""
+        with self._volume_lock:
+            report = self._volume.integrate(posed)
+            if report.fused:
+                self._seen = _Seen(max(self._seen.stamp_ns, report.stamp_ns), posed.T_world_camera[:3, 3].copy())
+        return report
+
+    def perceive(self, now_ns: int | None = None) -> Perception:
+        """Objects with persistent ids, labelled voxels and the navigation grid of the map as it is now.
+
+        ``now_ns`` is the time on the clock of the frames, by which objects not found any more grow stale; None means
+        the newest frame's stamp.
+        """
+        ms: dict[str, float] = {}
+        with self._scene_lock:
+            with _stage(ms, "snapshot"), self._volume_lock:
+                snapshot = self._volume.snapshot()
+                stamp_ns, camera_m = self._seen.stamp_ns, self._seen.camera_m
+            with _stage(ms, "layers"):
+                layers = separate_layers(snapshot, self._floor_z(snapshot), self.config.objects)
+            with _stage(ms, "boxes"):
+                found = find_boxes(snapshot, layers, self.config.objects)
+            with _stage(ms, "objects"):
+                now = stamp_ns if now_ns is None else now_ns
+                self._objects.update(found, snapshot, now, camera_m, self.config.volume.radius_m)
+                objects = self._objects.objects()
+        with _stage(ms, "semantic"):
+            semantic = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+        with _stage(ms, "grid"):
+            grid = navigation_grid(snapshot, layers.floor_z_m, self.config.grid)
+        by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
+        return Perception(
+            stamp_ns=stamp_ns,
+            objects=by_state[ObjectState.CONFIRMED],
+            tentative=by_state[ObjectState.TENTATIVE],
+            stale=by_state[ObjectState.STALE],
+            semantic=semantic,
+            grid=grid,
+            voxels=snapshot,
+            stage_ms=ms,
+        )
+
+    def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
+        """Answer a sentence about objects; ``viewpoint`` is the (4, 4) pose of who asks. Never raises for any text."""
+        start = time.perf_counter()
+        reason = query_problem(text) or "no language model loaded"
+        latency_ms = (time.perf_counter() - start) * 1e3
+        return Grounding(printable_query(text), GroundingStatus.INVALID, reason=reason, latency_ms=latency_ms)
+
+    # ------------------------------------------------------------------------------------------------ care for the map
+
+    def save(self, path: str | Path) -> None:
+        """Write map and objects to one file; atomic. Raises ``OSError`` when it cannot be written."""
+        with self._scene_lock, self._volume_lock:
+            self._volume.save(path, extra={_OBJECTS: self._objects.to_json()})
+
+    def load(self, path: str | Path) -> None:
+        """Replace map and objects by saved ones. Raises like :meth:`FeatureVolume.load`; then nothing has changed."""
+        objects = ObjectMap(self.config.objects)
+        saved = read_extra(path).get(_OBJECTS)
+        if saved is not None:  # a bare volume may have been saved without objects
+            try:
+                objects.load_json(saved)
+            except ValueError as error:
+                raise MapFileError(f"{path}: {error}") from error
+        with self._scene_lock, self._volume_lock:
+            self._volume.load(path)
+            self._forget()
+            self._objects = objects
+
+    def reset(self) -> None:
+        """Forget everything."""
+        with self._scene_lock, self._volume_lock:
+            self._volume.reset()
+            self._forget()
+
+    def forget_stamps(self) -> None:
+        """Accept frames of any stamp again, for a clock that was set back; map and objects stay."""
+        with self._volume_lock:
+            self._volume.forget_stamps()
+            self._seen = _Seen(0, self._seen.camera_m)
+
+    def clear_box(self, box: NDArray[np.float64]) -> int:
+        """Remove voxels and objects inside of the (9,) ``box``; returns how many voxels."""
+        with self._scene_lock, self._volume_lock:
+            cleared = self._volume.clear_box(box)
+            self._objects.remove_inside(np.asarray(box, dtype=np.float64))
+        return int(cleared)
+
+    def statistics(self) -> VolumeStatistics:
+        """Size and history of the map."""
+        with self._volume_lock:
+            return self._volume.statistics()
+
+    # -------------------------------------------------------------------------------------------------------- private
+
+    def _forget(self) -> None:
+        """Start anew with everything that is known beside the volume."""
+        self._objects = ObjectMap(self.config.objects)
+        self._seen = _Seen()
+        self._last_floor_z_m = None
+
+    def _floor_z(self, snapshot: VoxelSnapshot) -> float:
+        """Height of the floor; while it is out of the map the last known one; before, just below everything."""
+        found = estimate_floor_z(snapshot.mean_point_m)
+        if found is not None:
+            self._last_floor_z_m = found
+        if self._last_floor_z_m is not None:
+            return self._last_floor_z_m
+        if len(snapshot) == 0:
+            return 0.0
+        # so low that nothing is taken for floor
+        clearance_m = max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m)
+        return float(snapshot.mean_point_m[:, 2].min()) - clearance_m
+
+
+@contextmanager
+def _stage(stage_ms: dict[str, float], name: str) -> Iterator[None]:
+    """Add the wall time of the block to ``stage_ms[name]``."""
+    start = time.perf_counter()
+    yield
+    stage_ms[name] = stage_ms.get(name, 0.0) + (time.perf_counter() - start) * 1e3

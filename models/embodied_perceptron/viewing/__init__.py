@@ -1,0 +1,1 @@
+"""Pictures of what was perceived; :mod:`embodied_perceptron.viewer` gathers what users call."""
