@@ -1,0 +1,109 @@
+"""What the network sees of geometry: features of the input sites.
+
+A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the floor,
+colour and a constant (``height_color``), on gravity-aligned coordinates. ``paper`` sees raw xyz, as released.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry import pack_site_keys, unpack_site_keys, world_to_voxel
+from embodied_perceptron.sparse.engine import Engine
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+
+# Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
+SITE_FEATURES: dict[str, tuple[str, ...]] = {"xyz": ("point",), "height_color": ("height", "color", "one")}
+# Thinning repeats with this period, a multiple of every stride that a network has: moving the world by it thins the
+# same voxels.
+_THINNING_PERIOD = 64
+
+
+def input_from_points(
+    points_m: NDArray[np.floating],
+    colors: NDArray[np.uint8] | None,
+    voxel_size_m: float,
+    inputs: str,
+    floor_z_m: float = 0.0,
+    engine: Engine | None = None,
+) -> SparseTensor:
+    """Points of one scene -> network input.
+
+    Args:
+        points_m: (P, 3) world positions, gravity-aligned (z up), finite.
+        colors: (P, 3) uint8 RGB; needed by ``height_color``.
+        voxel_size_m: edge length of a site.
+        inputs: ``xyz``: the first point of each site, as the released code keeps it. ``height_color``: mean height
+            above the floor in metres, mean colour in [0, 1] and a one: what ``FeatureVolume.as_sparse_tensor`` gives
+            with ``SITE_FEATURES["height_color"]``.
+        floor_z_m: height of the floor in the world.
+        engine: of the sparse tensor; None = the fastest one installed.
+
+    No point gives a tensor without sites. Raises ``ValueError`` naming what does not fit: shapes, NaN, an unknown kind.
+    """
+    if inputs not in SITE_FEATURES:
+        raise ValueError(f"inputs must be one of {sorted(SITE_FEATURES)}, got {inputs!r}")
+    points = np.asarray(points_m)
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"points_m must be (P, 3), got {points.shape}")
+    finite = np.isfinite(points).all(axis=1)
+    if not finite.all():
+        bad = int(np.flatnonzero(~finite)[0])
+        raise ValueError(f"points_m must be finite, point {bad} is {points[bad].tolist()}")
+    if inputs == "xyz":
+        feats = torch.from_numpy(points.astype(np.float32))
+        # in float32, as the released code divides: points on a boundary then fall to the same side
+        coords = torch.floor(feats / voxel_size_m).long()
+        return SparseTensor.from_coords(coords, feats, duplicates="first", engine=engine)
+    coords = torch.from_numpy(world_to_voxel(points, voxel_size_m))
+    if colors is None or colors.shape != points.shape or colors.dtype != np.uint8:
+        found = None if colors is None else f"{colors.shape} {colors.dtype}"
+        raise ValueError(f"colors must be {points.shape} uint8, got {found}")
+    columns = np.concatenate(
+        [points[:, 2:3] - floor_z_m, colors / 255.0, np.ones((len(points), 1))], axis=1, dtype=np.float64
+    )
+    # averaged in float64: the mean must not depend on the order of the points to more than float32's rounding
+    x = SparseTensor.from_coords(coords, torch.from_numpy(columns), duplicates="mean", engine=engine)
+    return x.replace(x.feats.float())
+
+
+def join_samples(tensors: list[SparseTensor]) -> SparseTensor:
+    """Single scenes -> one batch, in order. Raises ``ValueError`` for none, or scenes that do not fit together."""
+    if not tensors:
+        raise ValueError("a batch needs at least one sample")
+    first = tensors[0]
+    for x in tensors:
+        if (x.batch_size, x.stride, x.channels, x.device) != (1, first.stride, first.channels, first.device):
+            raise ValueError(f"samples must be single and alike, got {x.sites} beside {first.sites}")
+    keys = [pack_site_keys(x.samples + i, x.coords) for i, x in enumerate(tensors)]
+    sites = Sites(torch.cat(keys), first.stride, len(tensors), first.sites.engine)
+    return SparseTensor(sites, torch.cat([x.feats for x in tensors]))
+
+
+def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
+    """At most ``max_sites`` sites per sample, spread evenly, and the same ones every time.
+
+    Which sites stay depends on their coordinates modulo 64 strides and on their order alone: not on features, not on
+    the order of points, and not on a move of the whole world by that period. Raises ``ValueError`` when ``max_sites``
+    is not positive.
+    """
+    if max_sites < 1:
+        raise ValueError(f"max_sites must be positive, got {max_sites}")
+    bounds = x.sites.bounds
+    if max(bounds[i + 1] - bounds[i] for i in range(x.batch_size)) <= max_sites:
+        return x
+    coords = torch.div(unpack_site_keys(x.keys)[1], x.stride, rounding_mode="floor") % _THINNING_PERIOD
+    rank = (coords[:, 0] * _THINNING_PERIOD + coords[:, 1]) * _THINNING_PERIOD + coords[:, 2]
+    # An odd factor permutes the 2^18 cells of a period; the high bits of the product scatter neighbours far apart.
+    rank = (rank * 0x2545F491) & 0x3FFFF
+    rank = ((rank ^ (rank >> 9)) * 0x1B873593) & 0x3FFFF
+    keep = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for start, end in itertools.pairwise(bounds):
+        order = torch.sort(rank[start:end], stable=True).indices
+        keep[start + order[:max_sites]] = True
+    rows = keep.nonzero()[:, 0]
+    return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])
