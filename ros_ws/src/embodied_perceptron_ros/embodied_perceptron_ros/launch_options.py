@@ -6,6 +6,7 @@ without either.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,38 @@ def split_pair(text: str, what: str) -> tuple[str, str]:
     if not separator or not left or not right:
         raise ValueError(f"{what} must look like name:=value, got {text!r}")
     return left, right
+
+
+def player_for(source: Path) -> str:
+    """Which player plays ``source``: ``folder_player`` (TUM RGB-D layout) or ``bag_player``.
+
+    Raises ``FileNotFoundError`` when there is nothing, ``ValueError`` when it is neither.
+    """
+    if not source.exists():
+        raise FileNotFoundError(f"no recording at {source}")
+    if source.suffix in (".mcap", ".db3") or (source / "metadata.yaml").is_file():
+        return "bag_player"
+    if source.is_dir() and ((source / "rgb.txt").is_file() or any(source.glob("*/rgb.txt"))):
+        return "folder_player"
+    raise ValueError(f"{source} is neither a bag (.mcap, .db3, metadata.yaml) nor a TUM RGB-D folder (rgb.txt)")
+
+
+def player_command(source: Path, rate: float = 1.0, clock: bool = True) -> tuple[str, list[str]]:
+    """Executable and arguments that play ``source``; raises like :func:`player_for`, ``ValueError`` for a bad rate."""
+    if not rate > 0:
+        raise ValueError(f"rate must be positive, got {rate}")
+    return player_for(source), [str(source), "--rate", str(rate), *(["--clock"] if clock else [])]
+
+
+def simulated_recording(seed: int) -> Path:
+    """Where the simulated drive of ``seed`` is kept between runs (XDG cache)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "embodied_perceptron" / f"simulated_{seed:04d}"
+
+
+def render_command(recording: Path, seed: int) -> list[str]:
+    """Arguments for a Python that renders the simulated drive into ``recording``; quick when it is there already.
+
+    Another process, by name: rendering belongs to training code, which neither the library nor the node imports.
+    """
+    return ["-m", "embodied_perceptron.cli", "render-drive", str(recording), "--seed", str(seed)]

@@ -1,0 +1,62 @@
+"""A recording (folder in TUM RGB-D layout, or a bag) plus the node; time comes from the recording.
+
+    ros2 launch embodied_perceptron replay.launch.py source:=/data/kitchen
+    ros2 launch embodied_perceptron replay.launch.py source:=/data/run.mcap rate:=0.5 rviz:=true keep:=true
+
+Everything that perceive.launch.py takes can be given too. Topics of a bag that are named otherwise are set by the
+node's parameters: parameters:='camera.color_topic: /head/rgb, camera.depth_topic: /head/depth, ...'.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    IncludeLaunchDescription,
+    OpaqueFunction,
+    RegisterEventHandler,
+)
+from launch.event_handlers import OnProcessExit
+from launch.events import Shutdown
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+
+from embodied_perceptron_ros.launch_options import parse_flag, player_command
+
+ARGUMENTS = (
+    # name, default (None = has to be given), meaning
+    ("source", None, "folder in TUM RGB-D layout, bag folder, .mcap or .db3"),
+    ("rate", "1.0", "recorded seconds per second"),
+    ("keep", "false", "leave the node running when the recording has ended"),
+)
+
+
+def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    """The actions, once the arguments have values."""
+    values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
+    executable, arguments = player_command(Path(values["source"]).expanduser(), float(values["rate"]), clock=True)
+    player = Node(package="embodied_perceptron", executable=executable, arguments=arguments, output="screen")
+    perceive = Path(get_package_share_directory("embodied_perceptron")) / "launch" / "perceive.launch.py"
+    actions: list[LaunchDescriptionEntity] = [
+        IncludeLaunchDescription(
+            PythonLaunchDescriptionSource(str(perceive)), launch_arguments={"use_sim_time": "true"}.items()
+        ),
+        player,
+    ]
+    if not parse_flag(values["keep"], "keep"):
+        finished = EmitEvent(event=Shutdown(reason="the recording has ended"))
+        actions.append(RegisterEventHandler(OnProcessExit(target_action=player, on_exit=[finished])))
+    return actions
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Entry point of ``ros2 launch``."""
+    declarations = [
+        DeclareLaunchArgument(name, default_value=value, description=text) for name, value, text in ARGUMENTS
+    ]
+    return LaunchDescription([*declarations, OpaqueFunction(function=start)])

@@ -1,0 +1,66 @@
+"""A simulated robot drives through a furnished room, the node maps it.
+
+    ros2 launch embodied_perceptron simulate.launch.py
+    ros2 launch embodied_perceptron simulate.launch.py seed:=7 rviz:=true keep:=true
+
+The frames are rendered first and kept in ``recording``; the next start with the same seed plays at once. Everything
+that perceive.launch.py takes can be given too.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ament_index_python.packages import get_package_share_directory
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import (
+    DeclareLaunchArgument,
+    EmitEvent,
+    ExecuteProcess,
+    IncludeLaunchDescription,
+    OpaqueFunction,
+    RegisterEventHandler,
+)
+from launch.event_handlers import OnProcessExit
+from launch.events import Shutdown
+from launch.events.process import ProcessExited
+from launch.launch_description_sources import PythonLaunchDescriptionSource
+from launch.substitutions import LaunchConfiguration
+
+from embodied_perceptron_ros.launch_options import render_command, simulated_recording
+
+ARGUMENTS = (
+    # name, default, meaning
+    ("seed", "0", "which room and which drive"),
+    ("recording", "", "where the frames are kept; empty = a folder in the user's cache"),
+    ("rate", "1.0", "simulated seconds per second"),
+    ("keep", "false", "leave the node running when the drive has ended"),
+)
+
+
+def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
+    """Render (nothing to do where the recording is whole), then replay."""
+    values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
+    seed = int(values["seed"])
+    recording = Path(values["recording"]).expanduser() if values["recording"] else simulated_recording(seed)
+    render = ExecuteProcess(cmd=[sys.executable, *render_command(recording, seed)], name="render", output="screen")
+    share = Path(get_package_share_directory("embodied_perceptron"))
+    replay = IncludeLaunchDescription(
+        PythonLaunchDescriptionSource(str(share / "launch" / "replay.launch.py")),
+        launch_arguments={"source": str(recording), "rate": values["rate"], "keep": values["keep"]}.items(),
+    )
+
+    def after_render(event: ProcessExited, context: LaunchContext) -> list[LaunchDescriptionEntity]:
+        failed = EmitEvent(event=Shutdown(reason=f"rendering failed with exit code {event.returncode}"))
+        return [failed] if event.returncode else [replay]
+
+    return [RegisterEventHandler(OnProcessExit(target_action=render, on_exit=after_render)), render]
+
+
+def generate_launch_description() -> LaunchDescription:
+    """Entry point of ``ros2 launch``."""
+    declarations = [
+        DeclareLaunchArgument(name, default_value=value, description=text) for name, value, text in ARGUMENTS
+    ]
+    return LaunchDescription([*declarations, OpaqueFunction(function=start)])
