@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import rclpy
-from builtin_interfaces.msg import Time
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
+
+from embodied_perceptron_ros.conversions import ns_to_stamp
 
 EXIT_NO_SUBSCRIBER = 3
 EXIT_BAD_SOURCE = 4
@@ -36,12 +37,6 @@ def latched_qos(depth: int = 1) -> QoSProfile:
         reliability=ReliabilityPolicy.RELIABLE,
         durability=DurabilityPolicy.TRANSIENT_LOCAL,
     )
-
-
-def to_time(stamp_ns: int) -> Time:
-    """Nanoseconds -> builtin_interfaces/Time."""
-    seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
-    return Time(sec=seconds, nanosec=nanoseconds)
 
 
 class NoSubscriberError(RuntimeError):
@@ -123,7 +118,7 @@ class Pacer:
         if self._publisher is None or (not force and now_s - self._last_clock_s < self._clock_period_s):
             return
         self._last_clock_s = now_s
-        self._publisher.publish(Clock(clock=to_time(stamp_ns)))
+        self._publisher.publish(Clock(clock=ns_to_stamp(stamp_ns)))
 
 
 @dataclass

@@ -1,0 +1,178 @@
+"""Play a folder (TUM RGB-D layout) on real topics: images, camera_info, TF and, if wanted, /clock.
+
+    python -m embodied_perceptron_ros.folder_player FOLDER [--rate 1] [--clock] [--report FILE]
+
+One camera publishes ``color/image_raw``, ``depth/image_raw`` and ``color/camera_info``, several ``<camera>/color/...``:
+the node's defaults. The first frame waits until the images and /tf have subscribers, so that nothing is lost unheard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rclpy
+from embodied_perceptron.io.recording import (
+    CalibrationSample,
+    ColorSample,
+    DepthSample,
+    Recording,
+    RecordingError,
+    Sample,
+    TransformSample,
+    open_recording,
+)
+from numpy.typing import NDArray
+from rclpy.node import Node
+from sensor_msgs.msg import CameraInfo, Image
+from tf2_msgs.msg import TFMessage
+
+from embodied_perceptron.assembler import BadImage
+from embodied_perceptron_ros.conversions import make_camera_info, make_image, make_transform_stamped
+from embodied_perceptron_ros.playback import (
+    EXIT_BAD_SOURCE,
+    EXIT_NO_SUBSCRIBER,
+    NoSubscriberError,
+    Pacer,
+    PlaybackReport,
+    image_qos,
+    latched_qos,
+    wait_for_subscribers,
+)
+
+DEPTH_ENCODINGS = ("32FC1", "16UC1")
+
+
+def encode_depth(depth_m: NDArray[np.float32], encoding: str) -> NDArray[Any]:
+    """(H, W) canonical metres (0 unknown, +Inf free) -> pixels of ``encoding`` as REP-117/118 say.
+
+    32FC1: NaN for unknown, +Inf kept. 16UC1: millimetres, 0 for everything without a number.
+    """
+    if encoding == "32FC1":
+        return np.where(depth_m > 0, depth_m, np.float32(np.nan)).astype(np.float32)
+    if encoding == "16UC1":
+        millimetres = np.rint(np.where(np.isfinite(depth_m), depth_m, 0.0) * 1000.0)
+        return np.where(millimetres < np.iinfo(np.uint16).max, millimetres, 0).astype(np.uint16)
+    raise ValueError(f"depth encoding must be one of {', '.join(DEPTH_ENCODINGS)}, got {encoding!r}")
+
+
+def start_stamp_ns(recording: Recording) -> int:
+    """Stamp of the first image."""
+    for sample in recording:
+        if not isinstance(sample, TransformSample):
+            return sample.stamp_ns
+    raise RecordingError(f"{recording.source} holds no images")
+
+
+class RecordingPlayer:
+    """Publishes one recording through one node."""
+
+    def __init__(self, node: Node, recording: Recording, rate: float, clock: bool, depth_encoding: str) -> None:
+        if depth_encoding not in DEPTH_ENCODINGS:
+            raise ValueError(f"depth encoding must be one of {', '.join(DEPTH_ENCODINGS)}, got {depth_encoding!r}")
+        self._recording = recording
+        self._depth_encoding = depth_encoding
+        self.report = PlaybackReport(source=str(recording.source))
+        self._pacer = Pacer(node if clock else None, start_stamp_ns(recording), rate)
+        self._tf = node.create_publisher(TFMessage, "/tf", image_qos(100))
+        self._tf_static = node.create_publisher(TFMessage, "/tf_static", latched_qos(100))
+        self._publishers: dict[tuple[str, type], Any] = {}
+        for camera in recording.cameras:
+            prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
+            for sample, kind, name in (
+                (ColorSample, Image, "color/image_raw"),
+                (DepthSample, Image, "depth/image_raw"),
+                (CalibrationSample, CameraInfo, "color/camera_info"),
+            ):
+                self._publishers[camera, sample] = node.create_publisher(kind, prefix + name, image_qos())
+
+    def play(self, wait: bool, timeout_s: float) -> None:
+        """Play to the end or until ROS is shut down; :attr:`report` says what happened."""
+        if wait:
+            awaited = {publisher.topic_name: publisher for publisher in self._publishers.values()}
+            if not wait_for_subscribers({**awaited, "/tf": self._tf}, timeout_s, self._pacer.hold):
+                return
+        started_s = time.monotonic()
+        self._pacer.start()
+        for sample in self._recording:
+            # transforms come ahead of their images, and a robot's odometry is there before its images too
+            if not isinstance(sample, TransformSample) and not self._pacer.wait_until(sample.stamp_ns):
+                break
+            self._publish(sample)
+        else:
+            self.report.complete = True
+        self.report.wall_s = time.monotonic() - started_s
+        self.report.max_late_ms = self._pacer.max_late_ms
+
+    def _publish(self, sample: Sample) -> None:
+        if isinstance(sample, TransformSample):
+            stamped = make_transform_stamped(sample.T_parent_child, sample.stamp_ns, sample.parent, sample.child)
+            publisher = self._tf_static if sample.is_static else self._tf
+            publisher.publish(TFMessage(transforms=[stamped]))
+            self.report.messages[publisher.topic_name] += 1
+            return
+        publisher = self._publishers[sample.camera, type(sample)]
+        frame_id = self._recording.camera_frame(sample.camera)
+        if isinstance(sample, CalibrationSample):
+            message = make_camera_info(sample.calibration, sample.stamp_ns, frame_id)
+        else:
+            pixels, encoding = self._pixels(sample)
+            if isinstance(pixels, BadImage):
+                self.report.skipped[f"{publisher.topic_name} at {sample.stamp_ns}"] = pixels.reason
+                return
+            message = make_image(pixels, encoding, sample.stamp_ns, frame_id)
+        publisher.publish(message)
+        self.report.messages[publisher.topic_name] += 1
+        if isinstance(sample, DepthSample):
+            self.report.frames_sent += 1
+
+    def _pixels(self, sample: ColorSample | DepthSample) -> tuple[NDArray[Any] | BadImage, str]:
+        if isinstance(sample, ColorSample):
+            return sample.image, "rgb8"
+        if isinstance(sample.depth_m, BadImage):
+            return sample.depth_m, ""
+        return encode_depth(sample.depth_m, self._depth_encoding), self._depth_encoding
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code (0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted)."""
+    arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
+    parser = argparse.ArgumentParser(prog="folder_player", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rate", type=float, default=1.0)
+    parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
+    parser.add_argument("--no-wait", action="store_true", help="start without subscribers")
+    parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
+    parser.add_argument("--depth-encoding", default=DEPTH_ENCODINGS[0], choices=DEPTH_ENCODINGS)
+    parser.add_argument("--report", type=Path, help="JSON file for what was sent")
+    options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
+    rclpy.init(args=arguments)
+    node = rclpy.create_node("folder_player", start_parameter_services=False)
+    player: RecordingPlayer | None = None
+    try:
+        recording = open_recording(options.folder)
+        player = RecordingPlayer(node, recording, options.rate, options.clock, options.depth_encoding)
+        player.play(not options.no_wait, options.timeout)
+    except NoSubscriberError as error:
+        node.get_logger().error(str(error))
+        return EXIT_NO_SUBSCRIBER
+    except (ValueError, OSError) as error:
+        node.get_logger().error(f"{options.folder}: {error}")
+        return EXIT_BAD_SOURCE
+    except KeyboardInterrupt:
+        pass
+    finally:
+        if player is not None:
+            player.report.write(options.report)
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return 0 if player is not None and player.report.complete else 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
