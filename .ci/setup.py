@@ -5,7 +5,8 @@ Three steps, each with a stamp that holds the hash of what it depends on, so tha
 interrupted one goes on where it stopped:
 
 1. ``.venv`` from a Python >= 3.10;
-2. the project (editable) and what it needs, at the versions of ``constraints.txt``;
+2. the project (editable) and what it needs, at the versions of ``constraints.txt`` (beside a ROS installation: at
+   versions that fit its numpy);
 3. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``).
 
 Where ROS 2 is sourced, and on machines other than x86-64, the ROS wheels are left out and the script says what to do
@@ -120,7 +121,7 @@ def make_venv(venv: Path) -> None:
 def install_packages(venv: Path) -> bool:
     """Step 2. Returns whether anything was installed."""
     extras = (*(WHEEL_EXTRAS if wheels_fit() else ()), *COMMON_EXTRAS)
-    constraints = ROOT / "constraints.txt"
+    constraints = ROOT / ".ci" / "constraints-ros.txt" if ros_distribution() else ROOT / "constraints.txt"
     digest = _digest((ROOT / "pyproject.toml").read_bytes(), constraints.read_bytes(), ",".join(extras), str(ROOT))
     if _is_done(venv, "packages", digest):
         return False

@@ -20,7 +20,6 @@ from embodied_perceptron.geometry import Intrinsics
 rclpy = pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs.msg")
 
-from embodied_perceptron.io.tum import TumWriter  # noqa: E402
 from embodied_perceptron_ros.conversions import depth_from_message, stamp_to_ns  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402
@@ -28,6 +27,7 @@ from rosgraph_msgs.msg import Clock  # noqa: E402
 from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from tf2_msgs.msg import TFMessage  # noqa: E402
 
+from embodied_perceptron.io.tum import TumWriter  # noqa: E402
 from embodied_perceptron_ros.folder_player import encode_depth  # noqa: E402
 
 pytestmark = pytest.mark.ros
@@ -153,12 +153,15 @@ def test_player_holds_back_until_somebody_listens(folder: Path, listener: Listen
     assert listener.received["color/image_raw"] == []
 
 
-def test_player_ends_on_interrupt(folder: Path, domain: int, tmp_path: Path) -> None:
+def test_player_ends_on_interrupt(folder: Path, listener: Listener, domain: int, tmp_path: Path) -> None:
+    listener.subscribe_all()
     report = tmp_path / "report.json"
-    process = start("folder_player", folder, "--no-wait", "--rate", 0.01, "--report", report, domain=domain)
-    time.sleep(2.0)
+    process = start("folder_player", folder, "--rate", 0.01, "--report", report, domain=domain)
+    deadline = time.monotonic() + 30
+    while not listener.received["color/image_raw"] and time.monotonic() < deadline:
+        listener.executor.spin_once(timeout_sec=0.05)
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=10) == 130
+    assert listener.spin_until_exit(process) == 130
     assert json.loads(report.read_text())["complete"] is False
 
 

@@ -17,6 +17,12 @@ from typing import Any
 
 import numpy as np
 import rclpy
+from numpy.typing import NDArray
+from rclpy.node import Node
+from sensor_msgs.msg import CameraInfo, Image
+from tf2_msgs.msg import TFMessage
+
+from embodied_perceptron.assembler import BadImage
 from embodied_perceptron.io.recording import (
     CalibrationSample,
     ColorSample,
@@ -27,12 +33,6 @@ from embodied_perceptron.io.recording import (
     TransformSample,
     open_recording,
 )
-from numpy.typing import NDArray
-from rclpy.node import Node
-from sensor_msgs.msg import CameraInfo, Image
-from tf2_msgs.msg import TFMessage
-
-from embodied_perceptron.assembler import BadImage
 from embodied_perceptron_ros.conversions import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.playback import (
     EXIT_BAD_SOURCE,

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Any
 
-FASTDDS_PROFILE = Path(__file__).resolve().parent / "fastdds_shared_memory.xml"
+FASTDDS_PROFILE = Path(__file__).resolve().parent / "config" / "fastdds_shared_memory.xml"
 
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.05
