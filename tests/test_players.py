@@ -19,6 +19,7 @@ from embodied_perceptron.geometry import Intrinsics
 
 rclpy = pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs.msg")
+pytest.importorskip("embodied_perceptron_ros.conversions")
 
 from embodied_perceptron_ros.conversions import depth_from_message, stamp_to_ns  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
