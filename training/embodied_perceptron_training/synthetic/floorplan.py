@@ -1,0 +1,249 @@
+"""Floor plans: rooms on a grid of walls, doors between them, windows to the outside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+WALL_M = 0.12
+DOOR_WIDTH_M, DOOR_HEIGHT_M = 0.92, 2.06
+
+RoomType = Literal["living room", "bedroom", "kitchen", "bathroom", "office", "corridor"]
+Rect = tuple[float, float, float, float]
+Side = Literal["S", "N", "W", "E"]
+
+# outward side -> yaw of an object whose back touches that wall (its front, local -y, looks into the room)
+SIDE_YAW: dict[Side, float] = {"S": np.pi, "N": 0.0, "W": np.pi / 2, "E": -np.pi / 2}
+
+
+class HomeError(ValueError):
+    """A home that cannot be built as asked; the message says why."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A hole in a wall.
+
+    Attributes:
+        kind: door or window.
+        center_m: along the wall, from its start.
+        width_m, bottom_m, top_m: the hole.
+        into: index of the room that a door's leaf opens into, or that a window lights.
+    """
+
+    kind: Literal["door", "window"]
+    center_m: float
+    width_m: float
+    bottom_m: float
+    top_m: float
+    into: int
+
+
+@dataclass(frozen=True)
+class Wall:
+    """A straight wall between two corners.
+
+    Attributes:
+        horizontal: runs along x (else along y).
+        level_m: the fixed coordinate of its centre line.
+        start_m, stop_m: the other coordinate's range, between centre lines of the crossing walls.
+        below, above: room on the side of smaller / larger fixed coordinate; -1 = outside.
+        openings: holes.
+    """
+
+    horizontal: bool
+    level_m: float
+    start_m: float
+    stop_m: float
+    below: int
+    above: int
+    openings: tuple[Opening, ...] = ()
+
+    @property
+    def outer(self) -> bool:
+        """One side is outside."""
+        return self.below < 0 or self.above < 0
+
+    def point(self, along_m: float, across_m: float = 0.0) -> tuple[float, float]:
+        """World (x, y) of a point ``along_m`` from the start and ``across_m`` to the side of larger coordinate."""
+        a, b = self.start_m + along_m, self.level_m + across_m
+        return (a, b) if self.horizontal else (b, a)
+
+
+@dataclass(frozen=True)
+class Room:
+    """A rectangular room: ``rect`` is its clear inside (x0, y0, x1, y1) in metres."""
+
+    index: int
+    kind: RoomType
+    rect: Rect
+    height_m: float
+
+    @property
+    def area_m2(self) -> float:
+        """Floor area."""
+        x0, y0, x1, y1 = self.rect
+        return (x1 - x0) * (y1 - y0)
+
+    @property
+    def center(self) -> tuple[float, float]:
+        """(x, y) of the middle."""
+        x0, y0, x1, y1 = self.rect
+        return ((x0 + x1) / 2, (y0 + y1) / 2)
+
+    def contains(self, x: float, y: float) -> bool:
+        """Whether (x, y) lies inside."""
+        x0, y0, x1, y1 = self.rect
+        return x0 <= x <= x1 and y0 <= y <= y1
+
+
+@dataclass(frozen=True)
+class FloorPlan:
+    """Rooms and walls, centred on the origin, floor at z = 0."""
+
+    rooms: tuple[Room, ...]
+    walls: tuple[Wall, ...]
+    height_m: float
+
+
+def make_plan(rng: np.random.Generator, room_count: int, kind: RoomType | None = None) -> FloorPlan:
+    """A plan with ``room_count`` furnished rooms; from four on a corridor joins them.
+
+    ``kind`` fixes the type of a single room. Raises :class:`HomeError` for a count outside of 1..9.
+    """
+    if not 1 <= room_count <= 9:
+        raise HomeError(f"a home has 1 to 9 rooms, got {room_count}")
+    height = float(rng.uniform(2.4, 2.75))
+    if room_count <= 3:
+        cells = _row(rng, room_count)
+        kinds = _assign_kinds(rng, cells, kind)
+    else:
+        cells = _two_bands(rng, room_count)
+        kinds = [*_assign_kinds(rng, cells[:-1], None), "corridor"]
+    half = WALL_M / 2
+    rooms = tuple(
+        Room(i, k, (c[0] + half, c[1] + half, c[2] - half, c[3] - half), height)
+        for i, (c, k) in enumerate(zip(cells, kinds, strict=True))
+    )
+    walls = _open(rng, _walls(cells), rooms)
+    return FloorPlan(rooms, walls, height)
+
+
+def _row(rng: np.random.Generator, count: int) -> list[Rect]:
+    depth = float(rng.uniform(3.9, 5.2))
+    widths = rng.uniform(3.4, 5.6, count) if count > 1 else rng.uniform(4.3, 6.2, 1)
+    edges = np.concatenate([[0.0], np.cumsum(widths)])
+    edges -= edges[-1] / 2
+    return [(float(a), -depth / 2, float(b), depth / 2) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+
+
+def _two_bands(rng: np.random.Generator, count: int) -> list[Rect]:
+    upper = (count + 1) // 2
+    corridor = float(rng.uniform(1.35, 1.7))
+    depth_up, depth_low = rng.uniform(3.6, 4.8), rng.uniform(3.2, 4.4)
+    width = float(max(upper, count - upper) * rng.uniform(3.6, 4.4))
+
+    def split(n: int) -> NDArray[np.float64]:
+        shares = rng.uniform(0.7, 1.3, n)
+        return np.concatenate([[0.0], np.cumsum(shares / shares.sum() * width)]) - width / 2
+
+    total = depth_low + corridor + depth_up
+    y0 = -total / 2
+    y1, y2, y3 = y0 + depth_low, y0 + depth_low + corridor, total / 2
+    cells = []
+    for edges, low, high in ((split(upper), y2, y3), (split(count - upper), y0, y1)):
+        cells += [(float(a), float(low), float(b), float(high)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [*cells, (-width / 2, float(y1), width / 2, float(y2))]
+
+
+def _assign_kinds(rng: np.random.Generator, cells: list[Rect], kind: RoomType | None) -> list[RoomType]:
+    if len(cells) == 1:
+        if kind is not None:
+            return [kind]
+        kinds: list[RoomType] = ["living room", "bedroom", "kitchen", "office", "bathroom"]
+        return [kinds[int(rng.choice(5, p=[0.32, 0.26, 0.18, 0.16, 0.08]))]]
+    wanted: list[RoomType] = ["living room", "bedroom", "kitchen", "bathroom", "bedroom", "office"]
+    wanted += ["bedroom", "living room", "office"]
+    order = np.argsort([-(c[2] - c[0]) * (c[3] - c[1]) for c in cells])
+    names = sorted(wanted[: len(cells)], key=["living room", "bedroom", "office", "kitchen", "bathroom", "corridor"].index)
+    result: list[RoomType] = ["bedroom"] * len(cells)
+    for cell, name in zip(order, names, strict=True):
+        result[int(cell)] = name
+    return result
+
+
+def _walls(cells: list[Rect]) -> list[Wall]:
+    """Every boundary between two cells, or a cell and the outside, once."""
+    walls: dict[tuple[bool, float, float, float], tuple[int, int]] = {}
+    for horizontal in (True, False):
+        lo, hi, near, far = (0, 2, 1, 3) if horizontal else (1, 3, 0, 2)
+        for level in sorted({round(c[k], 6) for c in cells for k in (near, far)}):
+            above = [(i, c) for i, c in enumerate(cells) if abs(c[near] - level) < 1e-6]
+            below = [(i, c) for i, c in enumerate(cells) if abs(c[far] - level) < 1e-6]
+            stops = sorted({round(c[k], 6) for _, c in above + below for k in (lo, hi)})
+            for start, stop in zip(stops[:-1], stops[1:], strict=True):
+                middle = (start + stop) / 2
+                up = [i for i, c in above if c[lo] < middle < c[hi]]
+                down = [i for i, c in below if c[lo] < middle < c[hi]]
+                if up or down:
+                    walls[(horizontal, level, start, stop)] = (down[0] if down else -1, up[0] if up else -1)
+    return [Wall(h, level, a, b, below, above) for (h, level, a, b), (below, above) in walls.items()]
+
+
+def _open(rng: np.random.Generator, walls: list[Wall], rooms: tuple[Room, ...]) -> tuple[Wall, ...]:
+    """Doors so that every room can be reached from the first, an entrance, and windows."""
+    openings: dict[int, list[Opening]] = {i: [] for i in range(len(walls))}
+    linked = {rooms[-1].index if rooms[-1].kind == "corridor" else 0}
+    while len(linked) < len(rooms):
+        options = [
+            i
+            for i, w in enumerate(walls)
+            if not w.outer and (w.below in linked) != (w.above in linked) and w.stop_m - w.start_m > DOOR_WIDTH_M + 0.5
+        ]
+        if not options:
+            raise HomeError("no wall is long enough for a door to every room")
+        i = options[int(rng.integers(len(options)))]
+        new = walls[i].above if walls[i].below in linked else walls[i].below
+        openings[i].append(_door(rng, walls[i], new))
+        linked.add(new)
+    _entrance(rng, walls, rooms, openings)
+    for i, wall in enumerate(walls):
+        room = rooms[max(wall.below, wall.above)]
+        length = wall.stop_m - wall.start_m
+        if not wall.outer or openings[i] or length < 1.8:
+            continue
+        if rng.random() < {"bathroom": 0.35, "corridor": 0.25}.get(room.kind, 0.65):
+            small = room.kind in ("bathroom", "corridor")
+            width = float(rng.uniform(0.6, 0.8) if small else rng.uniform(1.0, min(1.9, length - 0.8)))
+            bottom = float(rng.uniform(1.2, 1.35) if small or room.kind == "kitchen" else rng.uniform(0.8, 0.95))
+            margin = width / 2 + 0.35
+            center = float(rng.uniform(margin, length - margin))
+            openings[i].append(Opening("window", center, width, bottom, min(room.height_m - 0.25, 2.15), room.index))
+    return tuple(
+        Wall(w.horizontal, w.level_m, w.start_m, w.stop_m, w.below, w.above, tuple(openings[i])) for i, w in enumerate(walls)
+    )
+
+
+def _door(rng: np.random.Generator, wall: Wall, into: int) -> Opening:
+    length = wall.stop_m - wall.start_m
+    margin = DOOR_WIDTH_M / 2 + 0.2
+    # doors stand near a corner, as in real flats
+    near = float(rng.uniform(margin, min(margin + 0.5, length / 2)))
+    center = near if rng.random() < 0.5 else length - near
+    return Opening("door", center, DOOR_WIDTH_M, 0.0, DOOR_HEIGHT_M, into)
+
+
+def _entrance(
+    rng: np.random.Generator, walls: list[Wall], rooms: tuple[Room, ...], openings: dict[int, list[Opening]]
+) -> None:
+    hall = rooms[-1].index if rooms[-1].kind == "corridor" else 0
+    options = [
+        i for i, w in enumerate(walls) if w.outer and hall in (w.below, w.above) and w.stop_m - w.start_m > DOOR_WIDTH_M + 0.45
+    ]
+    if not options:
+        raise HomeError(f"no outer wall of room {hall} is long enough for the entrance")
+    i = options[int(rng.integers(len(options)))]
+    openings[i].append(_door(rng, walls[i], hall))
