@@ -156,7 +156,9 @@ class RoomArranger:
         x = float(high[0] - own_low[0]) + gap_m if sign > 0 else float(low[0] - own_high[0]) - gap_m
         return self.relative(model, anchor, (x, float(high[1] - own_high[1])))
 
-    def before(self, model: ObjectModel, anchor: PlacedObject, gap_m: float, facing: bool = True) -> PlacedObject | None:
+    def before(
+        self, model: ObjectModel, anchor: PlacedObject, gap_m: float, facing: bool = True
+    ) -> PlacedObject | None:
         """In front of the anchor, looking at it (``facing``) or the way it looks."""
         low, _ = anchor.model.bounds()
         own_low, own_high = model.bounds()
@@ -179,7 +181,7 @@ class RoomArranger:
         at: tuple[float, float] | None = None,
         joint_states: dict[str, float] | None = None,
     ) -> PlacedObject | None:
-        """Stand on a surface of ``anchor``, at a random place, or at the fraction ``at`` in [-1, 1] of its half sizes."""
+        """Stand on a surface of ``anchor``: at random, or at the fraction ``at`` in [-1, 1] of its half sizes."""
         R = rotation("z", yaw_rad) if tilt is None else rotation("z", yaw_rad) @ tilt
         corners = model.posed_mesh(joint_states).triangles.reshape(-1, 3) @ R.T
         low, high = corners.min(0), corners.max(0)
@@ -208,4 +210,9 @@ class RoomArranger:
 
 
 def _inward(side: Side) -> F64:
-    return {"S": np.array([0.0, 1.0]), "N": np.array([0.0, -1.0]), "W": np.array([1.0, 0.0]), "E": np.array([-1.0, 0.0])}[side]
+    return {
+        "S": np.array([0.0, 1.0]),
+        "N": np.array([0.0, -1.0]),
+        "W": np.array([1.0, 0.0]),
+        "E": np.array([-1.0, 0.0]),
+    }[side]

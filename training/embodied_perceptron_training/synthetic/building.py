@@ -39,8 +39,17 @@ def build_shell(rng: Rng, plan: FloorPlan, placer: Placer) -> None:
 
 def _paint(rng: Rng, room: Room) -> mat.Material:
     if room.kind in ("bathroom",) or (room.kind == "kitchen" and rng.random() < 0.3):
-        return mat.colored(rng, "tiles", ("white", "beige", "blue", "gray"), texture="tiles", seed=1, scale_m=0.8, gloss=0.25)
-    soft = [(0.90, 0.88, 0.83), (0.86, 0.88, 0.88), (0.88, 0.83, 0.74), (0.78, 0.83, 0.79), (0.80, 0.82, 0.88), (0.9, 0.82, 0.8)]
+        return mat.colored(
+            rng, "tiles", ("white", "beige", "blue", "gray"), texture="tiles", seed=1, scale_m=0.8, gloss=0.25
+        )
+    soft = [
+        (0.90, 0.88, 0.83),
+        (0.86, 0.88, 0.88),
+        (0.88, 0.83, 0.74),
+        (0.78, 0.83, 0.79),
+        (0.80, 0.82, 0.88),
+        (0.9, 0.82, 0.8),
+    ]
     color = soft[int(rng.integers(len(soft)))]
     if rng.random() < 0.2:
         return mat.Material(color, "wallpaper", int(rng.integers(4)), 0.7)
@@ -59,7 +68,9 @@ def _slabs(rng: Rng, room: Room, placer: Placer) -> None:
         floor = mat.colored(rng, "carpet", ("gray", "beige", "brown", "blue"), texture="carpet", scale_m=0.5)
     else:
         planks = [(0.66, 0.48, 0.30), (0.52, 0.36, 0.22), (0.76, 0.62, 0.44), (0.45, 0.32, 0.22)]
-        floor = mat.Material(planks[int(rng.integers(4))], "planks", int(rng.integers(4)), 1.3, 0.2, 0.0, "brown", "wooden")
+        floor = mat.Material(
+            planks[int(rng.integers(4))], "planks", int(rng.integers(4)), 1.3, 0.2, 0.0, "brown", "wooden"
+        )
     white = mat.Material((0.93, 0.93, 0.92), "plaster", 0, 2.0)
     cx, cy = room.center
     for category, z, material in (("floor", 0.0, floor), ("ceiling", room.height_m + _SLAB_M, white)):
@@ -136,10 +147,8 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
     """Frame, leaf, switch beside it; the leaf's sweep and a way through stay free on both sides."""
     x, y = wall.point(opening.center_m)
     side = 1.0 if opening.into == wall.above else -1.0  # the leaf opens towards larger or smaller coordinate
-    if wall.horizontal:
-        yaw = np.pi if side > 0 else 0.0
-    else:
-        yaw = np.pi / 2 if side > 0 else -np.pi / 2
+    into: Side = ("S" if side > 0 else "N") if wall.horizontal else ("W" if side > 0 else "E")
+    yaw = SIDE_YAW[into]  # the leaf's front looks into the room that it opens into
     T = pose_at((x, y, 0.0), yaw)
     frame = structure.doorframe(rng, opening.width_m, opening.top_m, WALL_M)
     placer.put(frame, T, opening.into, mounted="wall", check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -137,7 +138,7 @@ def _row(rng: np.random.Generator, count: int) -> list[Rect]:
     widths = rng.uniform(3.4, 5.6, count) if count > 1 else rng.uniform(4.3, 6.2, 1)
     edges = np.concatenate([[0.0], np.cumsum(widths)])
     edges -= edges[-1] / 2
-    return [(float(a), -depth / 2, float(b), depth / 2) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [(float(a), -depth / 2, float(b), depth / 2) for a, b in pairwise(edges)]
 
 
 def _two_bands(rng: np.random.Generator, count: int) -> list[Rect]:
@@ -155,7 +156,7 @@ def _two_bands(rng: np.random.Generator, count: int) -> list[Rect]:
     y1, y2, y3 = y0 + depth_low, y0 + depth_low + corridor, total / 2
     cells = []
     for edges, low, high in ((split(upper), y2, y3), (split(count - upper), y0, y1)):
-        cells += [(float(a), float(low), float(b), float(high)) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        cells += [(float(a), float(low), float(b), float(high)) for a, b in pairwise(edges)]
     return [*cells, (-width / 2, float(y1), width / 2, float(y2))]
 
 
@@ -168,7 +169,9 @@ def _assign_kinds(rng: np.random.Generator, cells: list[Rect], kind: RoomType | 
     wanted: list[RoomType] = ["living room", "bedroom", "kitchen", "bathroom", "bedroom", "office"]
     wanted += ["bedroom", "living room", "office"]
     order = np.argsort([-(c[2] - c[0]) * (c[3] - c[1]) for c in cells])
-    names = sorted(wanted[: len(cells)], key=["living room", "bedroom", "office", "kitchen", "bathroom", "corridor"].index)
+    names = sorted(
+        wanted[: len(cells)], key=["living room", "bedroom", "office", "kitchen", "bathroom", "corridor"].index
+    )
     result: list[RoomType] = ["bedroom"] * len(cells)
     for cell, name in zip(order, names, strict=True):
         result[int(cell)] = name
@@ -184,7 +187,7 @@ def _walls(cells: list[Rect]) -> list[Wall]:
             above = [(i, c) for i, c in enumerate(cells) if abs(c[near] - level) < 1e-6]
             below = [(i, c) for i, c in enumerate(cells) if abs(c[far] - level) < 1e-6]
             stops = sorted({round(c[k], 6) for _, c in above + below for k in (lo, hi)})
-            for start, stop in zip(stops[:-1], stops[1:], strict=True):
+            for start, stop in pairwise(stops):
                 middle = (start + stop) / 2
                 up = [i for i, c in above if c[lo] < middle < c[hi]]
                 down = [i for i, c in below if c[lo] < middle < c[hi]]
@@ -223,7 +226,8 @@ def _open(rng: np.random.Generator, walls: list[Wall], rooms: tuple[Room, ...]) 
             center = float(rng.uniform(margin, length - margin))
             openings[i].append(Opening("window", center, width, bottom, min(room.height_m - 0.25, 2.15), room.index))
     return tuple(
-        Wall(w.horizontal, w.level_m, w.start_m, w.stop_m, w.below, w.above, tuple(openings[i])) for i, w in enumerate(walls)
+        Wall(w.horizontal, w.level_m, w.start_m, w.stop_m, w.below, w.above, tuple(openings[i]))
+        for i, w in enumerate(walls)
     )
 
 
@@ -241,7 +245,9 @@ def _entrance(
 ) -> None:
     hall = rooms[-1].index if rooms[-1].kind == "corridor" else 0
     options = [
-        i for i, w in enumerate(walls) if w.outer and hall in (w.below, w.above) and w.stop_m - w.start_m > DOOR_WIDTH_M + 0.45
+        i
+        for i, w in enumerate(walls)
+        if w.outer and hall in (w.below, w.above) and w.stop_m - w.start_m > DOOR_WIDTH_M + 0.45
     ]
     if not options:
         raise HomeError(f"no outer wall of room {hall} is long enough for the entrance")

@@ -103,7 +103,9 @@ def build_home(seed: int, spec: HomeSpec | None = None) -> Home:
         if any(not placer._passable(room.index) for room in plan.rooms):
             continue  # doors that block each other: draw another plan
         for room in plan.rooms:
-            furnish(RoomArranger(np.random.default_rng([seed, attempt, 21, room.index]), placer, room), room, spec.clutter)
+            furnish(
+                RoomArranger(np.random.default_rng([seed, attempt, 21, room.index]), placer, room), room, spec.clutter
+            )
         furniture = [o for o in placer.objects if o.mounted == "floor"]
         if len(furniture) < 2 * rooms:
             continue
@@ -119,7 +121,9 @@ def _lights(
     day = np.array([0.92, 0.97, 1.0]) * rng.uniform(0.4, 1.4)
     lights = []
 
-    def add(position: NDArray[np.float64], color: NDArray[np.float64], radius: float, direction: object, room: int) -> None:
+    def add(
+        position: NDArray[np.float64], color: NDArray[np.float64], radius: float, direction: object, room: int
+    ) -> None:
         d = np.asarray(direction, np.float64)
         r, g, b = (float(c) for c in color)
         lights.append(
@@ -137,13 +141,13 @@ def _lights(
         p = o.T_world_object[:3, 3]
         area = plan.rooms[o.room].area_m2
         if o.label in ("light", "chandelier"):
-            add(p - [0, 0, 0.06], warm * rng.uniform(1.6, 2.6) * (area / 18) ** 0.5, 0.15, (0, 0, 0), o.room)
+            add(p - np.array([0, 0, 0.25]), warm * rng.uniform(1.6, 2.6) * (area / 18) ** 0.5, 0.15, (0, 0, 0), o.room)
         elif o.label == "window":
             low, high = o.model.bounds()
-            middle = p + [0, 0, (high[2] - low[2]) / 2] + o.front * 0.2
+            middle = p + np.array([0, 0, (high[2] - low[2]) / 2]) + o.front * 0.2
             add(middle, day * 1.6 * (high[0] - low[0]) * (high[2] - low[2]), 0.35, o.front, o.room)
         elif o.label == "lamp" and o.model.attributes.get("style") in ("floor", "table") and rng.random() < 0.4:
             top = o.model.bounds()[1][2]
-            add(p + [0, 0, top + 0.05], warm * rng.uniform(0.25, 0.5), 0.1, (0, 0, 0), o.room)
+            add(p + np.array([0, 0, top + 0.05]), warm * rng.uniform(0.25, 0.5), 0.1, (0, 0, 0), o.room)
     level = float(rng.uniform(0.26, 0.36))
     return tuple(lights), (level, level, level * 1.02)

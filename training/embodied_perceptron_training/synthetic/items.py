@@ -15,9 +15,9 @@ Family = Callable[[np.random.Generator], ObjectModel]
 
 # accepts -> (expected things per square metre, upper limit, [(family, weight)])
 SURFACE_ITEMS: dict[str, tuple[float, int, list[tuple[Family, float]]]] = {
-    "books": (5.0, 3, [(small.book_row, 5), (small.book, 3), (decor.vase, 0.6), (decor.photo_frame, 0.8), (small.box, 0.4),
-                       (decor.small_plant, 0.7), (small.folder, 1.0), (decor.globe, 0.2), (decor.trophy, 0.2),
-                       (electronics.camera, 0.2), (small.basket, 0.4)]),
+    "books": (5.0, 3, [(small.book_row, 5), (small.book, 3), (decor.vase, 0.6), (decor.photo_frame, 0.8),
+                       (small.box, 0.4), (decor.small_plant, 0.7), (small.folder, 1.0), (decor.globe, 0.2),
+                       (decor.trophy, 0.2), (electronics.camera, 0.2), (small.basket, 0.4)]),
     "decor": (4.0, 4, [(decor.vase, 2), (decor.photo_frame, 2), (decor.small_plant, 2), (lighting.candle, 1),
                        (lighting.candlestick, 0.5), (small.book, 1.5), (decor.statue, 0.6), (lighting.table_lamp, 0.8),
                        (electronics.radio, 0.4), (small.alarm, 0.3), (decor.trophy, 0.3), (soft.hat, 0.2),
@@ -26,18 +26,21 @@ SURFACE_ITEMS: dict[str, tuple[float, int, list[tuple[Family, float]]]] = {
                          (decor.small_plant, 0.6), (decor.photo_frame, 0.6), (electronics.telephone, 0.3)]),
     "coffee": (5.0, 4, [(small.magazine, 2), (small.book, 1.5), (electronics.remote, 2), (decor.vase, 1),
                         (lighting.candle, 0.8), (small.tissue_box, 0.8), (decor.small_plant, 0.7)]),
-    "desk": (5.0, 5, [(lighting.desk_lamp, 2), (small.paper, 2), (small.book, 1.5), (small.pen, 1.2), (small.notebook, 1.2),
-                      (electronics.telephone, 0.8), (small.stapler, 0.5), (small.scissors, 0.4), (decor.small_plant, 0.7),
+    "desk": (5.0, 5, [(lighting.desk_lamp, 2), (small.paper, 2), (small.book, 1.5), (small.pen, 1.2),
+                      (small.notebook, 1.2), (electronics.telephone, 0.8), (small.stapler, 0.5),
+                      (small.scissors, 0.4), (decor.small_plant, 0.7),
                       (electronics.printer, 0.5), (electronics.headphones, 0.5), (small.folder, 0.4),
                       (electronics.speaker, 0.4), (small.tissue_box, 0.3), (electronics.projector, 0.15)]),
     "media": (8.0, 2, [(electronics.speaker, 1), (small.box, 1), (small.book_row, 1), (electronics.radio, 0.5)]),
-    "storage": (3.0, 2, [(small.box, 2), (soft.folded_towel, 1), (small.book_row, 1), (soft.blanket, 1), (small.basket, 0.7)]),
+    "storage": (3.0, 2, [(small.box, 2), (soft.folded_towel, 1), (small.book_row, 1), (soft.blanket, 1),
+                         (small.basket, 0.7)]),
     "toys": (10.0, 3, [(small.toy, 3), (small.ball, 1)]),
     "shoes": (12.0, 3, [(soft.shoe, 1)]),
     "sill": (4.0, 3, [(decor.small_plant, 3), (decor.flowerpot, 1), (decor.vase, 0.8), (lighting.candle, 0.5),
                       (decor.statue, 0.3)]),
     "laundry": (4.0, 2, [(small.basket, 1), (soft.folded_towel, 1), (soft.clothes, 0.6), (small.box, 0.4)]),
-    "seat": (0.25, 1, [(soft.clothes, 1), (small.book, 0.6), (soft.folded_towel, 0.3), (small.toy, 0.4), (soft.bag, 0.5)]),
+    "seat": (0.25, 1, [(soft.clothes, 1), (small.book, 0.6), (soft.folded_towel, 0.3), (small.toy, 0.4),
+                      (soft.bag, 0.5)]),
 }  # fmt: skip
 
 _TILTED = {decor.photo_frame: 0.22}

@@ -73,7 +73,9 @@ def _pick(rng: np.random.Generator, names: tuple[str, ...]) -> str:
     return str(names[int(rng.integers(len(names)))])
 
 
-def colored(rng: np.random.Generator, substance: str, names: tuple[str, ...] = tuple(COLORS), **kwargs: object) -> Material:
+def colored(
+    rng: np.random.Generator, substance: str, names: tuple[str, ...] = tuple(COLORS), **kwargs: object
+) -> Material:
     """A material of ``substance`` in one of the named colours."""
     name = _pick(rng, names)
     return Material(_vary(COLORS[name], rng), color_name=name, substance=substance, **kwargs)  # type: ignore[arg-type]
@@ -90,7 +92,9 @@ def wood(rng: np.random.Generator, kinds: tuple[str, ...] = tuple(_WOODS)) -> Ma
 def fabric(rng: np.random.Generator, names: tuple[str, ...] = tuple(COLORS)) -> Material:
     """Upholstery and textiles."""
     texture = _pick(rng, ("weave", "weave", "felt", "stripes", "plain"))
-    return colored(rng, "fabric", names, texture=texture, seed=int(rng.integers(4)), scale_m=float(rng.uniform(0.15, 0.3)))
+    return colored(
+        rng, "fabric", names, texture=texture, seed=int(rng.integers(4)), scale_m=float(rng.uniform(0.15, 0.3))
+    )
 
 
 def leather(rng: np.random.Generator) -> Material:
@@ -118,7 +122,13 @@ def ceramic(rng: np.random.Generator, names: tuple[str, ...] = ("white",)) -> Ma
 def stone(rng: np.random.Generator) -> Material:
     """Counter tops and tiles."""
     return colored(
-        rng, "stone", ("gray", "black", "white", "beige"), texture="marble", seed=int(rng.integers(3)), scale_m=0.9, gloss=0.4
+        rng,
+        "stone",
+        ("gray", "black", "white", "beige"),
+        texture="marble",
+        seed=int(rng.integers(3)),
+        scale_m=0.9,
+        gloss=0.4,
     )
 
 

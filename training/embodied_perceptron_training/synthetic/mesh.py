@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -204,7 +205,9 @@ class MeshBuilder:
             rotation_ = np.eye(3) if R is None else R
             self.pieces.append(Piece(np.asarray(center, np.float64), half, rotation_))
 
-    def rounded_box(self, size: Any, center: Any, material: Material, bulge: float = 0.35, R: F64 | None = None) -> None:
+    def rounded_box(
+        self, size: Any, center: Any, material: Material, bulge: float = 0.35, R: F64 | None = None
+    ) -> None:
         """A soft box (cushion, mattress, upholstery): a super-ellipsoid that touches all six faces of ``size``."""
         exponent = bulge
         self._superellipsoid(np.asarray(size, np.float64) / 2, exponent, exponent, center, material, R, 14, 10)
@@ -344,7 +347,7 @@ class MeshBuilder:
     def tube(self, points: Any, radius: float, material: Material, segments: int = 8) -> None:
         """Rods along a polyline, with balls at the bends."""
         path = np.asarray(points, np.float64)
-        for a, b in zip(path[:-1], path[1:], strict=True):
+        for a, b in pairwise(path):
             self.rod(a, b, radius, material, segments)
         for p in path[1:-1]:
             self.ellipsoid((radius,) * 3, p, material, segments=8)

@@ -47,7 +47,10 @@ class RayCaster:
     def occluded(self, origins: F32, directions: F32, reach: F32) -> NDArray[np.bool_]:
         """(N,) whether anything stands between the origin and ``origin + reach * direction``."""
         hit = self._scene.run(
-            np.ascontiguousarray(origins), np.ascontiguousarray(directions), np.ascontiguousarray(reach), query="OCCLUDED"
+            np.ascontiguousarray(origins),
+            np.ascontiguousarray(directions),
+            np.ascontiguousarray(reach),
+            query="OCCLUDED",
         )
         return np.asarray(hit) >= 0
 

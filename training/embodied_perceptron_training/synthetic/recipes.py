@@ -71,8 +71,9 @@ def living_room(a: RoomArranger) -> None:
             a.free(family(a.rng))
     if _chance(a, 0.15):
         a.lean(small.guitar(a.rng), 0.16)
-    walls(a, [(decor.picture, 0.9, 1.4), (decor.picture, 0.5, 1.4), (decor.clock, 0.35, 1.8), (decor.mirror, 0.2, 1.2),
-              (electronics.air_conditioner, 0.15, 2.2), (decor.map_, 0.06, 1.3), (storage.wall_shelf, 0.3, 1.5)])  # fmt: skip
+    walls(a, [(decor.picture, 0.9, 1.4), (decor.picture, 0.5, 1.4), (decor.clock, 0.35, 1.8),
+              (decor.mirror, 0.2, 1.2), (electronics.air_conditioner, 0.15, 2.2), (decor.map_, 0.06, 1.3),
+              (storage.wall_shelf, 0.3, 1.5)])  # fmt: skip
 
 
 def bedroom(a: RoomArranger) -> None:
@@ -113,14 +114,15 @@ def bedroom(a: RoomArranger) -> None:
     ):  # fmt: skip
         if _chance(a, p):
             a.against_wall(family(a.rng), corner=_chance(a, 0.4))
-    for family, p in ((soft.backpack, 0.25), (soft.clothes, 0.2), (soft.shoe, 0.3), (small.box, 0.2), (soft.luggage, 0.15),
-                      (small.toy, 0.25), (small.dumbbell, 0.1)):  # fmt: skip
+    for family, p in ((soft.backpack, 0.25), (soft.clothes, 0.2), (soft.shoe, 0.3), (small.box, 0.2),
+                      (soft.luggage, 0.15), (small.toy, 0.25), (small.dumbbell, 0.1)):  # fmt: skip
         if _chance(a, p):
             a.free(family(a.rng))
     if _chance(a, 0.2):
         a.lean(decor.leaning_frame(a.rng), 0.15)
     walls(a, [(decor.picture, 0.6, 1.4), (decor.poster, 0.35, 1.3), (decor.mirror, 0.4, 0.9), (decor.clock, 0.15, 1.9),
-              (storage.wall_shelf, 0.25, 1.5), (electronics.wall_tv, 0.15, 1.3), (soft.hanging_jacket, 0.2, 1.0)])  # fmt: skip
+              (storage.wall_shelf, 0.25, 1.5), (electronics.wall_tv, 0.15, 1.3),
+              (soft.hanging_jacket, 0.2, 1.0)])  # fmt: skip
 
 
 def office(a: RoomArranger) -> None:
@@ -170,7 +172,7 @@ def dining_group(a: RoomArranger) -> None:
     table = a.middle(tables.dining_table(a.rng), 0.3)
     if not table:
         return
-    low, high = table.model.bounds()
+    high = table.model.bounds()[1]
     w, d = float(high[0]), float(high[1])
     seed = int(a.rng.integers(1 << 31))
     places = [(x, s) for s in (-1, 1) for x in ((-w * 0.45, w * 0.45) if w > 0.65 else (0.0,))]
@@ -178,7 +180,9 @@ def dining_group(a: RoomArranger) -> None:
         if _chance(a, 0.9):
             chair = seating.chair(np.random.default_rng(seed))
             tuck = float(a.rng.uniform(-0.12, 0.12))
-            a.relative(chair, table, (x, s * (d + 0.12 + tuck)), (0.0 if s > 0 else np.pi) + float(a.rng.normal(0, 0.1)))
+            a.relative(
+                chair, table, (x, s * (d + 0.12 + tuck)), (0.0 if s > 0 else np.pi) + float(a.rng.normal(0, 0.1))
+            )
     for s in (-1, 1):
         if w > 0.65 and _chance(a, 0.3):
             a.relative(seating.chair(np.random.default_rng(seed)), table, (s * (w + 0.2), 0.0), -s * np.pi / 2)
@@ -233,7 +237,7 @@ def curtains(a: RoomArranger) -> None:
         if not _chance(a, 0.55):
             continue
         seed = int(a.rng.integers(1 << 31))
-        low, high = window.model.bounds()
+        high = window.model.bounds()[1]
         for s in (-1, 1):
             made = soft.curtain(np.random.default_rng(seed))
             c_low, c_high = made.bounds()
@@ -251,7 +255,9 @@ def ceiling_lights(a: RoomArranger) -> None:
     count = 2 if max(x1 - x0, y1 - y0) > 4.8 and _chance(a, 0.5) else 1
     family = lighting.ceiling_light
     if a.room.kind in ("living room", "bedroom") and a.room.height_m > 2.5:
-        family = (lighting.ceiling_light, lighting.pendant, lighting.chandelier)[int(a.rng.choice(3, p=[0.45, 0.4, 0.15]))]
+        family = (lighting.ceiling_light, lighting.pendant, lighting.chandelier)[
+            int(a.rng.choice(3, p=[0.45, 0.4, 0.15]))
+        ]
     for k in range(count):
         f = (k + 1) / (count + 1) - 0.5
         x, y = (cx + f * (x1 - x0), cy) if x1 - x0 > y1 - y0 else (cx, cy + f * (y1 - y0))

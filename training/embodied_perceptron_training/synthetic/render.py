@@ -1,4 +1,4 @@
-"""The benchmark's renderer: Embree hits, shaded on the CPU. RGB, metric depth, instance and semantic ids in one pass."""
+"""The benchmark's renderer: Embree hits, shaded on the CPU. RGB, depth and ids in one pass."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class RenderScene:
 
     def with_light_level(self, level: float) -> RenderScene:
         """The same scene with all lights at ``level`` (0 = dark but for a rest of ambient light, 1 = as built)."""
-        if not 0.0 <= level:
+        if not level >= 0.0:
             raise ValueError(f"light level must not be negative, got {level}")
 
         def scaled(color: tuple[float, float, float], factor: float) -> tuple[float, float, float]:

@@ -242,7 +242,7 @@ def color_kernel(
             sx, sy = tu * side - 0.5, (1.0 - tv) * side - 0.5
             x0, y0 = int(np.floor(sx)), int(np.floor(sy))
             fx, fy = sx - x0, sy - y0
-        up = 0.75 + 0.25 * normal[i, 2]
+        up = 0.9 + 0.1 * normal[i, 2]
         spec = 0.0
         for k in range(2):
             s = mirror[k, i] * mirror[k, i]

@@ -39,7 +39,7 @@ def _gray(value: NDArray[np.float64]) -> Texture:
 
 @lru_cache(maxsize=256)
 def tile(kind: str, seed: int) -> Texture:
-    """(SIZE, SIZE, 3) uint8 repeating tile, a multiplier of the colour with 200 = 1. Raises ``ValueError`` if unknown."""
+    """(SIZE, SIZE, 3) uint8 repeating tile that multiplies the colour (200 = 1). Raises ``ValueError`` if unknown."""
     rng = np.random.default_rng([seed, sum(kind.encode())])
     y, x = np.meshgrid(np.arange(SIZE) / SIZE, np.arange(SIZE) / SIZE, indexing="ij")
     if kind == "wood":

@@ -68,7 +68,9 @@ def clock(rng: Rng) -> ObjectModel:
 def calendar(rng: Rng) -> ObjectModel:
     """A calendar on the wall."""
     b = MeshBuilder()
-    b.box((0.3, 0.008, 0.42), (0, 0, 0.21), mat.paper(rng), faces={"-y": mat.picture("calendar", int(rng.integers(20)))})
+    b.box(
+        (0.3, 0.008, 0.42), (0, 0, 0.21), mat.paper(rng), faces={"-y": mat.picture("calendar", int(rng.integers(20)))}
+    )
     return model("calendar", b, synonyms=("wall calendar",))
 
 
@@ -100,7 +102,9 @@ def leaning_frame(rng: Rng) -> ObjectModel:
     wood = mat.wood(rng)
     w, h = rng.uniform(0.45, 0.7), rng.uniform(0.6, 0.9)
     b.box((w, 0.022, h), (0, 0, h / 2), wood)
-    b.box((w - 0.08, 0.004, h - 0.08), (0, -0.013, h / 2), wood, faces={"-y": mat.picture(motif, int(rng.integers(60)))})
+    b.box(
+        (w - 0.08, 0.004, h - 0.08), (0, -0.013, h / 2), wood, faces={"-y": mat.picture(motif, int(rng.integers(60)))}
+    )
     return model("frame", b, wood, synonyms=("picture frame",), depiction=motif)
 
 
@@ -118,7 +122,9 @@ def plant(rng: Rng) -> ObjectModel:
     """A pot plant."""
     b = MeshBuilder()
     pot = mat.ceramic(rng, ("white", "brown", "orange", "gray", "black"))
-    leaf = mat.Material((0.22, float(rng.uniform(0.40, 0.52)), 0.18), "leaf", int(rng.integers(3)), 0.2, color_name="green")
+    leaf = mat.Material(
+        (0.22, float(rng.uniform(0.40, 0.52)), 0.18), "leaf", int(rng.integers(3)), 0.2, color_name="green"
+    )
     h = rng.uniform(0.6, 1.3)
     r = rng.uniform(0.11, 0.16)
     _pot(b, pot, r, 0.24)
@@ -149,7 +155,9 @@ def small_plant(rng: Rng) -> ObjectModel:
     for _ in range(10):
         a, lean = rng.uniform(0, 2 * np.pi), rng.uniform(0.1, 0.9)
         d = np.array([np.sin(lean) * np.cos(a), np.sin(lean) * np.sin(a), np.cos(lean)])
-        b.ellipsoid((0.02, 0.014, 0.05), np.array([0, 0, 0.09]) + d * 0.07, leaf, rotation("z", a) @ rotation("y", lean), 8)
+        b.ellipsoid(
+            (0.02, 0.014, 0.05), np.array([0, 0, 0.09]) + d * 0.07, leaf, rotation("z", a) @ rotation("y", lean), 8
+        )
     return model("plant", b, leaf, synonyms=("small plant", "potted plant"), has_front=False, size="small")
 
 

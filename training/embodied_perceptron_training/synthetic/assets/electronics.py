@@ -14,7 +14,11 @@ _DARK = mat.Material((0.09, 0.09, 0.10), gloss=0.4, color_name="black", substanc
 
 def _screen(rng: Rng) -> mat.Material:
     on = rng.random() < 0.6
-    return mat.picture("screen", int(rng.integers(30)), emission=0.5) if on else mat.Material((0.05, 0.05, 0.06), gloss=0.7)
+    return (
+        mat.picture("screen", int(rng.integers(30)), emission=0.5)
+        if on
+        else mat.Material((0.05, 0.05, 0.06), gloss=0.7)
+    )
 
 
 def tv(rng: Rng) -> ObjectModel:

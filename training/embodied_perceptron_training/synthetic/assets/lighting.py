@@ -13,10 +13,21 @@ from embodied_perceptron_training.synthetic.model import ObjectModel
 def table_lamp(rng: Rng) -> ObjectModel:
     """A lamp with a shade."""
     b = MeshBuilder()
-    base, shade = mat.ceramic(rng, ("white", "blue", "green", "brown", "black")), mat.fabric(rng, ("white", "beige", "yellow"))
+    base, shade = (
+        mat.ceramic(rng, ("white", "blue", "green", "brown", "black")),
+        mat.fabric(rng, ("white", "beige", "yellow")),
+    )
     h, r = rng.uniform(0.32, 0.48), rng.uniform(0.1, 0.15)
     if choice(rng, ("vase", "rod")) == "vase":
-        profile = [(0, 0), (0.06, 0), (0.075, h * 0.18), (0.04, h * 0.42), (0.015, h * 0.55), (0.012, h * 0.6), (0, h * 0.6)]
+        profile = [
+            (0, 0),
+            (0.06, 0),
+            (0.075, h * 0.18),
+            (0.04, h * 0.42),
+            (0.015, h * 0.55),
+            (0.012, h * 0.6),
+            (0, h * 0.6),
+        ]
         b.lathe(profile, (0, 0, 0), base)
     else:
         b.cylinder(0.07, 0.02, (0, 0, 0.01), base, segments=16)
@@ -97,6 +108,8 @@ def candlestick(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.metal(rng, ("yellow", "gray"))
     h = rng.uniform(0.15, 0.25)
-    b.lathe([(0, 0), (0.055, 0), (0.05, 0.015), (0.012, 0.03), (0.012, h), (0.03, h + 0.01), (0, h + 0.012)], (0, 0, 0), m)
+    b.lathe(
+        [(0, 0), (0.055, 0), (0.05, 0.015), (0.012, 0.03), (0.012, h), (0.03, h + 0.01), (0, h + 0.012)], (0, 0, 0), m
+    )
     b.cylinder(0.011, 0.14, (0, 0, h + 0.08), mat.plastic(rng, ("white", "red")), segments=10)
     return model("candlestick", b, m, has_front=False, synonyms=("candle holder",))

@@ -31,7 +31,9 @@ def chair(rng: Rng) -> ObjectModel:
     else:
         for z in np.linspace(0.3, 0.95, 3):
             b.box((w - 0.07, 0.018, 0.05), (0, d / 2 - 0.015, h + back * z - 0.025), frame)
-    return model("chair", b, seat, surfaces=[top_surface(w, d - 0.06, h, "seat", back)], synonyms=("seat",), style="dining")
+    return model(
+        "chair", b, seat, surfaces=[top_surface(w, d - 0.06, h, "seat", back)], synonyms=("seat",), style="dining"
+    )
 
 
 def office_chair(rng: Rng) -> ObjectModel:
@@ -147,7 +149,7 @@ def beanbag(rng: Rng) -> ObjectModel:
     cover = mat.fabric(rng)
     r = rng.uniform(0.36, 0.46)
     b.lathe(
-        [(0, 0), (r * 0.8, 0.0), (r, r * 0.3), (r * 0.9, r * 0.7), (r * 0.45, r * 1.25), (0.05, r * 1.6), (0, r * 1.62)],
+        [(0, 0), (r * 0.8, 0.0), (r, r * 0.3), (r * 0.9, r * 0.7), (r * 0.45, r * 1.25), (0.05, r * 1.6), (0, r * 1.6)],
         (0, 0, 0), cover, 20,
     )  # fmt: skip
     return model("beanbag", b, cover, has_front=False, synonyms=("bean bag chair",))

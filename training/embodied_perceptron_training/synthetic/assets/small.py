@@ -47,7 +47,12 @@ def paper(rng: Rng) -> ObjectModel:
     """A small stack of paper."""
     b = MeshBuilder()
     h = rng.uniform(0.004, 0.03)
-    b.box((0.21, 0.297, h), (0, 0, h / 2), mat.paper(rng, ("white",)), faces={"+z": mat.picture("text", int(rng.integers(20)))})
+    b.box(
+        (0.21, 0.297, h),
+        (0, 0, h / 2),
+        mat.paper(rng, ("white",)),
+        faces={"+z": mat.picture("text", int(rng.integers(20)))},
+    )
     return model("paper", b, synonyms=("sheet of paper", "document"), has_front=False)
 
 
@@ -94,11 +99,21 @@ def basket(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.Material((0.72, 0.56, 0.36), "wicker", 0, 0.12, color_name="brown", substance="wicker")
     r, h = rng.uniform(0.13, 0.22), rng.uniform(0.16, 0.3)
-    b.lathe([(0, 0), (r * 0.85, 0), (r, h), (r - 0.012, h), (r * 0.85 - 0.012, 0.02), (0, 0.02)], (0, 0, 0), m, 20, collide=True)
+    b.lathe(
+        [(0, 0), (r * 0.85, 0), (r, h), (r - 0.012, h), (r * 0.85 - 0.012, 0.02), (0, 0.02)],
+        (0, 0, 0),
+        m,
+        20,
+        collide=True,
+    )
     filled = rng.random() < 0.5
     if filled:
-        b.lathe([(r * 0.93, h * 0.75), (r * 0.5, h * 0.88), (0, h * 0.9)], (0, 0, 0), mat.fabric(rng), 20, collide=False)
-    return model("basket", b, m, synonyms=("wicker basket",), has_front=False, states=("filled" if filled else "empty",))
+        b.lathe(
+            [(r * 0.93, h * 0.75), (r * 0.5, h * 0.88), (0, h * 0.9)], (0, 0, 0), mat.fabric(rng), 20, collide=False
+        )
+    return model(
+        "basket", b, m, synonyms=("wicker basket",), has_front=False, states=("filled" if filled else "empty",)
+    )
 
 
 def hamper(rng: Rng) -> ObjectModel:
@@ -159,7 +174,12 @@ def toy(rng: Rng) -> ObjectModel:
     elif kind == "toy blocks":
         for k in range(4):
             c = (rng.uniform(-0.06, 0.06), rng.uniform(-0.06, 0.06), 0.025 + 0.05 * k)
-            b.box((0.05, 0.05, 0.05), c, mat.plastic(rng, ("red", "blue", "yellow", "green")), rotation("z", rng.uniform(0, 1.5)))
+            b.box(
+                (0.05, 0.05, 0.05),
+                c,
+                mat.plastic(rng, ("red", "blue", "yellow", "green")),
+                rotation("z", rng.uniform(0, 1.5)),
+            )
     else:
         b.rounded_box((0.09, 0.2, 0.05), (0, 0, 0.05), m, 0.3)
         b.rounded_box((0.08, 0.1, 0.05), (0, 0.01, 0.085), mat.Material((0.6, 0.75, 0.85), gloss=0.6), 0.35)
@@ -262,7 +282,9 @@ def mop(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.plastic(rng)
     b.cylinder(0.013, 1.2, (0, 0, 0.72), m, segments=8)
-    b.lathe([(0, 0), (0.14, 0.0), (0.1, 0.08), (0.02, 0.14), (0, 0.14)], (0, 0, 0), mat.fabric(rng, ("white", "gray")), 16)
+    b.lathe(
+        [(0, 0), (0.14, 0.0), (0.1, 0.08), (0.02, 0.14), (0, 0.14)], (0, 0, 0), mat.fabric(rng, ("white", "gray")), 16
+    )
     return model("mop", b, m, has_front=False)
 
 
@@ -273,7 +295,9 @@ def vacuum_cleaner(rng: Rng) -> ObjectModel:
     b.rounded_box((0.28, 0.4, 0.22), (0, 0, 0.14), m, 0.4)
     for s in (-1, 1):
         b.cylinder(0.08, 0.03, (s * 0.15, 0.1, 0.08), dark, axis="x", segments=16)
-    b.tube([(0, -0.18, 0.2), (0, -0.32, 0.4), (0.05, -0.42, 0.75), (0.06, -0.5, 0.3), (0.06, -0.6, 0.06)], 0.02, dark, 8)
+    b.tube(
+        [(0, -0.18, 0.2), (0, -0.32, 0.4), (0.05, -0.42, 0.75), (0.06, -0.5, 0.3), (0.06, -0.6, 0.06)], 0.02, dark, 8
+    )
     b.box((0.28, 0.09, 0.05), (0.06, -0.62, 0.025), dark)
     return model("vacuum cleaner", b, m, synonyms=("hoover",))
 

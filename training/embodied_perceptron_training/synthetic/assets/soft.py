@@ -44,7 +44,9 @@ def crib(rng: Rng) -> ObjectModel:
         for y in np.linspace(-length / 2 + 0.1, length / 2 - 0.1, 11):
             b.box((0.015, 0.015, h - 0.38), (s * (w / 2 - 0.022), y, (h + 0.3) / 2), m, collide=False)
     b.rounded_box((w - 0.08, length - 0.1, 0.12), (0, 0, 0.38), mat.fabric(rng, ("white", "pink", "blue")), 0.2)
-    return model("crib", b, m, surfaces=[top_surface(w - 0.2, length - 0.3, 0.44, "toys")], synonyms=("cot", "baby bed"))
+    return model(
+        "crib", b, m, surfaces=[top_surface(w - 0.2, length - 0.3, 0.44, "toys")], synonyms=("cot", "baby bed")
+    )
 
 
 def pillow(rng: Rng) -> ObjectModel:
@@ -210,7 +212,9 @@ def luggage(rng: Rng) -> ObjectModel:
     for sx in (-1, 1):
         for sy in (-1, 1):
             b.cylinder(0.03, 0.025, (sx * w * 0.38, sy * d * 0.32, 0.03), dark, axis="x")
-    b.tube([(-0.09, d * 0.4, h), (-0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h)], 0.01, dark, 6)
+    b.tube(
+        [(-0.09, d * 0.4, h), (-0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h + 0.35), (0.09, d * 0.4, h)], 0.01, dark, 6
+    )
     return model("luggage", b, m, synonyms=("suitcase",))
 
 

@@ -32,7 +32,13 @@ def shelf(rng: Rng) -> ObjectModel:
             b.box((w - 2 * t, d - 0.01, t), (0, -0.003, z), m)
         clearance = float(levels[1] - levels[0]) - 1.5 * t
         surfaces.append(
-            Surface((0, -0.01, float(z) + (t / 2 if k else 0)), (w / 2 - t - 0.02, d / 2 - 0.03), clearance, "inside", "books")
+            Surface(
+                (0, -0.01, float(z) + (t / 2 if k else 0)),
+                (w / 2 - t - 0.02, d / 2 - 0.03),
+                clearance,
+                "inside",
+                "books",
+            )
         )
     if h < 1.5:
         surfaces.append(top_surface(w, d, h, "decor"))
@@ -77,7 +83,9 @@ def cabinet(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.wood(rng)
     tall = rng.random() < 0.35
-    w, d = (rng.uniform(0.5, 0.9), rng.uniform(0.35, 0.42)) if tall else (rng.uniform(0.8, 1.5), rng.uniform(0.36, 0.45))
+    w, d = (
+        (rng.uniform(0.5, 0.9), rng.uniform(0.35, 0.42)) if tall else (rng.uniform(0.8, 1.5), rng.uniform(0.36, 0.45))
+    )
     h = rng.uniform(1.3, 1.8) if tall else rng.uniform(0.7, 0.95)
     foot = 0.08
     four_legs(b, w - 0.02, d - 0.02, foot, 0.05, m)
@@ -89,7 +97,9 @@ def cabinet(rng: Rng) -> ObjectModel:
             b.box((w - 2 * t, d - 0.05, t), (0, 0.02, z), m)
         clear = float(shelves[1] - shelves[0]) - 2 * t
         inside.append(
-            Surface((0, 0.01, float(z) + (t / 2 if k else 0)), (w / 2 - t - 0.02, d / 2 - 0.05), clear, "inside", "storage")
+            Surface(
+                (0, 0.01, float(z) + (t / 2 if k else 0)), (w / 2 - t - 0.02, d / 2 - 0.05), clear, "inside", "storage"
+            )
         )
     parts = _fronts(rng, w, d, foot, h - foot, m, "doors", 2 if w < 1.0 else 3, 1)
     surfaces = [*inside, *([] if h > 1.5 else [top_surface(w, d, h, "decor")])]
@@ -107,7 +117,9 @@ def wall_cabinet(rng: Rng) -> ObjectModel:
     inside = [
         Surface((0, 0.01, z), (w / 2 - t - 0.02, d / 2 - 0.04), clear, "inside", "kitchen") for z in (t, h / 2 + t / 2)
     ]
-    return model("cabinet", b, m, _fronts(rng, w, d, 0, h, m, "doors", 2, 1), inside, ("wall cabinet", "cupboard"), style="wall")
+    return model(
+        "cabinet", b, m, _fronts(rng, w, d, 0, h, m, "doors", 2, 1), inside, ("wall cabinet", "cupboard"), style="wall"
+    )
 
 
 def dresser(rng: Rng) -> ObjectModel:
@@ -168,7 +180,13 @@ def tv_stand(rng: Rng) -> ObjectModel:
     inside = Surface((0, 0, t), (third / 2 - 0.04, d / 2 - 0.05), h - 3 * t, "inside", "media")
     parts = [
         hinged_door(
-            f"door{k}", third, h - 0.006, (s * third, -d / 2 - 0.009, h / 2), m, mat.metal(rng), "left" if s < 0 else "right"
+            f"door{k}",
+            third,
+            h - 0.006,
+            (s * third, -d / 2 - 0.009, h / 2),
+            m,
+            mat.metal(rng),
+            "left" if s < 0 else "right",
         )
         for k, s in enumerate((-1, 1))
     ]

@@ -37,7 +37,9 @@ def dining_table(rng: Rng) -> ObjectModel:
         for s in (-1, 1):
             b.box((w - 0.18, 0.02, 0.07), (0, s * (d / 2 - 0.06), h - 0.07), frame)
         surface, shape = top_surface(w, d, h, "dining"), "rectangular"
-    return model("table", b, top, surfaces=[surface], synonyms=("dining table",), has_front=False, style="dining", shape=shape)
+    return model(
+        "table", b, top, surfaces=[surface], synonyms=("dining table",), has_front=False, style="dining", shape=shape
+    )
 
 
 def coffee_table(rng: Rng) -> ObjectModel:
@@ -62,7 +64,12 @@ def side_table(rng: Rng) -> ObjectModel:
     r, h = rng.uniform(0.2, 0.28), rng.uniform(0.48, 0.62)
     b.cylinder(r, 0.025, (0, 0, h - 0.0125), m, segments=24)
     for a in np.pi / 2 + np.arange(3) * 2 * np.pi / 3:
-        b.rod((r * 0.9 * np.cos(a), r * 0.9 * np.sin(a), 0.011), (0.3 * r * np.cos(a), 0.3 * r * np.sin(a), h - 0.025), 0.013, m)
+        b.rod(
+            (r * 0.9 * np.cos(a), r * 0.9 * np.sin(a), 0.011),
+            (0.3 * r * np.cos(a), 0.3 * r * np.sin(a), h - 0.025),
+            0.013,
+            m,
+        )
     return model(
         "table", b, m, surfaces=[top_surface(r * 1.3, r * 1.3, h, "bedside")], synonyms=("side table", "end table"),
         has_front=False, style="side", shape="round",
@@ -104,4 +111,6 @@ def kitchen_island(rng: Rng) -> ObjectModel:
     w, d, h = rng.uniform(1.1, 1.7), rng.uniform(0.65, 0.85), 0.9
     b.box((w - 0.1, d - 0.1, h - 0.04), (0, 0, (h - 0.04) / 2), m)
     b.box((w, d, 0.04), (0, 0, h - 0.02), top)
-    return model("kitchen island", b, m, surfaces=[top_surface(w, d, h, "counter")], has_front=False, synonyms=("island",))
+    return model(
+        "kitchen island", b, m, surfaces=[top_surface(w, d, h, "counter")], has_front=False, synonyms=("island",)
+    )
