@@ -37,6 +37,8 @@ class VolumeConfig:
         clearing: remove stored voxels that the depth image sees through.
         clearing_margin_m: a voxel must lie this much in front of the measured surface to count as seen through, plus
             ``clearing_margin_per_m2`` times depth squared (structured-light noise grows with the square).
+        clearing_window_rad: the nearest depth within this angle of a voxel's pixel counts (at least one pixel around
+            it), so that edges, thin things and registration errors do not make holes.
         min_hits: hits before a voxel counts as occupied in snapshots.
         device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
     """
@@ -49,6 +51,7 @@ class VolumeConfig:
     clearing: bool = True
     clearing_margin_m: float = 0.05
     clearing_margin_per_m2: float = 0.01
+    clearing_window_rad: float = 0.003
     min_hits: int = 2
     device: str = "cpu"
 
@@ -68,6 +71,10 @@ class VolumeConfig:
         _require(
             self.clearing_margin_per_m2 >= 0,
             f"clearing_margin_per_m2 must not be negative, got {self.clearing_margin_per_m2}",
+        )
+        _require(
+            0 <= self.clearing_window_rad <= 0.1,
+            f"clearing_window_rad must be in [0, 0.1], got {self.clearing_window_rad}",
         )
 
 

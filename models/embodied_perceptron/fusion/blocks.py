@@ -199,9 +199,18 @@ class BlockTable:
     def __len__(self) -> int:
         return self.capacity - self._free_count
 
-    def slots(self) -> NDArray[np.int32]:
-        """(N,) slots in use, ordered by block key (coordinates x slowest, z fastest)."""
-        used = np.flatnonzero(self._keys[: self.slots_ever_used] != _EMPTY).astype(np.int32)
+    def slots(
+        self, lower: NDArray[np.float64] | None = None, upper: NDArray[np.float64] | None = None
+    ) -> NDArray[np.int32]:
+        """(N,) slots in use, ordered by block key (coordinates x slowest, z fastest).
+
+        With ``lower`` and ``upper``, (3,) in block edges: only blocks that overlap this part of space.
+        """
+        used = self._keys[: self.slots_ever_used] != _EMPTY
+        if lower is not None and upper is not None:
+            coords = self._coords[: self.slots_ever_used]
+            used &= ((coords + 1 > lower) & (coords < upper)).all(axis=1)
+        used = np.flatnonzero(used).astype(np.int32)
         ordered: NDArray[np.int32] = used[np.argsort(self._keys[used])]
         return ordered
 

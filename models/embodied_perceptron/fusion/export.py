@@ -1,26 +1,146 @@
-"""What leaves the volume: means instead of sums."""
+"""What leaves the volume: means instead of sums, and sites for the network."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
-from embodied_perceptron.fusion.voxels import COLOR, EVIDENCE, EVIDENCE_UNIT, HITS, OFFSET, OFFSET_UNITS, Columns
+from embodied_perceptron.fusion.voxels import (
+    COLOR,
+    EVIDENCE,
+    EVIDENCE_UNIT,
+    HITS,
+    OFFSET,
+    OFFSET_UNITS,
+    RECORD,
+    VoxelRows,
+)
+from embodied_perceptron.geometry import MAX_SITE_COORDINATE, pack_site_keys, unpack_site_keys
 from embodied_perceptron.results import VoxelSnapshot
+from embodied_perceptron.sparse.engine import Engine, get_engine
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+
+SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
+DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
 
-def to_snapshot(coords: Columns, records: Columns, last_seen: Columns, voxel_size_m: float) -> VoxelSnapshot:
-    """Stored sums -> means. Takes what ``VoxelStore.gather`` returns."""
+@dataclass(frozen=True, eq=False)
+class Window:
+    """An axis-aligned part of the world.
+
+    It is widened to whole cells of ``snap`` sites, so that a window which follows a robot moves in steps of the
+    network's coarsest stride and every site of the network stays on one lattice.
+
+    Attributes:
+        center_m, size_m: (3,) world; an infinite size leaves that axis open.
+        snap: lattice of the window's faces, in sites.
+
+    Raises ``ValueError`` naming the value that does not fit.
+    """
+
+    center_m: NDArray[np.floating[Any]]
+    size_m: NDArray[np.floating[Any]]
+    snap: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("center_m", "size_m"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+            if getattr(self, name).shape != (3,):
+                raise ValueError(f"window {name} must be 3 numbers, got shape {getattr(self, name).shape}")
+        if not np.isfinite(self.center_m).all():
+            raise ValueError(f"window center_m must be finite, got {self.center_m.tolist()}")
+        if not (self.size_m > 0).all():
+            raise ValueError(f"window size_m must be positive, got {self.size_m.tolist()}")
+        if self.snap < 1:
+            raise ValueError(f"window snap must be positive, got {self.snap}")
+
+    def limits(self, site_size_m: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lowest site and the one behind the highest per axis, (3,) whole numbers or infinite.
+
+        The extent depends on the size alone, not on where the centre lies.
+        """
+        cell = site_size_m * self.snap
+        cells = np.ceil(np.round(self.size_m / cell, 6))
+        first = np.round((self.center_m / cell) - np.where(np.isfinite(cells), cells, 0.0) / 2.0)
+        lower = np.where(np.isfinite(cells), first, -np.inf) * self.snap
+        upper = np.where(np.isfinite(cells), first + cells, np.inf) * self.snap
+        return lower, upper
+
+
+def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
+    """Stored sums -> means."""
+    rows = rows.cpu()
+    coords, records = rows.coords.numpy(), rows.records.numpy()
     hits = records[:, HITS]
-    n = np.maximum(hits, 1)[:, None].astype(np.float64)
+    n = hits[:, None].astype(np.float64)
     # half a unit: a fixed-point number stands for the unit above it
     place = (records[:, OFFSET : OFFSET + 3] / n + 0.5) / OFFSET_UNITS
-    color = (2 * records[:, COLOR : COLOR + 3].astype(np.int64) + hits[:, None]) // (2 * np.maximum(hits, 1)[:, None])
+    color = records[:, COLOR : COLOR + 3] / n
     return VoxelSnapshot(
         voxel_size_m=voxel_size_m,
         coords=coords,
         mean_point_m=((coords + place) * voxel_size_m).astype(np.float32),
-        mean_color=color.astype(np.uint8),
+        mean_color=np.floor(color + 0.5).astype(np.uint8),
         hits=hits.copy(),
         evidence=(records[:, EVIDENCE] * EVIDENCE_UNIT).astype(np.float32),
-        last_seen_ns=last_seen,
+        last_seen_ns=rows.last_seen_ns.numpy(),
     )
+
+
+def merge_to_sites(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Add voxels up to sites of ``site_voxels`` voxels edge length.
+
+    Returns (M,) sorted site keys, (M, 3) int64 sites, and (M, 7) int64 sums: hits, offsets from the site's lower corner
+    in 1/1024 voxel, colours.
+    """
+    coords = rows.coords.to(torch.int64)
+    sites = torch.div(coords, site_voxels, rounding_mode="floor")
+    if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
+        raise ValueError(
+            f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
+        )
+    keys = pack_site_keys(torch.zeros_like(sites[:, 0]), sites)
+    sums = rows.records[:, : RECORD - 1].to(torch.int64)
+    if site_voxels == 1:
+        return keys, sites, sums
+    corner = (coords - sites * site_voxels) * OFFSET_UNITS
+    sums[:, OFFSET : OFFSET + 3] += corner * sums[:, HITS : HITS + 1]
+    unique, inverse = torch.unique(keys, return_inverse=True)
+    merged = torch.zeros((len(unique), RECORD - 1), dtype=torch.int64, device=keys.device)
+    merged.index_add_(0, inverse, sums)
+    return unique, unpack_site_keys(unique)[1], merged
+
+
+def to_sparse_tensor(
+    rows: VoxelRows,
+    *,
+    voxel_size_m: float,
+    site_voxels: int,
+    features: tuple[SiteFeature, ...],
+    floor_z_m: float,
+    engine: Engine | None,
+) -> SparseTensor:
+    """Sorted voxels -> network input; see :meth:`FeatureVolume.as_sparse_tensor`."""
+    unknown = [name for name in features if name not in get_args(SiteFeature)]
+    if unknown or not features:
+        raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
+    keys, sites, sums = merge_to_sites(rows, site_voxels)
+    hits = sums[:, HITS : HITS + 1].to(torch.float64)
+    # place of the mean point inside of its site, in [0, 1)
+    place = (sums[:, OFFSET : OFFSET + 3] / hits + 0.5) / (OFFSET_UNITS * site_voxels)
+    point = (sites + place) * (voxel_size_m * site_voxels)
+    columns = {
+        "color": lambda: sums[:, COLOR : COLOR + 3] / (255.0 * hits),
+        "offset": lambda: place - 0.5,
+        "height": lambda: point[:, 2:3] - floor_z_m,
+        "point": lambda: point,
+        "log_hits": lambda: torch.log(hits),
+        "one": lambda: torch.ones_like(hits),
+    }
+    feats = torch.cat([columns[name]() for name in features], dim=1).to(torch.float32)
+    chosen = get_engine("auto", keys.device.type) if engine is None else engine
+    return SparseTensor(Sites(keys, 1, 1, chosen), feats)

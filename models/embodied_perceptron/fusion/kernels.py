@@ -161,6 +161,7 @@ def fold_rows(
     cells: Array,
     sums: Array,
     stamp_ns: int,
+    first_band: bool,
     index: Array,
     records: Array,
     last_seen: Array,
@@ -181,7 +182,7 @@ def fold_rows(
             refused += sums[row, HITS]
             continue
         record = records[slot, local]
-        touched += 1
+        counted = first_band or record[HITS] == 0 or last_seen[slot, local] != stamp_ns
         if record[HITS] == 0:
             created += 1
             count[slot] += 1
@@ -191,36 +192,40 @@ def fold_rows(
         while record[HITS] > HITS_CAP:
             for c in range(RECORD - 1):
                 record[c] >>= 1
-        record[EVIDENCE] = min(record[EVIDENCE] + EVIDENCE_HIT, EVIDENCE_MAX)
+        if counted:
+            touched += 1
+            record[EVIDENCE] = min(record[EVIDENCE] + EVIDENCE_HIT, EVIDENCE_MAX)
         last_seen[slot, local] = max(last_seen[slot, local], stamp_ns)
     return touched, created, refused
 
 
 @njit(cache=True)
-def erode_depth(depth: Array, radius: int, scratch: Array, out: Array) -> None:
-    """Minimum over (2 radius + 1)^2 pixels; 0 (unknown) where the window leaves the image."""
-    height, width = depth.shape
+def window_minimum(image: Array, size: int, out: Array) -> None:
+    """``out[v, u]`` = minimum of ``image[v : v + size, u : u + size]``; undefined where that leaves the image.
+
+    Minima over 2, 4, 8, ... pixels are combined, so large windows cost little more than small ones.
+    """
+    height, width = image.shape
     for v in range(height):
-        for u in range(width):
-            scratch[v, u] = 0.0
-        for u in range(radius, width - radius):
-            scratch[v, u] = depth[v, u - radius]
-        for k in range(1 - radius, radius + 1):
-            for u in range(radius, width - radius):
-                scratch[v, u] = min(scratch[v, u], depth[v, u + k])
-    for v in range(height):
-        if v < radius or v >= height - radius:
+        row = out[v]
+        row[:] = image[v]
+        span = 1
+        while span < size:
+            step = min(span, size - span)
+            for u in range(width - step):
+                row[u] = min(row[u], row[u + step])
+            span += step
+    span = 1
+    while span < size:
+        step = min(span, size - span)
+        for v in range(height - step):
+            row, other = out[v], out[v + step]
             for u in range(width):
-                out[v, u] = 0.0
-            continue
-        for u in range(width):
-            out[v, u] = scratch[v - radius, u]
-        for k in range(1 - radius, radius + 1):
-            for u in range(width):
-                out[v, u] = min(out[v, u], scratch[v + k, u])
+                row[u] = min(row[u], other[u])
+        span += step
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")  # no check for division by zero: z is at least min_range
 def clear_blocks(
     slots: Array,
     coords: Array,
@@ -230,6 +235,7 @@ def clear_blocks(
     k: Array,
     limits: Array,
     near: Array,
+    r: int,
     stamp_ns: int,
     records: Array,
     last_seen: Array,
@@ -243,7 +249,7 @@ def clear_blocks(
         local_camera: (512, 3) voxel centres relative to their block's corner, turned into the camera frame, metres.
         T: (4, 4) camera from world; ``k`` = fx, fy, cx, cy; ``limits`` = min_range, max_range, margin + half diagonal,
             margin per m2.
-        near: (H, W) eroded depth.
+        near: (H, W) minimum of the depth over the window that starts at each pixel; ``r`` = half its size.
     """
     height, width = near.shape
     fx, fy, cx, cy = k[0], k[1], k[2], k[3]
@@ -269,9 +275,9 @@ def clear_blocks(
                 inverse = 1.0 / z
                 u = np.floor(((bx + local_camera[local, 0]) * inverse) * fx + cx + 0.5)
                 v = np.floor(((by + local_camera[local, 1]) * inverse) * fy + cy + 0.5)
-                if not (u >= 0.0 and u < width and v >= 0.0 and v < height):
+                if not (u >= r and u < width - r and v >= r and v < height - r):
                     continue
-                if not near[np.int64(v), np.int64(u)] > z + (margin + margin_m2 * (z * z)):
+                if not near[np.int64(v) - r, np.int64(u) - r] > z + (margin + margin_m2 * (z * z)):
                     continue
                 if last_seen[slot, local] == stamp_ns:
                     continue

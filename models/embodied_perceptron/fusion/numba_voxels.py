@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.fusion import kernels
 from embodied_perceptron.fusion.blocks import BLOCK_EDGE, BLOCK_VOXELS
-from embodied_perceptron.fusion.voxels import RECORD, ClearingRule, Columns, Fold, Scan, View
+from embodied_perceptron.fusion.voxels import RECORD, ClearingRule, Fold, Scan, View, VoxelRows
 
 
 def local_centers(voxel_size_m: float) -> NDArray[np.float64]:
@@ -33,7 +33,7 @@ class NumbaVoxels:
         self._cells = np.empty(0, np.int32)
         self._sums = np.empty((0, RECORD), np.int32)
         self._voxels = 0
-        self._images: tuple[Columns, Columns] = (np.empty((0, 0), np.float32), np.empty((0, 0), np.float32))
+        self._near = np.empty((0, 0), np.float32)
 
     def _size_scratch(self, blocks: int) -> None:
         bits = int(np.ceil(np.log2(2 * blocks)))
@@ -74,7 +74,7 @@ class NumbaVoxels:
                 return Scan(self._block_keys[:blocks].copy(), points, points - stored)
             self._size_scratch(4 * len(self._block_keys))
 
-    def fold(self, slots: NDArray[np.int32], stamp_ns: int) -> Fold:
+    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
         n, self._voxels = self._voxels, 0
         return Fold(
             *kernels.fold_rows(
@@ -82,6 +82,7 @@ class NumbaVoxels:
                 self._cells[:n],
                 self._sums[:n],
                 stamp_ns,
+                first_band,
                 self._index,
                 self._records,
                 self._last_seen,
@@ -93,10 +94,10 @@ class NumbaVoxels:
     def clear(
         self, view: View, rule: ClearingRule, voxel_size_m: float, slots: NDArray[np.int32], coords: NDArray[np.int32]
     ) -> tuple[int, NDArray[np.int32]]:
-        if self._images[0].shape != view.depth_m.shape:
-            self._images = (np.empty_like(view.depth_m), np.empty_like(view.depth_m))
-        scratch, near = self._images
-        kernels.erode_depth(view.depth_m, rule.window_px, scratch, near)
+        if self._near.shape != view.depth_m.shape:
+            self._near = np.empty_like(view.depth_m)
+        r = rule.window_px(view.intrinsics)
+        kernels.window_minimum(view.depth_m, 2 * r + 1, self._near)
         k = view.intrinsics
         T = view.T_camera_world
         removed, empty = kernels.clear_blocks(
@@ -107,7 +108,8 @@ class NumbaVoxels:
             T,
             np.array([k.fx, k.fy, k.cx, k.cy]),
             np.array([rule.min_range_m, rule.max_range_m, rule.margin_m + rule.half_diagonal_m, rule.margin_per_m2]),
-            near,
+            self._near,
+            r,
             view.stamp_ns,
             self._records,
             self._last_seen,
@@ -128,9 +130,7 @@ class NumbaVoxels:
         slots_left: NDArray[np.int32] = self._emptied[:empty].copy()
         return slots_left
 
-    def gather(
-        self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int
-    ) -> tuple[Columns, Columns, Columns]:
+    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
         n = int(self._count[slots].sum())
         out_coords = np.empty((n, 3), np.int32)
         records = np.empty((n, RECORD), np.int32)
@@ -146,9 +146,16 @@ class NumbaVoxels:
             records,
             last_seen,
         )
-        return out_coords[:n], records[:n], last_seen[:n]
+        return VoxelRows(*(torch.from_numpy(a[:n]) for a in (out_coords, records, last_seen)))
 
-    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], records: Columns, last_seen_ns: Columns) -> None:
+    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
         kernels.put_voxels(
-            slots, local, records, last_seen_ns, self._records, self._last_seen, self._occupied, self._count
+            slots,
+            local,
+            rows.records.numpy(),
+            rows.last_seen_ns.numpy(),
+            self._records,
+            self._last_seen,
+            self._occupied,
+            self._count,
         )

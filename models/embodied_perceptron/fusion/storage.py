@@ -6,7 +6,9 @@ header, the format version and everything that is not an array.
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from embodied_perceptron.config import ConfigError, VolumeConfig, config_from_di
 from embodied_perceptron.files import atomic_path
 from embodied_perceptron.frame import RgbdFrame
 from embodied_perceptron.fusion.keyframes import Keyframe
-from embodied_perceptron.fusion.voxels import HITS, RECORD, Columns
+from embodied_perceptron.fusion.voxels import HITS, RECORD, VoxelRows
 from embodied_perceptron.geometry import Intrinsics, check_transform, unpack_keys
 
 FORMAT = "embodied_perceptron.map"
@@ -36,7 +38,8 @@ def write_map(path: str | Path, tensors: dict[str, torch.Tensor], header: dict[s
 
     Raises ``OSError`` when the folder is missing or cannot be written.
     """
-    metadata = {"format": FORMAT, "version": str(VERSION), "header": json.dumps(header)}
+    # one entry only: safetensors writes several in random order, and equal maps shall be equal files
+    metadata = {FORMAT: json.dumps({"version": VERSION, **header}, sort_keys=True)}
     with atomic_path(path) as temporary:
         save_file(tensors, str(temporary), metadata=metadata)
 
@@ -47,48 +50,48 @@ def read_map(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
     Returns its tensors and header. Raises ``MapFileError`` when the file is cut short, is no map, or is of another
     version; ``OSError`` when it cannot be opened.
     """
-    with open(path, "rb"):  # an OSError that names the path
-        pass
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            _check_metadata(path, metadata)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except SafetensorError as error:
-        raise MapFileError(f"{path} is damaged, cut short, or no map: {error}") from error
-    try:
-        header = json.loads(metadata["header"])
-    except (KeyError, json.JSONDecodeError) as error:
-        raise MapFileError(f"{path} has no readable header: {error}") from error
-    if not isinstance(header, dict):
-        raise MapFileError(f"{path}: the header must be a mapping, got {type(header).__name__}")
-    return tensors, header
+    with _opened(path) as file:
+        header = _parse_header(path, file.metadata() or {})
+        return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 (not a mapping)
+
+
+def read_header(path: str | Path) -> dict[str, Any]:
+    """The header alone. Raises as :func:`read_map`."""
+    with _opened(path) as file:
+        return _parse_header(path, file.metadata() or {})
 
 
 def read_extra(path: str | Path) -> dict[str, str]:
     """What was saved beside the map, without reading the map. Raises as :func:`read_map`."""
-    with open(path, "rb"):
-        pass
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-    except SafetensorError as error:
-        raise MapFileError(f"{path} is damaged, cut short, or no map: {error}") from error
-    _check_metadata(path, metadata)
-    try:
-        extra = json.loads(metadata["header"]).get("extra", {})
-    except (KeyError, AttributeError, json.JSONDecodeError) as error:
-        raise MapFileError(f"{path}: its header cannot be read: {error}") from error
+    extra = read_header(path).get("extra", {})
     if not isinstance(extra, dict) or not all(isinstance(v, str) for v in extra.values()):
         raise MapFileError(f"{path}: its extra entries must be text, got {extra!r:.200}")
     return extra
 
 
-def _check_metadata(path: str | Path, metadata: dict[str, str]) -> None:
-    if metadata.get("format") != FORMAT:
-        raise MapFileError(f"{path} is no map: format is {metadata.get('format')!r}, expected {FORMAT!r}")
-    if metadata.get("version") != str(VERSION):
-        raise MapFileError(f"{path} is of map version {metadata.get('version')}, this program reads version {VERSION}")
+@contextlib.contextmanager
+def _opened(path: str | Path) -> Iterator[Any]:
+    with open(path, "rb"):  # an OSError that names the path
+        pass
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise MapFileError(f"{path} is damaged, cut short, or no map: {error}") from error
+
+
+def _parse_header(path: str | Path, metadata: dict[str, str]) -> dict[str, Any]:
+    if FORMAT not in metadata:
+        raise MapFileError(f"{path} is no map: it has no {FORMAT!r} in its header, only {sorted(metadata)}")
+    try:
+        header = json.loads(metadata[FORMAT])
+    except json.JSONDecodeError as error:
+        raise MapFileError(f"{path} has no readable header: {error}") from error
+    if not isinstance(header, dict):
+        raise MapFileError(f"{path}: the header must be a mapping, got {type(header).__name__}")
+    if header.get("version") != VERSION:
+        raise MapFileError(f"{path} is of map version {header.get('version')}, this program reads version {VERSION}")
+    return header
 
 
 def take_array(
@@ -158,8 +161,8 @@ def saved_config(path: str | Path, header: dict[str, Any]) -> VolumeConfig:
         raise MapFileError(f"{path}: {error}") from error
 
 
-def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> tuple[Columns, Columns, Columns]:
-    """Coordinates, records and stamps of a map file's voxels; raises ``MapFileError`` for what no volume writes."""
+def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRows:
+    """The voxels of a map file; raises ``MapFileError`` for what no volume writes."""
     keys = take_array(path, tensors, "voxels.keys", torch.int64, (None,))
     records = take_array(path, tensors, "voxels.records", torch.int32, (len(keys), RECORD))
     last_seen = take_array(path, tensors, "voxels.last_seen_ns", torch.int64, (len(keys),))
@@ -167,4 +170,5 @@ def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> tuple[C
         raise MapFileError(f"{path}: voxels.keys must be positive and strictly increasing")
     if len(keys) and (int(records.min()) < 0 or int(records[:, HITS].min()) < 1):
         raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
-    return unpack_keys(torch.from_numpy(keys)).numpy(), records, last_seen
+    coords = unpack_keys(torch.from_numpy(keys)).int()
+    return VoxelRows(coords, torch.from_numpy(records), torch.from_numpy(last_seen))

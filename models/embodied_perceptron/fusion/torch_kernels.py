@@ -23,10 +23,10 @@ from embodied_perceptron.fusion.voxels import (
     OFFSET_UNITS,
     RECORD,
     ClearingRule,
-    Columns,
     Fold,
     Scan,
     View,
+    VoxelRows,
 )
 from embodied_perceptron.geometry import KEY_BITS, pack_keys, unpack_keys
 
@@ -72,7 +72,7 @@ class TorchVoxels:
         self._pending = (block, local, sums)
         return Scan(block_keys.cpu().numpy(), points, points - len(fixed))
 
-    def fold(self, slots: NDArray[np.int32], stamp_ns: int) -> Fold:
+    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
         block, local, sums = self._pending
         slot = self._to(slots).long()[block]
         refused = int(sums[slot < 0, HITS].sum())
@@ -86,16 +86,19 @@ class TorchVoxels:
             if not bool(over.any()):
                 break
             new = torch.where(over[:, None], new >> 1, new)
-        evidence = torch.clamp(old[:, EVIDENCE] + EVIDENCE_HIT, max=EVIDENCE_MAX)
+        counted = (self._flat_last_seen[place] != stamp_ns) | (old[:, HITS] == 0)
+        if first_band:
+            counted = torch.ones_like(counted)
+        evidence = torch.clamp(old[:, EVIDENCE] + EVIDENCE_HIT * counted, max=EVIDENCE_MAX)
         self._flat[place] = torch.cat([new, evidence[:, None]], dim=1).int()
         self._flat_last_seen[place] = torch.clamp(self._flat_last_seen[place], min=stamp_ns)
-        return Fold(len(place), created, refused)
+        return Fold(int(counted.sum()), created, refused)
 
     def clear(
         self, view: View, rule: ClearingRule, voxel_size_m: float, slots: NDArray[np.int32], coords: NDArray[np.int32]
     ) -> tuple[int, NDArray[np.int32]]:
         height, width = view.depth_m.shape
-        near = self._eroded(view.depth_m, rule.window_px)
+        near = self._eroded(view.depth_m, rule.window_px(view.intrinsics))
         T, k = view.T_camera_world, view.intrinsics
         local = self._to(local_centers(voxel_size_m) @ T[:3, :3].T)  # (512, 3)
         corner = self._to(coords).double() * (BLOCK_EDGE * voxel_size_m)
@@ -151,22 +154,16 @@ class TorchVoxels:
     def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
         return self._empty(self._to(slots).long() * BLOCK_VOXELS + self._to(local))
 
-    def gather(
-        self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int
-    ) -> tuple[Columns, Columns, Columns]:
+    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
         slot = self._to(slots).long()
         block, local = torch.nonzero(self.records[slot, :, HITS] >= min_hits, as_tuple=True)
         low = torch.stack([local >> 6, (local >> 3) & 7, local & 7], dim=1)
         voxel = self._to(coords).long()[block] * BLOCK_EDGE + low
         order = torch.argsort(pack_keys(voxel))
         place = (slot[block] * BLOCK_VOXELS + local)[order]
-        return (
-            voxel[order].int().cpu().numpy(),
-            self._flat[place].cpu().numpy(),
-            self._flat_last_seen[place].cpu().numpy(),
-        )
+        return VoxelRows(voxel[order].int(), self._flat[place], self._flat_last_seen[place])
 
-    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], records: Columns, last_seen_ns: Columns) -> None:
+    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
         place = self._to(slots).long() * BLOCK_VOXELS + self._to(local)
-        self._flat[place] = self._to(records)
-        self._flat_last_seen[place] = self._to(last_seen_ns)
+        self._flat[place] = rows.records.to(self._device)
+        self._flat_last_seen[place] = rows.last_seen_ns.to(self._device)

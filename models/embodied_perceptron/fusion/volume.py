@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_from_dict, config_to_dict
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.fusion.accounting import Counters, StageClock, VolumeStatistics
 from embodied_perceptron.fusion.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, BlockTable
-from embodied_perceptron.fusion.export import to_snapshot
+from embodied_perceptron.fusion.export import DEFAULT_FEATURES, SiteFeature, Window, to_snapshot, to_sparse_tensor
 from embodied_perceptron.fusion.keyframes import KeyframeStore
 from embodied_perceptron.fusion.numba_voxels import NumbaVoxels
 from embodied_perceptron.fusion.storage import (
     MapFileError,
     pack_keyframes,
+    read_header,
     read_map,
     saved_config,
     unpack_keyframes,
@@ -31,49 +32,16 @@ from embodied_perceptron.fusion.torch_kernels import TorchVoxels
 from embodied_perceptron.fusion.voxels import (
     RECORD,
     ClearingRule,
-    Columns,
     View,
+    VoxelRows,
     VoxelStore,
 )
-from embodied_perceptron.geometry import Intrinsics, pack_keys, voxel_centers
+from embodied_perceptron.geometry import pack_keys, voxel_centers
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
+from embodied_perceptron.sparse.engine import Engine
+from embodied_perceptron.sparse.tensor import SparseTensor
 
-CLEARING_WINDOW_PX = 1
-
-
-@dataclass(frozen=True)
-class VolumeStatistics:
-    """Size and history of a volume.
-
-    Attributes:
-        blocks, voxels: stored now.
-        memory_bytes: voxel memory that has been written to, plus keyframes.
-        reserved_bytes: voxel memory for the whole block budget (address space on the CPU, real memory on a GPU).
-        keyframes: kept now; ``keyframes_dropped`` were pushed out by newer ones.
-        frames_fused: since the start, the last reset or load.
-        voxels_cleared: seen through, since then.
-        points_refused: points that found no room, since then.
-        blocks_evicted: by reason, since then.
-    """
-
-    blocks: int
-    voxels: int
-    memory_bytes: int
-    reserved_bytes: int
-    keyframes: int
-    keyframes_dropped: int
-    frames_fused: int
-    voxels_cleared: int
-    points_refused: int
-    blocks_evicted: dict[str, int]
-
-
-@dataclass
-class _Counters:
-    frames_fused: int = 0
-    voxels_cleared: int = 0
-    points_refused: int = 0
-    blocks_evicted: dict[str, int] = field(default_factory=lambda: {"radius": 0, "budget": 0})
+__all__ = ["FeatureVolume", "VolumeStatistics"]
 
 
 class FeatureVolume:
@@ -110,16 +78,18 @@ class FeatureVolume:
         self._blocks = BlockTable(capacity)
         self._newest_ns: dict[str, int] = {}
         self._voxels = 0
-        self._counters = _Counters()
+        self._counters = Counters()
         s = self.config.voxel_size_m
         self._block_m = BLOCK_EDGE * s
+        # depth 0 means unknown, so it must stay outside of the range even where that starts at 0
+        self._min_range_m = max(self.config.min_range_m, float(np.finfo(np.float32).tiny))
         self._rule = ClearingRule(
-            min_range_m=self.config.min_range_m,
+            min_range_m=self._min_range_m,
             max_range_m=self.config.max_range_m,
             margin_m=self.config.clearing_margin_m,
             margin_per_m2=self.config.clearing_margin_per_m2,
             half_diagonal_m=0.5 * np.sqrt(3.0) * s,
-            window_px=CLEARING_WINDOW_PX,
+            window_rad=self.config.clearing_window_rad,
         )
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -134,11 +104,11 @@ class FeatureVolume:
         frame = posed.frame
         self._check_order(frame)
         self._newest_ns[frame.camera] = frame.stamp_ns
-        if not bool((frame.depth_m >= self.config.min_range_m).any() and frame.has_depth):
+        if not bool((frame.depth_m >= self._min_range_m).any()):
             reason = f"no depth at or beyond min_range_m={self.config.min_range_m}"
             return FusionReport(frame.stamp_ns, fused=False, reason=reason)
 
-        clock = _StageClock()
+        clock = StageClock()
         view = View.of(posed, self.config.voxel_size_m)
         center = posed.T_world_camera[:3, 3] / self._block_m
         radius = self.config.radius_m / self._block_m
@@ -147,11 +117,11 @@ class FeatureVolume:
 
         points = touched = refused = 0
         for rows in view.bands():
-            scan = self._store.scan(view, rows, self.config.min_range_m, self.config.max_range_m)
+            scan = self._store.scan(view, rows, self._min_range_m, self.config.max_range_m)
             clock.lap("points")
             acquired = self._blocks.acquire(scan.block_keys, center, radius)
             self._voxels -= self._store.erase(acquired.evicted)
-            fold = self._store.fold(acquired.slots, frame.stamp_ns)
+            fold = self._store.fold(acquired.slots, frame.stamp_ns, first_band=rows[0] == 0)
             clock.lap("fold")
             self._voxels += fold.created
             evicted["budget"] += len(acquired.evicted)
@@ -200,8 +170,8 @@ class FeatureVolume:
         T_camera_block[:3, :3] *= self._block_m
         slots = self._blocks.in_frustum(
             T_camera_block,
-            _side_planes(view.intrinsics),
-            self.config.min_range_m,
+            view.side_planes(),
+            self._min_range_m,
             self.config.max_range_m,
             0.5 * np.sqrt(3.0) * self._block_m,
         )
@@ -218,10 +188,56 @@ class FeatureVolume:
 
     def snapshot(self, min_hits: int | None = None) -> VoxelSnapshot:
         """Copy the voxels with at least ``min_hits`` points (default: the configuration's), sorted by key."""
-        columns = self._gather(self._blocks.slots(), self.config.min_hits if min_hits is None else min_hits)
-        return to_snapshot(*columns, self.config.voxel_size_m)
+        hits = self.config.min_hits if min_hits is None else min_hits
+        return to_snapshot(self._gather(self._blocks.slots(), hits), self.config.voxel_size_m)
 
-    def _gather(self, slots: NDArray[np.int32], min_hits: int) -> tuple[Columns, Columns, Columns]:
+    def as_sparse_tensor(
+        self,
+        site_voxels: int = 1,
+        *,
+        window: Window | None = None,
+        features: tuple[SiteFeature, ...] = DEFAULT_FEATURES,
+        floor_z_m: float = 0.0,
+        min_hits: int | None = None,
+        engine: Engine | None = None,
+    ) -> SparseTensor:
+        """Occupied sites of the map, or of a part of it, as network input; the same voxels as :meth:`snapshot`.
+
+        Args:
+            site_voxels: edge of a site in voxels. Site ``c`` covers ``[c * e, (c + 1) * e)`` with
+                ``e = site_voxels * voxel_size_m``; coordinates are absolute, so they stay the same from call to call.
+            window: None = the whole map.
+            features: columns of the float32 features, in this order: ``color`` (3, mean RGB in [0, 1]), ``offset`` (3,
+                mean point minus the site's centre, in edges), ``height`` (1, metres above ``floor_z_m``), ``point``
+                (3, mean point in the world, metres), ``log_hits`` (1), ``one`` (1). Means are over all points.
+            floor_z_m: height of the floor in the world.
+            min_hits: as in :meth:`snapshot`.
+            engine: of the sparse tensor; None = the fastest one installed.
+
+        The tensor is on the volume's device. Raises ``ValueError`` for an unknown feature, a ``site_voxels`` below 1,
+        or sites too far from the origin for a sparse tensor.
+        """
+        if site_voxels < 1:
+            raise ValueError(f"site_voxels must be at least 1, got {site_voxels}")
+        lower, upper = np.full(3, -np.inf), np.full(3, np.inf)
+        if window is not None:
+            lower, upper = window.limits(self.config.voxel_size_m * site_voxels)
+            lower, upper = lower * site_voxels, upper * site_voxels
+        hits = self.config.min_hits if min_hits is None else min_hits
+        rows = self._gather(self._blocks.slots(lower / BLOCK_EDGE, upper / BLOCK_EDGE), hits)
+        if window is not None:
+            low, high = (torch.from_numpy(v).to(rows.coords.device) for v in (lower, upper))
+            rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
+        return to_sparse_tensor(
+            rows,
+            voxel_size_m=self.config.voxel_size_m,
+            site_voxels=site_voxels,
+            features=features,
+            floor_z_m=floor_z_m,
+            engine=engine,
+        )
+
+    def _gather(self, slots: NDArray[np.int32], min_hits: int) -> VoxelRows:
         return self._store.gather(slots, self._blocks.coords_of(slots), max(min_hits, 1))
 
     def __len__(self) -> int:
@@ -255,7 +271,7 @@ class FeatureVolume:
         self.keyframes.clear()
         self._newest_ns.clear()
         self._voxels = 0
-        self._counters = _Counters()
+        self._counters = Counters()
 
     def forget_stamps(self) -> None:
         """Accept frames of any stamp again, for a clock that was set back; the map stays."""
@@ -267,16 +283,14 @@ class FeatureVolume:
         Args:
             box: (9,) x y z dx dy dz alpha beta gamma, metres and radians, R = Rz(alpha) Rx(beta) Ry(gamma).
 
-        Raises ``ValueError`` when it is not 9 finite numbers with positive sizes.
+        Raises ``ValueError`` when it is not 9 finite numbers with sizes that are not negative.
         """
-        center, R, half = _check_box(box)
-        slots = self._blocks.slots()
-        block_centers = voxel_centers(self._blocks.coords_of(slots), self._block_m)
-        reach = float(np.linalg.norm(half)) + 0.5 * np.sqrt(3.0) * self._block_m
-        slots = slots[np.linalg.norm(block_centers - center, axis=1) <= reach]
-        coords, _, _ = self._gather(slots, 1)
-        inside = (np.abs((voxel_centers(coords, self.config.voxel_size_m) - center) @ R) <= half).all(axis=1)
-        coords = coords[inside]
+        row = check_boxes(torch.as_tensor(np.asarray(box, dtype=np.float64)).reshape(1, -1), "box")
+        center, reach = row[0, :3].numpy(), 0.5 * float(row[0, 3:6].norm())
+        slots = self._blocks.slots((center - reach) / self._block_m, (center + reach) / self._block_m)
+        coords = self._gather(slots, 1).coords.cpu().numpy()
+        centers = torch.from_numpy(voxel_centers(coords, self.config.voxel_size_m))
+        coords = coords[points_in_boxes(centers, row)[:, 0].numpy()]
         if len(coords) == 0:
             return 0
         keys, local = _split(coords)
@@ -295,11 +309,11 @@ class FeatureVolume:
 
         Raises ``OSError`` when the folder is missing or cannot be written.
         """
-        coords, records, last_seen = self._gather(self._blocks.slots(), 1)
+        rows = self._gather(self._blocks.slots(), 1).cpu()
         tensors, entries = pack_keyframes(list(self.keyframes))
-        tensors["voxels.keys"] = pack_keys(torch.from_numpy(coords))
-        tensors["voxels.records"] = torch.from_numpy(records)
-        tensors["voxels.last_seen_ns"] = torch.from_numpy(last_seen)
+        tensors["voxels.keys"] = pack_keys(rows.coords)
+        tensors["voxels.records"] = rows.records
+        tensors["voxels.last_seen_ns"] = rows.last_seen_ns
         header = {
             "volume": config_to_dict(self.config),
             "keyframe_config": config_to_dict(self.keyframes.config),
@@ -321,9 +335,9 @@ class FeatureVolume:
             raise MapFileError(
                 f"{path} has voxel_size_m={saved.voxel_size_m}, this volume has {self.config.voxel_size_m}"
             )
-        coords, records, last_seen = unpack_voxels(path, tensors)
+        rows = unpack_voxels(path, tensors)
         keyframes = unpack_keyframes(path, tensors, header.get("keyframes"))
-        block_keys, local = _split(coords)
+        block_keys, local = _split(rows.coords.numpy())
         distinct = np.unique(block_keys)
         if len(distinct) > self.config.max_blocks:
             raise MapFileError(
@@ -335,14 +349,14 @@ class FeatureVolume:
 
         self.reset()
         self._blocks.acquire(distinct, np.zeros(3), np.inf)
-        self._store.put(self._blocks.lookup(block_keys), local, records, last_seen)
-        self._voxels = len(coords)
+        self._store.put(self._blocks.lookup(block_keys), local, rows)
+        self._voxels = len(rows)
         self.keyframes.restore(keyframes, taken)
 
     @classmethod
     def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "torch"] = "auto") -> FeatureVolume:
         """A volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
-        _, header = read_map(path)
+        header = read_header(path)
         try:
             keyframes = config_from_dict(KeyframeConfig, header.get("keyframe_config"), "keyframe_config")
         except ConfigError as error:
@@ -353,19 +367,6 @@ class FeatureVolume:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-
-
-class _StageClock:
-    """Wall time by stage."""
-
-    def __init__(self) -> None:
-        self.stage_ms: dict[str, float] = {}
-        self._last = perf_counter()
-
-    def lap(self, stage: str) -> None:
-        now = perf_counter()
-        self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + (now - self._last) * 1e3
-        self._last = now
 
 
 def _resolve_device(name: str) -> torch.device:
@@ -379,37 +380,9 @@ def _resolve_device(name: str) -> torch.device:
     return device
 
 
-def _side_planes(k: Intrinsics) -> NDArray[np.float64]:
-    """(4, 2) inward unit normals of the frustum's left, right (x, z), top and bottom (y, z) planes."""
-    normals = np.array(
-        [
-            [k.fx, k.cx + 0.5],
-            [-k.fx, k.width - 0.5 - k.cx],
-            [k.fy, k.cy + 0.5],
-            [-k.fy, k.height - 0.5 - k.cy],
-        ]
-    )
-    unit: NDArray[np.float64] = normals / np.linalg.norm(normals, axis=1, keepdims=True)
-    return unit
-
-
-def _split(coords: Columns) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _split(coords: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(N, 3) voxel coordinates -> (N,) block keys and (N,) index inside of the block."""
     c = np.asarray(coords, dtype=np.int64)
     low = c & (BLOCK_EDGE - 1)
     keys: NDArray[np.int64] = pack_keys(torch.from_numpy(c >> BLOCK_BITS)).numpy()
     return keys, (low[:, 0] << (2 * BLOCK_BITS)) | (low[:, 1] << BLOCK_BITS) | low[:, 2]
-
-
-def _check_box(
-    box: NDArray[np.floating[Any]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Box -> centre, rotation, half sizes."""
-    b = np.asarray(box, dtype=np.float64)
-    if b.shape != (9,) or not np.isfinite(b).all() or (b[3:6] <= 0).any():
-        raise ValueError(f"box must be 9 finite numbers with positive sizes, got {b.tolist()}")
-    (ca, cb, cg), (sa, sb, sg) = np.cos(b[6:]), np.sin(b[6:])
-    Rz = np.array([[ca, -sa, 0], [sa, ca, 0], [0, 0, 1]])
-    Rx = np.array([[1, 0, 0], [0, cb, -sb], [0, sb, cb]])
-    Ry = np.array([[cg, 0, sg], [0, 1, 0], [-sg, 0, cg]])
-    return b[:3], Rz @ Rx @ Ry, b[3:6] / 2

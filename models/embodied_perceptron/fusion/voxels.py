@@ -15,7 +15,7 @@ and the torch kernels, on any device, give the same map bit for bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -42,7 +42,31 @@ EVIDENCE_HIT = 14  # 0.875: a frame with points in the voxel
 EVIDENCE_MISS = 8  # 0.5: a frame that sees through it
 EVIDENCE_MAX = 56  # 3.5
 
-Columns = NDArray[Any]
+
+@dataclass(frozen=True, eq=False)
+class VoxelRows:
+    """Copies of stored voxels, sorted by (x, y, z), on the store's device.
+
+    Attributes:
+        coords: (N, 3) int32 voxel coordinates.
+        records: (N, 8) int32, see the column constants.
+        last_seen_ns: (N,) int64.
+    """
+
+    coords: torch.Tensor
+    records: torch.Tensor
+    last_seen_ns: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.coords)
+
+    def where(self, mask: torch.Tensor) -> VoxelRows:
+        """The rows where ``mask`` (N,) holds."""
+        return VoxelRows(self.coords[mask], self.records[mask], self.last_seen_ns[mask])
+
+    def cpu(self) -> VoxelRows:
+        """The same in host memory."""
+        return VoxelRows(self.coords.cpu(), self.records.cpu(), self.last_seen_ns.cpu())
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +112,20 @@ class View:
             stamp_ns=frame.stamp_ns,
         )
 
+    def side_planes(self) -> NDArray[np.float64]:
+        """(4, 2) inward unit normals of the frustum's left, right (x, z), top and bottom (y, z) planes."""
+        k = self.intrinsics
+        normals = np.array(
+            [
+                [k.fx, k.cx + 0.5],
+                [-k.fx, k.width - 0.5 - k.cx],
+                [k.fy, k.cy + 0.5],
+                [-k.fy, k.height - 0.5 - k.cy],
+            ]
+        )
+        unit: NDArray[np.float64] = normals / np.linalg.norm(normals, axis=1, keepdims=True)
+        return unit
+
     def bands(self) -> list[tuple[int, int]]:
         """Row ranges of at most ``BAND_PIXELS`` pixels (always at least one row)."""
         height, width = self.depth_m.shape
@@ -99,9 +137,10 @@ class View:
 class ClearingRule:
     """When a stored voxel counts as seen through by a depth image.
 
-    Its centre must project at least ``window_px`` pixels inside of the image, lie in ``[min_range_m, max_range_m]``,
-    and every depth in the (2 window_px + 1)^2 pixels around it must exceed
-    ``z + margin_m + margin_per_m2 * z^2 + half_diagonal_m``. A pixel of unknown depth in that window forbids it.
+    Its centre must project at least ``r`` pixels inside of the image, lie in ``[min_range_m, max_range_m]``, and every
+    depth in the (2r + 1)^2 pixels around it must exceed ``z + margin_m + margin_per_m2 * z^2 + half_diagonal_m``, with
+    ``r = window_rad * fx``, at least 1. A pixel of unknown depth in that window forbids it. So edges, thin things and
+    single wrong pixels do not make holes: the nearest depth around counts.
     """
 
     min_range_m: float
@@ -109,7 +148,11 @@ class ClearingRule:
     margin_m: float
     margin_per_m2: float
     half_diagonal_m: float
-    window_px: int
+    window_rad: float
+
+    def window_px(self, intrinsics: Intrinsics) -> int:
+        """``r`` in pixels."""
+        return max(1, round(self.window_rad * intrinsics.fx))
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +175,7 @@ class Fold:
     """Second half: what the band changed.
 
     Attributes:
-        touched: voxels that received points.
+        touched: voxels that received points, for the first time in this image.
         created: of these, voxels that were empty before.
         refused_points: points of blocks without a slot.
     """
@@ -154,8 +197,11 @@ class VoxelStore(Protocol):
         """Accumulate a band's points by voxel, apart from the map."""
         ...
 
-    def fold(self, slots: NDArray[np.int32], stamp_ns: int) -> Fold:
-        """Add the scanned band to the map; ``slots`` belongs to ``Scan.block_keys``, -1 = refused."""
+    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
+        """Add the scanned band to the map; ``slots`` belongs to ``Scan.block_keys``, -1 = refused.
+
+        In later bands of an image, voxels that were already seen at ``stamp_ns`` are not counted as touched again.
+        """
         ...
 
     def clear(
@@ -175,15 +221,10 @@ class VoxelStore(Protocol):
         """Empty single voxels (distinct, occupied); returns the slots of blocks left empty."""
         ...
 
-    def gather(
-        self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int
-    ) -> tuple[Columns, Columns, Columns]:
-        """Copy occupied voxels of blocks given in key order.
-
-        Returns (N, 3) int32 coordinates sorted by (x, y, z), (N, 8) int32 records, (N,) int64 last-seen stamps.
-        """
+    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
+        """Copy voxels with at least ``min_hits`` (>= 1) points of blocks given in key order."""
         ...
 
-    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], records: Columns, last_seen_ns: Columns) -> None:
+    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
         """Write voxels (distinct) into empty places."""
         ...
