@@ -332,6 +332,8 @@ def test_contrastive_by_hand() -> None:
     mask = torch.tensor([True, True, False, False, False])
     assert contrastive_alignment(embeddings, padded, wide, mask, 0.5).item() == pytest.approx(expected, rel=1e-5)
     assert contrastive_alignment(embeddings, embeddings, ~positive & False, mask[:2]).item() == 0.0
+    padding_only = torch.tensor([[False, False, True, False, False]]).expand(2, 5)
+    assert contrastive_alignment(embeddings, padded, padding_only, mask).item() == 0.0
 
 
 def test_contrastive_gradients() -> None:

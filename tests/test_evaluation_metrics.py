@@ -133,6 +133,15 @@ def test_groups_and_sizes() -> None:
     assert "AP25_common" not in figures
 
 
+def test_a_find_belongs_to_the_size_of_what_it_found() -> None:
+    """A detection of 0.6 m finds a small object: right among the small, no mistake among the medium."""
+    truth = {"a": scene(np.concatenate([cubes(0, size=0.45), cubes(5, size=0.7)]), [0, 0])}
+    found = {"a": scene(np.concatenate([cubes(0, size=0.6), cubes(5, size=0.7)]), [0, 0], [0.9, 0.8])}
+    figures = detection_metrics(found, truth, ["c"])
+    assert figures["AP25_small"] == 100.0
+    assert figures["AP25_medium"] == 100.0
+
+
 def test_boxes_without_volume_are_never_found() -> None:
     truth = {"a": scene([[0.0, 0, 0, 1, 1, 0, 0, 0, 0], [5.0, 0, 0, 1, 1, 1, 0, 0, 0]], [0, 0])}
     found = {"a": scene([[0.0, 0, 0, 1, 1, 0, 0, 0, 0], [5.0, 0, 0, 1, 1, 1, 0, 0, 0]], [0, 0], [0.9, 0.8])}

@@ -85,6 +85,21 @@ def test_level_by_hand() -> None:
     assert assign_points(levels, box, min_points=1).centerness[250:].max() == 1.0
 
 
+def test_a_level_behind_a_level_with_too_few_points_is_not_taken() -> None:
+    box = torch.tensor([[0.0, 0, 0, 0.5, 0.5, 0.5, 0, 0, 0]])
+    rich = 0.1 * torch.cartesian_prod(*[torch.arange(-2.0, 3.0)] * 3)
+    poor = rich[:5]
+    assigned = assign_points([rich, poor, rich], box, min_points=27)
+    assert assigned.positive[:125].sum() == 18
+    assert assigned.positive.sum() == 18
+
+
+def test_points_on_a_face_belong_to_nobody() -> None:
+    box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0]])
+    points = torch.tensor([[0.5, 0, 0], [0, -0.5, 0], [0.25, 0, 0]])
+    assert assign_points([points], box, min_points=1).box.tolist() == [-1, -1, 0]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_assignment_equals_its_definition(seed: int) -> None:
     levels = grid_levels((0.2, 0.4, 0.8), 1.0, seed)
