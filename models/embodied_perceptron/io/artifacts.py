@@ -97,10 +97,10 @@ def write_occupancy_grid(path_prefix: str | Path, grid: OccupancyGrid2d) -> tupl
     prefix = Path(path_prefix)
     picture, description = prefix.with_name(prefix.name + ".pgm"), prefix.with_name(prefix.name + ".yaml")
     cells = grid.cells if grid.cells.size else np.full((1, 1), -1, np.int8)
-    pixels = np.full(cells.shape, _UNKNOWN_PIXEL, np.uint8)
+    rows, columns = cells.shape
+    pixels = np.full((rows, columns), _UNKNOWN_PIXEL, np.uint8)
     pixels[(cells >= 0) & (cells <= _FREE_THRESHOLD * 100)] = _FREE_PIXEL
     pixels[cells >= _OCCUPIED_THRESHOLD * 100] = _OCCUPIED_PIXEL
-    rows, columns = pixels.shape
     header = f"P5\n{columns} {rows}\n255\n".encode("ascii")
     write_atomically(picture, header + np.flipud(pixels).tobytes())
     meta: Mapping[str, Any] = {

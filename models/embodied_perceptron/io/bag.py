@@ -226,13 +226,15 @@ class BagRecording:
             if first is None:
                 continue
             message = first[3]
-            header = getattr(message, "header", None)
+            transforms = getattr(message, "transforms", None)
+            header = transforms[0].header if transforms else getattr(message, "header", None)
             size = (int(message.width), int(message.height)) if hasattr(message, "width") else None
             summaries.append(
                 TopicSummary(
                     name=name,
                     type=info.msgtype,
                     frame_id="" if header is None else header.frame_id.removeprefix("/"),
+                    delay_s=0.0 if header is None else (first[2] - message_stamp_ns(header)) / NS_PER_S,
                     encoding=getattr(message, "encoding", getattr(message, "format", "")),
                     size=size,
                     count=info.msgcount,

@@ -31,6 +31,7 @@ class TopicSummary:
         encoding: of an Image; format of a CompressedImage; otherwise empty.
         size: (width, height) of an Image or CameraInfo, None where the message does not say.
         count: messages.
+        delay_s: time of recording minus stamp, of the first message.
     """
 
     name: str
@@ -39,6 +40,7 @@ class TopicSummary:
     encoding: str = ""
     size: tuple[int, int] | None = None
     count: int = 0
+    delay_s: float = 0.0
 
     @property
     def is_depth(self) -> bool:

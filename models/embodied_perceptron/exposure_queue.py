@@ -1,0 +1,309 @@
+"""Exposures of one camera on their way to becoming frames."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.camera_model import CameraModel
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.drops import AssemblerStats, BadImage, Drop, DropReason
+from embodied_perceptron.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.trajectory import (
+    Disconnected,
+    Found,
+    Gap,
+    PoseSource,
+    TooOld,
+    format_stamp,
+    seconds_to_ns,
+)
+
+_MAX_KEPT_DROPS = 1000
+
+
+@dataclass(eq=False)
+class _Candidate:
+    stamp_ns: int  # of colour where there is colour, otherwise of depth
+    arrived_ns: int
+    color: NDArray[np.uint8] | BadImage | None = None
+    depth_m: NDArray[np.float32] | BadImage | None = None
+    built: RgbdFrame | None = None  # once everything but the pose is there
+
+    @property
+    def whole(self) -> bool:
+        return self.color is not None and self.depth_m is not None
+
+    @property
+    def bad(self) -> BadImage | None:
+        return next((half for half in (self.color, self.depth_m) if isinstance(half, BadImage)), None)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """A candidate is ready (``frame``) or lost (``reason``)."""
+
+    frame: PosedFrame | None = None
+    reason: str = ""
+    detail: str = ""
+
+
+class ExposureQueue:
+    """Waiting candidates of one camera, sorted by stamp. See :class:`~embodied_perceptron.assembler.FrameAssembler`."""
+
+    def __init__(self, name: str, config: AssemblerConfig, jump_back_ns: int, drops: list[Drop]) -> None:
+        self.name = name
+        self.calibrations = CalibrationHistory(seconds_to_ns(config.pair_tolerance_s))
+        self._stats = AssemblerStats()
+        self._drops = drops
+        self._waiting: list[_Candidate] = []
+        self._newest: dict[str, int] = {}
+        self._orphaned: dict[str, deque[int]] = {"color": deque(maxlen=256), "depth": deque(maxlen=256)}
+        self._recent_colors: deque[int] = deque(maxlen=2)
+        self._queue_size = config.queue_size
+        self._tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
+        self._pair_wait_ns = seconds_to_ns(config.max_pair_wait_s)
+        self._pose_wait_ns = seconds_to_ns(config.max_pose_wait_s)
+        self._jump_back_ns = jump_back_ns
+
+    @property
+    def stats(self) -> AssemblerStats:
+        self._stats.calibration_changes = self.calibrations.changes
+        self._stats.pending = len(self._waiting)
+        return self._stats
+
+    def restart(self, reason: str, detail: str) -> None:
+        for candidate in self._waiting:
+            self._drop(candidate.stamp_ns, reason, detail)
+        self._waiting.clear()
+        self._newest.clear()
+        self._recent_colors.clear()
+        for stamps in self._orphaned.values():
+            stamps.clear()
+        self.calibrations.restart()
+
+    def _drop(self, stamp_ns: int, reason: str, detail: str = "") -> None:
+        self._stats.dropped[reason] += 1
+        self._drops.append(Drop(self.name, stamp_ns, reason, detail))
+        del self._drops[:-_MAX_KEPT_DROPS]
+
+    def _drop_candidate(self, candidate: _Candidate, reason: str, detail: str) -> None:
+        self._drop(candidate.stamp_ns, reason, detail)
+        if not candidate.whole:
+            self._orphaned["depth" if candidate.depth_m is None else "color"].append(candidate.stamp_ns)
+
+    # ---- halves
+
+    def add(self, stream: str, stamp_ns: int, image: Any, now_ns: int) -> None:
+        newest = self._newest.get(stream)
+        if newest is not None and stamp_ns < newest - self._jump_back_ns:
+            self._stats.time_jumps += 1
+            self.restart(DropReason.TIME_JUMP, f"{stream} went back from {format_stamp(newest)}")
+            newest = None
+        in_order = newest is None or stamp_ns > newest
+        if in_order:
+            self._newest[stream] = stamp_ns
+            if stream == "color":
+                self._recent_colors.append(stamp_ns)
+        if self._belongs_to_dropped(stream, stamp_ns):
+            return
+        self._stats.accepted += 1
+        half = _Candidate(stamp_ns, now_ns)
+        if stream == "color":
+            half.color = image
+        else:
+            half.depth_m = image
+        if not in_order:
+            reason = DropReason.DUPLICATE if stamp_ns == newest else DropReason.OUT_OF_ORDER
+            self._drop_candidate(half, reason, f"{stream} after {format_stamp(self._newest[stream])}")
+            return
+        self._waiting.insert(bisect_left([c.stamp_ns for c in self._waiting], stamp_ns), half)
+        self._pair()
+        self._trim()
+
+    def _belongs_to_dropped(self, stream: str, stamp_ns: int) -> bool:
+        """Whether the other half of this exposure was dropped, so that it is explained already."""
+        orphaned = self._orphaned[stream]
+        for other_ns in orphaned:
+            if abs(other_ns - stamp_ns) * 4 <= self._tolerance_ns:
+                orphaned.remove(other_ns)
+                return True
+        return False
+
+    def _pair(self, *, final: bool = False) -> None:
+        """Join halves that are each other's nearest, as soon as no nearer partner can come (or ``final``)."""
+        colors = [c for c in self._waiting if c.depth_m is None]
+        depths = [c for c in self._waiting if c.color is None]
+        for color in colors:
+            depth = _nearest(color, depths)
+            if depth is None or _nearest(depth, colors) is not color:
+                continue
+            difference = abs(color.stamp_ns - depth.stamp_ns)
+            if difference > self._tolerance_ns:
+                continue
+            # Closer than a quarter of the tolerance cannot be a mix-up of neighbours in any stream that the tolerance
+            # fits. Otherwise the earlier stream must have moved on past the later stamp: what it sends next is further.
+            earlier = "depth" if depth.stamp_ns < color.stamp_ns else "color"
+            settled = self._newest[earlier] >= max(color.stamp_ns, depth.stamp_ns)
+            if final or settled or difference * 4 <= self._tolerance_ns:
+                self._waiting.remove(depth)
+                color.depth_m = depth.depth_m
+                color.arrived_ns = max(color.arrived_ns, depth.arrived_ns)
+                self._stats.accepted -= 1  # two candidates were one exposure
+                return self._pair(final=final)  # at most queue_size deep; who is nearest has changed
+        return None
+
+    def _trim(self) -> None:
+        """Drop the oldest while more than ``queue_size`` images of one kind wait."""
+        for kind in ("color", "depth_m"):
+            holders = [c for c in self._waiting if getattr(c, kind) is not None]
+            for oldest in holders[: max(0, len(holders) - self._queue_size)]:
+                self._waiting.remove(oldest)
+                self._drop_candidate(oldest, DropReason.QUEUE_FULL, f"more than {self._queue_size} wait")
+
+    # ---- ready or lost
+
+    def poll(self, poses: PoseSource, now_ns: int, *, ended: bool = False) -> list[PosedFrame]:
+        self._pair(final=ended)
+        frames = []
+        while self._waiting:
+            outcome = self._judge(self._waiting[0], poses, now_ns, ended)
+            if outcome is None:
+                break  # the order of stamps is kept: later ones wait behind it
+            candidate = self._waiting.pop(0)
+            if outcome.frame is not None:
+                self._stats.emitted += 1
+                frames.append(outcome.frame)
+            else:
+                self._drop_candidate(candidate, outcome.reason, outcome.detail)
+        return frames
+
+    def _judge(self, candidate: _Candidate, poses: PoseSource, now_ns: int, ended: bool) -> _Outcome | None:
+        """None: it waits."""
+        waited_ns = now_ns - candidate.arrived_ns
+        if not candidate.whole:
+            return self._judge_half(candidate, waited_ns, ended)
+        if candidate.bad is not None:
+            return _Outcome(reason=DropReason.BAD_FRAME, detail=candidate.bad.reason)
+        if candidate.built is None:
+            patient = not ended and waited_ns < self._pair_wait_ns
+            calibration = self.calibrations.at(candidate.stamp_ns, list(self._recent_colors), patient)
+            if calibration is None:
+                return None if patient else _Outcome(reason=DropReason.NO_CAMERA_INFO, detail="none has arrived")
+            built = self._build(candidate, calibration)
+            if isinstance(built, _Outcome):
+                return built
+            candidate.built = built
+        return self._judge_pose(candidate.built, poses, waited_ns, ended)
+
+    def _judge_half(self, candidate: _Candidate, waited_ns: int, ended: bool) -> _Outcome | None:
+        have, lack = ("colour", "depth") if candidate.depth_m is None else ("depth", "colour")
+        newest = self._newest.get("depth" if candidate.depth_m is None else "color")
+        passed = newest is not None and newest > candidate.stamp_ns + self._tolerance_ns
+        if not (ended or passed or waited_ns >= self._pair_wait_ns):
+            return None
+        if candidate.bad is not None:
+            return _Outcome(reason=DropReason.BAD_FRAME, detail=candidate.bad.reason)
+        last = "none has arrived" if newest is None else f"the newest is at {format_stamp(newest)}"
+        return _Outcome(reason=DropReason.NO_PAIR, detail=f"{have} without {lack}; {last}")
+
+    def _build(self, candidate: _Candidate, calibration: CameraModel) -> RgbdFrame | _Outcome:
+        color, depth_m = candidate.color, candidate.depth_m
+        assert isinstance(color, np.ndarray)
+        assert isinstance(depth_m, np.ndarray)
+        size = (calibration.intrinsics.height, calibration.intrinsics.width)
+        if not color.shape[:2] == depth_m.shape[:2] == size:
+            sizes = ", ".join(
+                f"{what} {shape[1]}x{shape[0]}"
+                for what, shape in (("colour", color.shape), ("depth", depth_m.shape), ("camera_info", size))
+            )
+            return _Outcome(reason=DropReason.SIZE_MISMATCH, detail=f"{sizes}: depth must be registered to colour")
+        try:
+            return RgbdFrame(
+                candidate.stamp_ns, self.name, *calibration.rectify(color, depth_m), calibration.intrinsics
+            )
+        except ValueError as error:
+            return _Outcome(reason=DropReason.BAD_FRAME, detail=str(error))
+
+    def _judge_pose(self, frame: RgbdFrame, poses: PoseSource, waited_ns: int, ended: bool) -> _Outcome | None:
+        answer = poses.lookup(self.name, frame.stamp_ns)
+        if isinstance(answer, Found):
+            try:
+                return _Outcome(frame=PosedFrame(frame, answer.T))
+            except ValueError as error:
+                return _Outcome(reason=DropReason.BAD_FRAME, detail=str(error))
+        if isinstance(answer, TooOld):
+            return _Outcome(reason=DropReason.POSE_TOO_OLD, detail=str(answer))
+        if isinstance(answer, Gap):
+            return _Outcome(reason=DropReason.POSE_GAP, detail=str(answer))
+        if not ended and waited_ns < self._pose_wait_ns:
+            return None
+        reason = DropReason.NO_TRANSFORM if isinstance(answer, Disconnected) else DropReason.POSE_TIMEOUT
+        return _Outcome(reason=reason, detail=str(answer))
+
+
+def _nearest(half: _Candidate, others: list[_Candidate]) -> _Candidate | None:
+    return min(others, key=lambda other: abs(other.stamp_ns - half.stamp_ns), default=None)
+
+
+@dataclass
+class _Span:
+    first_ns: int
+    last_ns: int
+    value: CameraModel
+
+
+class CalibrationHistory:
+    """Which calibration held when: spans of equal calibration, newest last."""
+
+    def __init__(self, tolerance_ns: int) -> None:
+        self._tolerance_ns = tolerance_ns
+        self._spans: deque[_Span] = deque(maxlen=8)
+        self._recent_ns: deque[int] = deque(maxlen=2)
+        self.changes = 0
+
+    def clear(self) -> None:
+        self._spans.clear()
+        self._recent_ns.clear()
+
+    def restart(self) -> None:
+        """Time restarted: the newest calibration holds on until another comes."""
+        self._recent_ns.clear()
+        if self._spans:
+            self._spans = deque([_Span(0, 0, self._spans[-1].value)], maxlen=self._spans.maxlen)
+
+    def add(self, stamp_ns: int, model: CameraModel) -> None:
+        if self._spans and stamp_ns < self._spans[-1].last_ns and model == self._spans[-1].value:
+            return
+        self._recent_ns.append(stamp_ns)
+        if self._spans and model == self._spans[-1].value:
+            self._spans[-1].last_ns = stamp_ns
+            return
+        if self._spans:
+            self.changes += 1
+            stamp_ns = max(stamp_ns, self._spans[-1].last_ns)
+        self._spans.append(_Span(stamp_ns, stamp_ns, model))
+
+    def at(self, stamp_ns: int, recent_colors_ns: list[int], patient: bool) -> CameraModel | None:
+        """Calibration of the image at ``stamp_ns``; None = none known, or (``patient``) its own is still to come."""
+        if not self._spans:
+            return None
+        if stamp_ns > self._spans[-1].last_ns + self._tolerance_ns and patient and self._per_image(recent_colors_ns):
+            return None
+        held = [span for span in self._spans if span.first_ns <= stamp_ns + self._tolerance_ns]
+        return held[-1].value if held else self._spans[0].value
+
+    def _per_image(self, recent_colors_ns: list[int]) -> bool:
+        """Whether calibration has come with each of the last images, so that it is worth waiting for the next."""
+        if len(self._recent_ns) < 2 or len(recent_colors_ns) < 2:
+            return False
+        period = recent_colors_ns[-1] - recent_colors_ns[-2]
+        return (
+            self._recent_ns[-1] - self._recent_ns[-2] <= period + self._tolerance_ns
+            and recent_colors_ns[-1] - self._recent_ns[-1] <= period + self._tolerance_ns
+        )
