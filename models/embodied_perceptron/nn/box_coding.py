@@ -48,8 +48,8 @@ def decode_faces(points: Tensor, regression: Tensor) -> Tensor:
     return _assemble(centers, sizes, rotation)
 
 
-def boxes_from_faces(points: Tensor, distances_m: Tensor, rotation: Tensor) -> Tensor:
-    """Decode one site's regression into a 9-DoF box.
+def faces_to_parts(points: Tensor, distances_m: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Decode a site's regression; losses take the parts, since Euler angles have exploding gradients near beta = 90.
 
     Args:
         points: (..., 3) metres.
@@ -57,15 +57,20 @@ def boxes_from_faces(points: Tensor, distances_m: Tensor, rotation: Tensor) -> T
         rotation: (..., 6) 6-D rotation, (..., 3) Euler angles, or (..., 2) FCAF3D's Moebius coding of yaw.
 
     Returns:
-        (..., 9) boxes.
+        (..., 3) centres, (..., 3) sizes, (..., 3, 3) rotations.
     """
     if rotation.shape[-1] == 2:
-        return _boxes_from_moebius(points, distances_m, rotation)
+        return _moebius_parts(points, distances_m, rotation)
     R = regression_rotation(rotation)
-    return make_boxes(*_faces_to_extent(points, distances_m, R), R)
+    return *_faces_to_extent(points, distances_m, R), R
 
 
-def _boxes_from_moebius(points: Tensor, distances_m: Tensor, coded: Tensor) -> Tensor:
+def boxes_from_faces(points: Tensor, distances_m: Tensor, rotation: Tensor) -> Tensor:
+    """As :func:`faces_to_parts`, but (..., 9) boxes."""
+    return make_boxes(*faces_to_parts(points, distances_m, rotation))
+
+
+def _moebius_parts(points: Tensor, distances_m: Tensor, coded: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """FCAF3D (Rukhovich et al., ECCV 2022, section 3.4): yaw and the ratio of the sides, continuous on a Moebius strip.
 
     The two numbers are ln(w/l) sin(2 yaw) and ln(w/l) cos(2 yaw): turning a box by 90 degrees is swapping its sides.
@@ -75,10 +80,11 @@ def _boxes_from_moebius(points: Tensor, distances_m: Tensor, coded: Tensor) -> T
     extent = low + high
     perimeter = extent[..., 0:1] + extent[..., 1:2]
     ratio = coded.norm(dim=-1, keepdim=True).clamp(max=MAX_LOG_SIZE).exp()
-    yaw = 0.5 * torch.atan2(coded[..., 0:1], coded[..., 1:2])
+    yaw = 0.5 * torch.atan2(coded[..., 0], coded[..., 1])
     side = perimeter / (1.0 + ratio)
     level = torch.zeros_like(yaw)
-    return torch.cat([points + 0.5 * (high - low), side, side * ratio, extent[..., 2:3], yaw, level, level], dim=-1)
+    sizes = torch.cat([side, side * ratio, extent[..., 2:3]], dim=-1)
+    return points + 0.5 * (high - low), sizes, euler_to_matrix(torch.stack([yaw, level, level], dim=-1))
 
 
 def _faces_to_extent(points: Tensor, distances_m: Tensor, R: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.boxes import footprint_iou, nms
-from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces
-from embodied_perceptron.nn.neck import TopDownNeck
+from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces, faces_to_parts
+from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
@@ -37,6 +37,10 @@ class DetectionLevel:
     distances_m: Tensor
     rotation: Tensor
     class_logits: Tensor
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(N, 3) centres, (N, 3) sizes, (N, 3, 3) rotations of the boxes."""
+        return faces_to_parts(self.points_m, self.distances_m, self.rotation)
 
     def boxes(self) -> Tensor:
         """(N, 9) boxes."""
@@ -64,9 +68,8 @@ class DetectionHead(nn.Module):
         channels: of the neck's outputs.
         num_classes: K.
         voxel_size_m: edge of a finest voxel (stride 1).
-        keep: sites kept per sample and level.
+        keep, lateral_channels: of the neck, see :class:`~embodied_perceptron.nn.neck.TopDownNeck`.
         rotation_channels: 6 (6-D rotation), 3 (Euler) or 2 (FCAF3D's Moebius coding of yaw).
-        lateral_channels: of the neck, see :class:`~embodied_perceptron.nn.neck.TopDownNeck`.
         official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
             expect. Default: points at the cell's centre.
     """
@@ -105,7 +108,9 @@ class DetectionHead(nn.Module):
         nn.init.constant_(self.classify.bias, -4.595)  # sigmoid = 0.01
         nn.init.ones_(self.scales)
 
-    def forward(self, levels: Sequence[SparseTensor]) -> tuple[list[DetectionLevel], list[SparseTensor]]:
+    def forward(
+        self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None
+    ) -> tuple[list[DetectionLevel], list[SparseTensor]]:
         """Fused levels finest first -> predictions and the neck's features per level, finest first."""
         class_logits: dict[int, SparseTensor] = {}
 
@@ -113,7 +118,7 @@ class DetectionHead(nn.Module):
             class_logits[level] = self.classify(out)
             return class_logits[level].feats.max(dim=1, keepdim=True).values
 
-        features = self.neck(levels, score)
+        features = self.neck(levels, score, prefer)
         predictions = [
             self._predict(level, out, class_logits[level] if level in class_logits else self.classify(out))
             for level, out in enumerate(features)

@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
 from embodied_perceptron.sparse.ops import interpolate, prune, union_add
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
+SiteMask = Callable[[Sites], Tensor]
+"""sites -> (N,) bool."""
 ScoreFunction = Callable[[int, SparseTensor], Tensor]
 """(level, output of that level) -> (N, 1) score; higher is kept."""
 
@@ -89,8 +91,13 @@ class TopDownNeck(nn.Module):
         self.out = nn.ModuleList(_conv_block(c, out_channels) for c in widths)
         self.up = nn.ModuleList(_up_block(coarse, fine) for fine, coarse in itertools.pairwise(widths))
 
-    def forward(self, levels: Sequence[SparseTensor], score: ScoreFunction) -> list[SparseTensor]:
+    def forward(
+        self, levels: Sequence[SparseTensor], score: ScoreFunction, prefer: SiteMask | None = None
+    ) -> list[SparseTensor]:
         """Levels finest first, each of twice the stride of the one before -> outputs finest first.
+
+        ``prefer`` marks sites that are kept before all others. Training passes those inside of true boxes: an
+        untrained score prunes at random, and an object that has lost all of its sites can never be learned.
 
         Raises ``ValueError`` when the number of levels or their strides do not fit.
         """
@@ -107,15 +114,17 @@ class TopDownNeck(nn.Module):
             coarse = outputs[-1]
             promise = coarse.replace(score(level + 1, coarse).detach())
             x = union_add(levels[level], self.up[level](x))
-            x = self._prune(x, promise)
+            x = self._prune(x, promise, prefer)
             outputs.append(self.out[level](x))
         return outputs[::-1]
 
-    def _prune(self, x: SparseTensor, promise: SparseTensor) -> SparseTensor:
+    def _prune(self, x: SparseTensor, promise: SparseTensor, prefer: SiteMask | None) -> SparseTensor:
         if max((b - a for a, b in itertools.pairwise(x.sites.bounds)), default=0) <= self.keep:
             return x
         scores = interpolate(promise, x.sites, renormalize=not self.official)[:, 0]
         if not self.official:
             supported = interpolate(promise.replace(torch.ones_like(promise.feats)), x.sites)[:, 0] > 0
             scores = scores.masked_fill(~supported, float("-inf"))
+        if prefer is not None:
+            scores = scores.masked_fill(prefer(x.sites), float("inf"))
         return prune(x, keep_best(scores, x.sites.bounds, self.keep))

@@ -19,7 +19,7 @@ from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel
 from embodied_perceptron.nn.grounding import GroundingHead, GroundingOutput
 from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder
 from embodied_perceptron.nn.mobile_encoder import mobile_encoder
-from embodied_perceptron.nn.neck import TopDownNeck, keep_best
+from embodied_perceptron.nn.neck import SiteMask, TopDownNeck, keep_best
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
 from embodied_perceptron.sparse.conv import SparseConv
@@ -217,11 +217,14 @@ class PerceptionNetwork(nn.Module):
             return levels
         return [t.replace(torch.cat([t.feats, lookup(i, t.sites)], dim=1)) for i, t in enumerate(levels)]
 
-    def detect(self, levels: Sequence[SparseTensor]) -> DetectionOutput:
-        """Fused levels -> raw predictions; :func:`~embodied_perceptron.nn.detection.decode_detections` makes boxes."""
+    def detect(self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None) -> DetectionOutput:
+        """Fused levels -> raw predictions; :func:`~embodied_perceptron.nn.detection.decode_detections` makes boxes.
+
+        ``prefer``: see :meth:`TopDownNeck.forward`; for training.
+        """
         if self.detection is None:
             raise ValueError("this network has no detection head")
-        return DetectionOutput(*self.detection(levels))
+        return DetectionOutput(*self.detection(levels, prefer))
 
     def occupy(
         self, levels: Sequence[SparseTensor], origin: Sequence[int], lookup: ImageLookup | None = None

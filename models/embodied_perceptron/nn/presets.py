@@ -47,7 +47,7 @@ class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead`."""
 
     channels: int = 128
-    keep: int = 100_000
+    keep: int = 20_000
     lateral_channels: int = 0
     rotation: RotationCoder = "sixd"
     max_per_level: int = 1000
@@ -223,7 +223,9 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             size=(256, 320) if tiny else (480, 640),
         ),
         detection=DetectionConfig(
-            channels=64 if tiny else 96, keep=1000 if tiny else 3000, lateral_channels=48 if tiny else 96
+            channels=64 if tiny else 96,
+            keep=1000 if tiny else 3000,
+            lateral_channels=48 if tiny else 96,
         ),
         occupancy=OccupancyConfig(
             in_channels=24 if tiny else 48, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)

@@ -1,0 +1,57 @@
+"""From the network's outputs to what the criteria compare with the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from embodied_perceptron.boxes import points_in_boxes
+from embodied_perceptron.nn.detection import DetectionLevel
+from embodied_perceptron.nn.grounding import GroundingOutput
+from embodied_perceptron.nn.neck import SiteMask
+from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron_training.criteria import DetectionPrediction, GroundingLayer
+from embodied_perceptron_training.losses import BoxParts
+
+
+def detection_predictions(levels: Sequence[DetectionLevel]) -> list[DetectionPrediction]:
+    """Batched levels -> one prediction per scene, levels finest first."""
+    batch_size = levels[0].sites.batch_size if levels else 0
+    parts = [level.parts() for level in levels]
+    scenes = []
+    for sample in range(batch_size):
+        rows = [slice(level.sites.bounds[sample], level.sites.bounds[sample + 1]) for level in levels]
+        scenes.append(
+            DetectionPrediction(
+                points=[level.points_m[r] for level, r in zip(levels, rows, strict=True)],
+                centerness=_rows([level.center_logits for level in levels], rows)[:, 0],
+                boxes=BoxParts(*(_rows([p[i] for p in parts], rows) for i in range(3))),
+                class_logits=_rows([level.class_logits for level in levels], rows),
+            )
+        )
+    return scenes
+
+
+def _rows(values: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
+    return torch.cat([v[r] for v, r in zip(values, rows, strict=True)])
+
+
+def sites_in_boxes(boxes: Sequence[Tensor], voxel_size_m: float) -> SiteMask:
+    """For :meth:`PerceptionNetwork.detect`: the sites whose centre lies in one of their scene's (G, 9) boxes."""
+
+    def mask(sites: Sites) -> Tensor:
+        centers = (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
+        inside = torch.zeros(len(sites), dtype=torch.bool, device=sites.device)
+        for sample, scene in enumerate(boxes):
+            rows = slice(sites.bounds[sample], sites.bounds[sample + 1])
+            inside[rows] = points_in_boxes(centers[rows], scene.to(centers)).any(dim=1)
+        return inside
+
+    return mask
+
+
+def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:
+    """Every decoder layer, first to last."""
+    return [GroundingLayer(logits, boxes) for logits, boxes in zip(output.logits, output.boxes, strict=True)]
