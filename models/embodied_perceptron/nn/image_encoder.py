@@ -62,34 +62,47 @@ class ImageEncoder(nn.Module):
         The aspect ratio is not kept. Pixel centres map as ``u' = (u + 0.5) * w / W - 0.5``. Raises ``ValueError`` for
         another shape or dtype, or a size that is not a multiple of 32.
         """
-        if colors.ndim != 4 or colors.shape[3] != 3 or colors.dtype != torch.uint8:
-            raise ValueError(f"colors must be (V, H, W, 3) uint8, got {tuple(colors.shape)} {colors.dtype}")
-        _check_size(size)
-        images = colors.to(self.mean.device).permute(0, 3, 1, 2).float()
-        if images.shape[2:] != size and len(images):
-            images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
-        elif not len(images):
-            images = images.new_zeros(0, 3, *size)
-        return (images - self.mean[:, None, None]) / self.std[:, None, None]
+        return prepare_images(colors, size, self.mean, self.std)
 
     def forward(self, images: torch.Tensor) -> list[torch.Tensor]:
         """(V, 3, h, w) normalised images -> one (V, C, h / stride, w / stride) map per level, finest first.
 
         Raises ``ValueError`` for another shape or a size that is not a multiple of 32. V may be 0.
         """
-        if images.ndim != 4 or images.shape[1] != 3:
-            raise ValueError(f"images must be (V, 3, h, w), got {tuple(images.shape)}")
-        _check_size((images.shape[2], images.shape[3]))
+        check_images(images)
         if not len(images):
-            h, w = images.shape[2:]
-            return [
-                images.new_zeros(0, c, h // s, w // s) for c, s in zip(self.out_channels, self.strides, strict=True)
-            ]
+            return empty_levels(images, self.out_channels, self.strides)
         return self.encode(images)
 
     def encode(self, images: torch.Tensor) -> list[torch.Tensor]:
         """What :meth:`forward` does on checked, non-empty input."""
         raise NotImplementedError
+
+
+def prepare_images(colors: torch.Tensor, size: tuple[int, int], mean: torch.Tensor, std: torch.Tensor) -> torch.Tensor:
+    """What :meth:`ImageEncoder.prepare` does, with a given normalisation; on the device of ``mean``."""
+    if colors.ndim != 4 or colors.shape[3] != 3 or colors.dtype != torch.uint8:
+        raise ValueError(f"colors must be (V, H, W, 3) uint8, got {tuple(colors.shape)} {colors.dtype}")
+    _check_size(size)
+    images = colors.to(mean.device).permute(0, 3, 1, 2).float()
+    if not len(images):
+        images = images.new_zeros(0, 3, *size)
+    elif images.shape[2:] != size:
+        images = F.interpolate(images, size=size, mode="bilinear", align_corners=False)
+    return (images - mean[:, None, None]) / std[:, None, None]
+
+
+def check_images(images: torch.Tensor) -> None:
+    """Raise ``ValueError`` unless images are (V, 3, h, w) with a size that every encoder takes."""
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(f"images must be (V, 3, h, w), got {tuple(images.shape)}")
+    _check_size((images.shape[2], images.shape[3]))
+
+
+def empty_levels(images: torch.Tensor, channels: Sequence[int], strides: Sequence[int]) -> list[torch.Tensor]:
+    """The levels of no views at all."""
+    h, w = images.shape[2:]
+    return [images.new_zeros(0, c, h // s, w // s) for c, s in zip(channels, strides, strict=True)]
 
 
 def _check_size(size: tuple[int, int]) -> None:
