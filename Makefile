@@ -51,7 +51,7 @@ minkowski: setup
 constraints: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --upgrade --no-header --no-annotate --quiet \
-	  --extra ros --extra ros-build --extra train --extra viewer --extra language --extra onnxruntime --extra dev \
+	  --extra ros --extra ros-build --extra train --extra viewer --extra language --extra images --extra onnxruntime --extra onnx-export --extra dev \
 	  --constraint .ci/held.txt --output-file constraints.txt
 
 clean:

