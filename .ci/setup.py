@@ -124,7 +124,8 @@ def install_packages(venv: Path) -> bool:
     """Step 2. Returns whether anything was installed."""
     extras = (*(WHEEL_EXTRAS if wheels_fit() else ()), *COMMON_EXTRAS)
     constraints = ROOT / ".ci" / "constraints-ros.txt" if ros_distribution() else ROOT / "constraints.txt"
-    digest = _digest((ROOT / "pyproject.toml").read_bytes(), constraints.read_bytes(), ",".join(extras + WITHOUT_DEPENDENCIES), str(ROOT))
+    wanted = ",".join(extras + WITHOUT_DEPENDENCIES)
+    digest = _digest((ROOT / "pyproject.toml").read_bytes(), constraints.read_bytes(), wanted, str(ROOT))
     if _is_done(venv, "packages", digest):
         return False
     install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
