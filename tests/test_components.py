@@ -106,6 +106,26 @@ def test_counter_around_a_corner_becomes_two():
     assert best_iou(found, [-1.175, -d / 2 + 0.35, 0.45, 2.55, 0.6, 0.9, 0, 0, 0]) > 0.7
 
 
+def test_sofa_is_one_thing_with_its_back_and_arms():
+    parts = [
+        box_surface((0, 0, 0.21), (1.9, 0.9, 0.42)),
+        box_surface((0, 0.36, 0.42), (1.9, 0.18, 0.84)),
+        box_surface((-0.87, 0, 0.3), (0.16, 0.9, 0.6)),
+        box_surface((0.87, 0, 0.3), (0.16, 0.9, 0.6)),
+    ]
+    found = boxes_of(noisy(np.concatenate([room(), *parts]), 0.004))
+    assert len(found) == 1
+    assert best_iou(found, [0, 0, 0.42, 1.9, 0.9, 0.84, 0, 0, 0]) > 0.85
+
+
+def test_things_on_a_table_do_not_raise_it():
+    parts = [table((0, 0), (1.4, 0.8, 0.74)), box_surface((0.3, 0.1, 0.84), (0.3, 0.2, 0.2))]
+    found = boxes_of(noisy(np.concatenate([room(), *parts]), 0.004), ObjectsConfig(min_cells=10))
+    assert best_iou(found, [0, 0, 0.37, 1.4, 0.8, 0.74, 0, 0, 0]) > 0.85
+    assert best_iou(found, [0.3, 0.1, 0.84, 0.3, 0.2, 0.2, 0, 0, 0]) > 0.4
+    assert len(found) == 2
+
+
 def test_shelf_on_a_wall_does_not_reach_the_floor():
     shelf = box_surface((0, 2.0 - 0.2, 1.1), (1.2, 0.36, 0.04))
     found = boxes_of(np.concatenate([room(), shelf]))
@@ -126,6 +146,27 @@ def test_identical_maps_give_identical_boxes_to_the_bit():
     assert len(a) >= 2
     assert a.boxes.tobytes() == b.boxes.tobytes()
     assert a.scores.tobytes() == b.scores.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_clutter_gives_sound_boxes(seed):
+    rng = np.random.default_rng(seed)
+    parts = [rng.uniform(-3, 3, (int(rng.integers(1, 400)), 3))]
+    for _ in range(int(rng.integers(0, 12))):
+        parts.append(
+            box_surface(tuple(rng.uniform(-2, 2, 3)), tuple(rng.uniform(0.01, 1.5, 3)), rng.uniform(0, 3), 0.03)
+        )
+    for _ in range(int(rng.integers(0, 6))):
+        parts.append(
+            plane(tuple(rng.uniform(-2, 2, 3)), tuple(rng.uniform(-2, 2, 3)), tuple(rng.uniform(-1, 1, 3)), 0.03)
+        )
+    snapshot = snapshot_of(np.concatenate(parts))
+    found = find_boxes(
+        snapshot, separate_layers(snapshot, float(rng.uniform(-2, 1)), CONFIG), CONFIG
+    )  # Detections check
+    low, high = snapshot.mean_point_m.min(axis=0), snapshot.mean_point_m.max(axis=0)
+    assert ((found.boxes[:, :3] > low - 0.1) & (found.boxes[:, :3] < high + 0.1)).all()
+    assert (found.boxes[:, 3:6].max(axis=1, initial=0.0) <= CONFIG.max_size_m).all()
 
 
 def test_size_limits_hold():

@@ -29,24 +29,30 @@ _STANDS_WITHIN_M = 0.15
 _SPLIT_FROM_M = 1.2  # smaller things stay whole, whatever their shape
 _MAX_HIDDEN_M = 0.9  # the highest gap under an object that occlusion explains
 _SUPPORTED_SHARE = 0.3  # of its columns with something below: it stands on that
+_MAX_SEAT_M, _MAX_BACK_M, _BACK_DEPTH_M, _BACK_SHARE = 0.65, 1.3, 0.3, 0.6
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
 class _Surface:
-    """A level surface: its cells, the rectangle around them on the dense lattice, and its dense height."""
+    """A level surface on the dense lattice."""
 
-    cells: NDArray[np.int64]
-    rectangle: NDArray[np.float64]  # (6,) centre, half sides with a cell of margin, cosine and sine of its direction
+    cells: NDArray[np.int64]  # all of it, edges included
+    outline: NDArray[np.int64]  # those of them that tell its extent
+    center: NDArray[np.float64]  # (2,) of the rectangle around it
+    half: NDArray[np.float64]  # (2,) half of its sides
+    axes: NDArray[np.float64]  # (2, 2) directions of its sides, in columns
     top: int
+    top_z_m: float
 
-    def covers(self, xy: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """(K,) which of (K, 2) dense positions lie within the rectangle."""
-        x, y, u, v, c, s = self.rectangle
-        along = (xy[:, 0] - x) * c + (xy[:, 1] - y) * s
-        across = (xy[:, 1] - y) * c - (xy[:, 0] - x) * s
-        covered: NDArray[np.bool_] = (np.abs(along) <= u) & (np.abs(across) <= v)
-        return covered
+    def local(self, xy: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(K, 2) dense positions relative to the rectangle, along its sides."""
+        out: NDArray[np.float64] = (xy - self.center) @ self.axes
+        return out
+
+    def covers(self, xy: NDArray[np.int64], margin: float = 1.5) -> NDArray[np.bool_]:
+        """(K,) which of (K, 2) dense positions lie within the rectangle, widened by ``margin`` cells."""
+        return np.asarray((np.abs(self.local(xy)) <= self.half + margin).all(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +61,7 @@ class _Group:
 
     cells: NDArray[np.int64]
     outline: NDArray[np.int64]
-    carries: bool  # a level surface, which stands on something
+    top_z_m: float | None = None  # of a level surface, which stands on something and ends where things on it begin
 
 
 def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: ObjectsConfig) -> Detections:
@@ -69,7 +75,7 @@ def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: ObjectsConfig) -
     for group, voxels, outline in zip(groups, every, outlines, strict=True):
         on_wall = bool(near_wall[group.cells].any())
         stands = _stands(layers, group, on_wall)
-        box = _fit(snapshot, layers, voxels, outline, stands)
+        box = _fit(snapshot, layers, voxels, outline, stands, group.top_z_m)
         if config.min_size_m <= box[3:6].max() <= config.max_size_m:
             boxes.append(box)
             scores.append(_score(snapshot, voxels, len(group.cells), config.min_cells))
@@ -92,17 +98,23 @@ def _group(layers: Layers, config: ObjectsConfig) -> list[_Group]:
     for surface in surfaces:
         free[surface.cells] = False
     beneath: list[list[NDArray[np.int64]]] = [[] for _ in surfaces]
-    loose: list[_Group] = []
+    loose: list[NDArray[np.int64]] = []
     for component in _components(cells, free):
         for rows in _split(cells, component, layers.yaw_rad, config.max_size_m):
             owner = _owner(cells, rows, surfaces)
             if owner is None:
-                loose.append(_Group(rows, rows, carries=False))
+                loose.append(rows)
             else:
                 beneath[owner].append(rows)
-    # a chair pushed under a table must not widen it: only the top tells the extent
-    tables = [_Group(np.concatenate([s.cells, *b]), s.cells, True) for s, b in zip(surfaces, beneath, strict=True)]
-    return tables + loose
+    groups = []
+    for surface, below in zip(surfaces, beneath, strict=True):
+        backs = [rows for rows in loose if _is_back(cells, rows, surface, layers.floor_z_m)]
+        loose = [rows for rows in loose if not any(rows is back for back in backs)]
+        # a chair pushed under a table must not widen it: only the top, and what rises from it, tell the extent
+        outline = np.concatenate([surface.outline, *backs])
+        every = np.concatenate([surface.cells, *below, *backs])
+        groups.append(_Group(every, outline, None if backs else surface.top_z_m))
+    return groups + [_Group(rows, rows) for rows in loose]
 
 
 def _components(cells: Cells, mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
@@ -130,6 +142,8 @@ def _surfaces(layers: Layers, thing: NDArray[np.bool_]) -> list[_Surface]:
             if np.count_nonzero(footprint) * cells.size_m**2 < _MIN_SURFACE_AREA_M2:
                 continue
             surface = _surface(cells, patch, footprint, thing & ~taken, layers.yaw_rad)
+            if 2 * surface.half.min() + 1 < _MIN_SURFACE_SIDE_M / cells.size_m:
+                continue
             taken[surface.cells] = True
             found.append(surface)
     return sorted(found, key=lambda s: (-len(s.cells), int(s.cells[0])))
@@ -170,19 +184,48 @@ def _surface(
     wall_yaw_rad: float,
 ) -> _Surface:
     """The slab of a patch over a footprint: edge cells and noise one cell up and down belong to it."""
-    inside = footprint[tuple(cells.dense[patch, :2].T)]
-    top = int(np.median(cells.dense[patch[inside], 2]))
+    inside = patch[footprint[tuple(cells.dense[patch, :2].T)]]
+    # the highest level cell of each column: a board's underside may be seen too. Rows are sorted by x, y, z
+    last = np.append((np.diff(cells.dense[inside, :2], axis=0) != 0).any(axis=1), True)
+    highest = inside[last]
+    top = int(np.median(cells.dense[highest, 2]))
     wide = ndimage.binary_dilation(footprint, structure=np.ones((3, 3), dtype=bool))
     near = np.abs(cells.dense[:, 2] - top) <= 1
     slab = np.flatnonzero(available & near & wide[tuple(cells.dense[:, :2].T)])
+    top_z_m = float(np.median(cells.mean_m[highest, 2]))
+    # a chair's back that touches the edge rises above it, and must not widen the table
+    x, y, _ = cells.dense[slab].T
+    above = cells.index[x, y, min(top + 1, cells.index.shape[2] - 1)]
+    rises = (above >= 0) & (cells.mean_m[above, 2] > top_z_m + 0.6 * cells.size_m)
+    within = footprint[x, y] | ~rises
+    outline = slab[within] if within.any() else slab
     # legs stand under corners, where nothing looks level: they are sought within the whole rectangle
     at = np.argwhere(footprint).astype(np.float64)
     yaw = rectangle_direction(at, wall_yaw_rad)
     c, s = np.cos(yaw), np.sin(yaw)
-    turned = at @ np.array([[c, -s], [s, c]])
-    low, high = turned.min(axis=0), turned.max(axis=0)
-    middle = np.array([[c, -s], [s, c]]) @ ((low + high) / 2)
-    return _Surface(slab, np.array([*middle, *((high - low) / 2 + 1.5), c, s]), top)
+    axes = np.array([[c, -s], [s, c]])
+    low, high = (at @ axes).min(axis=0), (at @ axes).max(axis=0)
+    return _Surface(slab, outline, axes @ ((low + high) / 2), (high - low) / 2, axes, top, top_z_m)
+
+
+def _is_back(cells: Cells, rows: NDArray[np.int64], surface: _Surface, floor_z_m: float) -> bool:
+    """Whether a component is the back, arm or head of a seat or bed: it rises along most of a side of it."""
+    if surface.top_z_m - floor_z_m > _MAX_SEAT_M:
+        return False
+    dense = cells.dense[rows]
+    if not dense[:, 2].max() > surface.top + 1 or not dense[:, 2].min() <= surface.top + 1:
+        return False
+    if cells.mean_m[rows, 2].max() - floor_z_m > _MAX_BACK_M:
+        return False
+    margin = _BACK_DEPTH_M / cells.size_m
+    if float(surface.covers(dense[:, :2], margin).mean()) < _BACK_SHARE:
+        return False
+    side = int(np.argmin(np.ptp(surface.local(dense[:, :2]), axis=0)))  # thin across, long along a side
+    touching = surface.covers(dense[:, :2], 2.0)
+    if not touching.any():
+        return False
+    length = float(np.ptp(surface.local(dense[touching, :2])[:, 1 - side]))
+    return length >= _BACK_SHARE * 2 * float(surface.half[1 - side])
 
 
 def _split(cells: Cells, rows: NDArray[np.int64], yaw_rad: float, max_size_m: float) -> list[NDArray[np.int64]]:
@@ -238,7 +281,7 @@ def _stands(layers: Layers, group: _Group, on_wall: bool) -> bool:
         return True
     if on_wall or bottom_m > _MAX_HIDDEN_M:
         return False
-    if group.carries:
+    if group.top_z_m is not None:
         return True
     columns = np.unique(dense[:, :2], axis=0)
     below = cells.index[columns[:, 0], columns[:, 1], : int(dense[:, 2].min())] >= 0
@@ -251,12 +294,22 @@ def _fit(
     voxels: NDArray[np.int64],
     outline: NDArray[np.int64],
     stands: bool,
+    top_z_m: float | None,
 ) -> NDArray[np.float64]:
-    """(9,) box of one group: its extent on the ground from ``outline``, its height from all ``voxels``."""
+    """(9,) box of one group: its extent on the ground from ``outline``, its height from all ``voxels``.
+
+    A level surface ends at its own height (near ``top_z_m``), whatever stands on it.
+    """
     points = np.asarray(snapshot.mean_point_m, dtype=np.float64)
     yaw = rectangle_direction(points[outline, :2], layers.yaw_rad)
     low, high = np.percentile(points[voxels, 2], [0.5, 99.5])
-    return upright_box(points[outline], yaw, layers.floor_z_m if stands else float(low), float(high))
+    bottom = layers.floor_z_m if stands else float(low)
+    top = float(high)
+    if top_z_m is not None:
+        z = points[outline, 2]
+        level = z[np.abs(z - top_z_m) < 0.75 * layers.cells.size_m]
+        top = float(np.percentile(level, 90.0)) if len(level) else top
+    return upright_box(points[outline], yaw, min(bottom, top - snapshot.voxel_size_m), top)
 
 
 def _score(snapshot: VoxelSnapshot, voxels: NDArray[np.int64], cells: int, min_cells: int) -> float:

@@ -42,6 +42,18 @@ def box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return out
 
 
+def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """(T, 3) positions of a path given as such, as (T, 4, 4) poses, or not at all."""
+    if trajectory_m is None or len(trajectory_m) == 0:
+        return np.zeros((0, 3))
+    array = np.asarray(trajectory_m, dtype=np.float64)
+    if array.ndim == 3 and array.shape[1:] == (4, 4):
+        return array[:, :3, 3]
+    if array.ndim == 2 and array.shape[1] == 3:
+        return array
+    raise ValueError(f"trajectory must be (T, 3) or (T, 4, 4), got {array.shape}")
+
+
 def clip_to_near_plane(
     p: NDArray[np.float64], q: NDArray[np.float64], near_m: float = NEAR_M
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
@@ -108,16 +120,34 @@ def text(image: Image, words: str, left: int, baseline: int, color: Color = INK,
     cv2.putText(image, words, (left, baseline), cv2.FONT_HERSHEY_DUPLEX, scale, color, 1, cv2.LINE_AA)
 
 
-def tag(image: Image, words: str, center_x: float, center_y: float, color: Color, scale: float = 0.45) -> None:
-    """A label on a plate, kept inside of the image."""
-    width, height = text_size(words, scale)
-    pad = round(8 * scale) + 1
-    left = int(np.clip(center_x - width / 2, pad, max(pad, image.shape[1] - width - pad)))
-    base = int(np.clip(center_y + height / 2, height + pad, max(height + pad, image.shape[0] - pad)))
-    low, high = (left - pad, base - height - pad), (left + width + pad, base + pad)
-    cv2.rectangle(image, low, high, SHADE, -1)
-    cv2.rectangle(image, low, high, color, 1, cv2.LINE_AA)
-    text(image, words, left, base, INK, scale)
+class Tags:
+    """Labels on plates that keep inside of the image and, where there is room, off each other."""
+
+    def __init__(self, image: Image, scale: float = 0.45) -> None:
+        self._image = image
+        self._scale = scale
+        self._plates: list[tuple[int, int, int, int]] = []  # left, top, right, bottom
+
+    def add(self, words: str, center_x: float, center_y: float, color: Color) -> None:
+        """Put a label at a place, or a little above or below where another one is there already."""
+        width, height = text_size(words, self._scale)
+        pad = round(8 * self._scale) + 1
+        rows, columns = self._image.shape[:2]
+        left = int(np.clip(center_x - width / 2, pad, max(pad, columns - width - pad)))
+        for step in (0, 1, -1, 2, -2, 3, -3):
+            base = round(center_y + height / 2) + step * (height + 2 * pad + 1)
+            base = int(np.clip(base, height + pad, max(height + pad, rows - pad)))
+            plate = (left - pad, base - height - pad, left + width + pad, base + pad)
+            if not any(_touch(plate, other) for other in self._plates):
+                break
+        self._plates.append(plate)
+        cv2.rectangle(self._image, plate[:2], plate[2:], SHADE, -1)
+        cv2.rectangle(self._image, plate[:2], plate[2:], color, 1, cv2.LINE_AA)
+        text(self._image, words, left, base, INK, self._scale)
+
+
+def _touch(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
 
 
 def draw_boxes_on_image(
@@ -138,6 +168,7 @@ def draw_boxes_on_image(
         )
     out: Image = image.copy()
     camera_m = np.asarray(T_world_camera)[:3, 3]
+    labels: list[tuple[str, float, float, Color]] = []
     for thing in sorted(objects, key=lambda o: (-float(np.linalg.norm(o.box[:3] - camera_m)), o.id)):
         segments = box_segments(thing.box, T_world_camera, intrinsics)
         if not segments:
@@ -149,5 +180,8 @@ def draw_boxes_on_image(
         for p, q in ends:
             line(out, p, q, color, width)
         seen = np.clip(ends.reshape(-1, 2), 0, [intrinsics.width, intrinsics.height])
-        tag(out, label_of(thing), float(seen[:, 0].mean()), float(seen[:, 1].min()) + 10, color)
+        labels.append((label_of(thing), float(seen[:, 0].mean()), float(seen[:, 1].min()) + 10, color))
+    tags = Tags(out)
+    for label in labels[::-1]:  # the nearest takes its place first
+        tags.add(*label)
     return out

@@ -11,7 +11,18 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.results import Perception, SceneObject
-from embodied_perceptron.viewing.drawing import INK, SHADE, Image, box_corners, color_of_id, label_of, line, tag, text
+from embodied_perceptron.viewing.drawing import (
+    INK,
+    SHADE,
+    Image,
+    Tags,
+    box_corners,
+    color_of_id,
+    label_of,
+    line,
+    positions_of,
+    text,
+)
 
 BACKGROUND = (30, 33, 39)
 PATH_COLOR = (255, 196, 54)
@@ -50,7 +61,7 @@ def render_top_view(
         trajectory_m: (T, 3) positions or (T, 4, 4) poses of the camera, oldest first.
     """
     objects = perception.objects if objects is None else objects
-    path = _positions(trajectory_m)
+    path = positions_of(trajectory_m)
     voxels = perception.voxels
     points = np.asarray(voxels.mean_point_m, dtype=np.float64)
     floor_z = perception.grid.floor_z_m if np.isfinite(perception.grid.floor_z_m) else 0.0
@@ -60,22 +71,12 @@ def render_top_view(
     for thing in sorted(objects, key=lambda o: (o.box[2] + o.box[5] / 2, o.id)):
         _draw_box(image, thing, frame)
     _draw_path(image, path, frame)
+    tags = Tags(image)
     for thing in objects:  # labels last, so that nothing covers them
         x, y = frame.pixel(thing.box[:2])
-        tag(image, label_of(thing), float(x), float(y), color_of_id(thing.id))
+        tags.add(label_of(thing), float(x), float(y), color_of_id(thing.id))
     _draw_scale(image, frame)
     return image
-
-
-def _positions(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    if trajectory_m is None or len(trajectory_m) == 0:
-        return np.zeros((0, 3))
-    array = np.asarray(trajectory_m, dtype=np.float64)
-    if array.ndim == 3 and array.shape[1:] == (4, 4):
-        return array[:, :3, 3]
-    if array.ndim == 2 and array.shape[1] == 3:
-        return array
-    raise ValueError(f"trajectory must be (T, 3) or (T, 4, 4), got {array.shape}")
 
 
 def _frame(
