@@ -26,7 +26,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         temporary.touch(exist_ok=False)  # a plain OSError by name, whatever the writer would say
+        mode = temporary.stat().st_mode & 0o777  # what the umask allows; writers that replace the file may be stricter
         yield temporary
+        temporary.chmod(mode)
         _flush(temporary)
         os.replace(temporary, path)
     except BaseException:
