@@ -14,9 +14,14 @@ def test_replaces_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with atomic_path(path) as temporary:
         temporary.write_text("one")
-    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+
+    def fail_halfway() -> None:
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_halfway()
     assert path.read_text() == "one"
     assert os.listdir(tmp_path) == ["a.txt"]
 
