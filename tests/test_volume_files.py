@@ -18,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from volume_frames import random_walk, wall
 
+from embodied_perceptron import files
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
 from embodied_perceptron.fusion import storage
 from embodied_perceptron.fusion.storage import MapFileError
@@ -276,23 +277,35 @@ def test_kill_9_during_save_leaves_a_whole_map(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["write", "flush", "replace"])
-def test_death_at_any_stage_of_a_save_leaves_the_old_map(tmp_path: Path, stage: str) -> None:
-    """The writer kills itself exactly before a stage; no matter of luck."""
+def test_death_at_any_stage_of_a_save_leaves_the_old_map(
+    volume: FeatureVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """A copy of this process kills itself exactly at a stage; no matter of luck."""
     path = tmp_path / "map.safetensors"
     old = FeatureVolume(CONFIG)
     old.integrate(wall(1.0, 0))
     old.save(path)
     before = path.read_bytes()
-    death = {
-        "write": "storage.save_file = lambda tensors, name, metadata: (open(name, 'wb').write(b'12345'), die())",
-        "flush": "files._flush = lambda path: die()",
-        "replace": "files.os.replace = lambda a, b: die()",
-    }[stage]
-    code = (
-        "import os, signal\nfrom embodied_perceptron import files\nfrom embodied_perceptron.fusion import storage\n"
-        "def die(): os.kill(os.getpid(), signal.SIGKILL)\n" + death + WRITER
-    )
-    done = subprocess.run([sys.executable, "-c", code, str(path), str(Path(__file__).parent)], timeout=100, check=False)
-    assert done.returncode == -signal.SIGKILL
+
+    def die(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def write_half_and_die(tensors: dict[str, torch.Tensor], name: str, metadata: dict[str, str]) -> None:
+        Path(name).write_bytes(b"12345")
+        die()
+
+    if stage == "write":
+        monkeypatch.setattr(storage, "save_file", write_half_and_die)
+    else:
+        monkeypatch.setattr(*{"flush": (files, "_flush", die), "replace": (files.os, "replace", die)}[stage])
+    child = os.fork()
+    if child == 0:
+        try:
+            volume.save(path)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
     assert path.read_bytes() == before
+    assert sum(p.suffix == ".tmp" for p in tmp_path.iterdir()) == 1
     old.load(path)

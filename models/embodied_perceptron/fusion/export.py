@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.fusion.kernels import voxel_means
 from embodied_perceptron.fusion.voxels import (
     COLOR,
-    EVIDENCE,
-    EVIDENCE_UNIT,
     HITS,
     OFFSET,
     OFFSET_UNITS,
@@ -73,22 +72,19 @@ class Window:
 
 def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     """Stored sums -> means."""
-    rows = rows.cpu()
-    coords, records = rows.coords.numpy(), rows.records.numpy()
-    hits = records[:, HITS]
-    n = hits[:, None].astype(np.float64)
-    # half a unit: a fixed-point number stands for the unit above it
-    place = (records[:, OFFSET : OFFSET + 3] / n + 0.5) / OFFSET_UNITS
-    color = records[:, COLOR : COLOR + 3] / n
-    return VoxelSnapshot(
+    rows, n = rows.cpu(), len(rows)
+    snapshot = VoxelSnapshot(
         voxel_size_m=voxel_size_m,
-        coords=coords,
-        mean_point_m=((coords + place) * voxel_size_m).astype(np.float32),
-        mean_color=np.floor(color + 0.5).astype(np.uint8),
-        hits=hits.copy(),
-        evidence=(records[:, EVIDENCE] * EVIDENCE_UNIT).astype(np.float32),
+        coords=rows.coords.numpy(),
+        mean_point_m=np.empty((n, 3), np.float32),
+        mean_color=np.empty((n, 3), np.uint8),
+        hits=np.empty(n, np.int32),
+        evidence=np.empty(n, np.float32),
         last_seen_ns=rows.last_seen_ns.numpy(),
     )
+    s = snapshot
+    voxel_means(s.coords, rows.records.numpy(), voxel_size_m, s.mean_point_m, s.mean_color, s.hits, s.evidence)
+    return snapshot
 
 
 def merge_to_sites(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -19,6 +19,7 @@ from embodied_perceptron.fusion.voxels import (
     EVIDENCE_HIT,
     EVIDENCE_MAX,
     EVIDENCE_MISS,
+    EVIDENCE_UNIT,
     HITS,
     HITS_CAP,
     OFFSET,
@@ -31,10 +32,19 @@ from embodied_perceptron.geometry import KEY_BITS
 Array = NDArray[Any]
 
 _LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))  # |fixed point| of the outermost voxel key
-_NO_POINT = -(1 << 31)
-_BLOCK_SHIFT = OFFSET_BITS + BLOCK_BITS
 _OFFSET_MASK = OFFSET_UNITS - 1
 _EDGE_MASK = (1 << BLOCK_BITS) - 1
+
+# three sums side by side in one 64-bit word
+_FIELD = 21
+_FIELD_MASK = (1 << _FIELD) - 1
+_LONGEST_RUN = 1 << (_FIELD - OFFSET_BITS)  # pixels whose offsets still fit a field
+
+# voxel key -> block key: shift every coordinate, clear what the neighbour shifted in, and mend the keys' offset
+_SHIFTED = (1 << (KEY_BITS - BLOCK_BITS)) - 1
+_BLOCK_FIELDS = (_SHIFTED << (2 * KEY_BITS)) | (_SHIFTED << KEY_BITS) | _SHIFTED
+_MEND = (1 << (KEY_BITS - 1)) - (1 << (KEY_BITS - 1 - BLOCK_BITS))
+_BLOCK_KEY_SHIFT = (_MEND << (2 * KEY_BITS)) | (_MEND << KEY_BITS) | _MEND
 
 # position of the lowest set bit of a 64-bit word: multiply the isolated bit by a de Bruijn sequence
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
@@ -52,9 +62,19 @@ def _lowest_bit(word: int) -> int:
 
 @njit(cache=True)
 def _row_points(
-    depth: Array, ray_x: Array, ray: Array, origin: Array, z_min: float, z_max: float, out: Array
+    depth: Array,
+    ray_x: Array,
+    ray: Array,
+    origin: Array,
+    z_min: float,
+    z_max: float,
+    keys: Array,
+    offsets: Array,
 ) -> tuple[int, int]:
-    """(W,) depth row -> (3, W) int32 fixed-point world points, ``_NO_POINT`` in x where there is none."""
+    """(W,) depth row -> voxel keys (-1 where there is no point) and packed places inside of the voxels.
+
+    No branches, so that it compiles to vector instructions. Returns (points, points within the key range).
+    """
     r0, r1, r2 = ray[0], ray[1], ray[2]
     t0, t1, t2 = origin[0], origin[1], origin[2]
     points = 0
@@ -67,13 +87,36 @@ def _row_points(
         x = np.floor(z * (ray_x[0, u] + r0) + t0)
         y = np.floor(z * (ray_x[1, u] + r1) + t1)
         w = np.floor(z * (ray_x[2, u] + r2) + t2)
-        near = (x >= -_LIMIT) & (x < _LIMIT) & (y >= -_LIMIT) & (y < _LIMIT) & (w >= -_LIMIT) & (w < _LIMIT)
-        ok &= near
+        ok &= (x >= -_LIMIT) & (x < _LIMIT) & (y >= -_LIMIT) & (y < _LIMIT) & (w >= -_LIMIT) & (w < _LIMIT)
         stored += ok
-        out[0, u] = np.int32(x) if ok else np.int32(_NO_POINT)
-        out[1, u] = np.int32(y) if ok else np.int32(0)
-        out[2, u] = np.int32(w) if ok else np.int32(0)
+        a = np.int64(np.int32(x if ok else 0.0))
+        b = np.int64(np.int32(y if ok else 0.0))
+        c = np.int64(np.int32(w if ok else 0.0))
+        keys[u] = pack_key(a >> OFFSET_BITS, b >> OFFSET_BITS, c >> OFFSET_BITS) if ok else -1
+        offsets[u] = (a & _OFFSET_MASK) | ((b & _OFFSET_MASK) << _FIELD) | ((c & _OFFSET_MASK) << (2 * _FIELD))
     return points, stored
+
+
+@njit(cache=True)
+def _row_runs(keys: Array, offsets: Array, color: Array, ends: Array) -> int:
+    """Find runs of pixels in one voxel; ``offsets`` and ``color`` become running sums.
+
+    Returns the number of runs; ``ends`` are their ends (exclusive). The sum over a run is a difference of two running
+    sums: exact even where those wrap around, as long as the run itself fits its fields, hence the limit on its length.
+    Without branches, since where a run ends is what no processor can predict.
+    """
+    runs = 0
+    offset_sum = np.int64(0)
+    color_sum = np.int64(0)
+    last = keys.shape[0] - 1
+    for u in range(last + 1):
+        offset_sum += offsets[u]
+        offsets[u] = offset_sum
+        color_sum += np.int64(color[u, 0]) | (np.int64(color[u, 1]) << _FIELD) | (np.int64(color[u, 2]) << (2 * _FIELD))
+        ends[u, 1] = color_sum
+        ends[runs, 0] = u + 1
+        runs += (u == last) | (keys[u] != keys[min(u + 1, last)]) | ((u & (_LONGEST_RUN - 1)) == _LONGEST_RUN - 1)
+    return runs
 
 
 @njit(cache=True)
@@ -86,7 +129,9 @@ def scan_rows(
     origin: Array,
     z_min: float,
     z_max: float,
-    row_points: Array,
+    row_keys: Array,
+    row_offsets: Array,
+    row_ends: Array,
     table_keys: Array,
     table_ids: Array,
     shift: int,
@@ -100,58 +145,64 @@ def scan_rows(
     Returns (blocks, voxels, points, points within the key range); blocks is -1 when ``block_keys`` was too small.
     ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row.
     """
-    width = depth.shape[1]
     mask = table_keys.shape[0] - 1
     blocks = 0
     voxels = 0
     points = 0
     stored = 0
-    last_block_x, last_block_y, last_block_z, block = _NO_POINT, 0, 0, -1
-    last_x, last_y, last_z, row = _NO_POINT, 0, 0, -1
+    last_block_key, block = -1, -1
     for v in range(rows[0], rows[1]):
-        p, s = _row_points(depth[v], ray_x, ray_y[:, v], origin, z_min, z_max, row_points)
+        p, s = _row_points(depth[v], ray_x, ray_y[:, v], origin, z_min, z_max, row_keys, row_offsets)
         points += p
         stored += s
         if s == 0:
             continue
-        for u in range(width):
-            x, y, z = row_points[0, u], row_points[1, u], row_points[2, u]
-            if x == _NO_POINT:
+        runs = _row_runs(row_keys, row_offsets, color[v], row_ends)
+        start = 0
+        offset_before = np.int64(0)
+        color_before = np.int64(0)
+        for run in range(runs):
+            end = row_ends[run, 0]
+            key = row_keys[end - 1]
+            offset_sum = row_offsets[end - 1] - offset_before
+            color_sum = row_ends[end - 1, 1] - color_before
+            count = end - start
+            start = end
+            offset_before = row_offsets[end - 1]
+            color_before = row_ends[end - 1, 1]
+            if key < 0:
                 continue
-            vx, vy, vz = x >> OFFSET_BITS, y >> OFFSET_BITS, z >> OFFSET_BITS
-            if vx != last_x or vy != last_y or vz != last_z:
-                last_x, last_y, last_z = vx, vy, vz
-                bx, by, bz = vx >> BLOCK_BITS, vy >> BLOCK_BITS, vz >> BLOCK_BITS
-                if bx != last_block_x or by != last_block_y or bz != last_block_z:
-                    last_block_x, last_block_y, last_block_z = bx, by, bz
-                    key = pack_key(bx, by, bz)
-                    i = hash_position(key, shift)
-                    while table_keys[i] != -1 and table_keys[i] != key:
-                        i = (i + 1) & mask
-                    if table_keys[i] == -1:
-                        if blocks == block_keys.shape[0]:
-                            return -1, voxels, points, stored
-                        table_keys[i] = key
-                        table_ids[i] = blocks
-                        block_keys[blocks] = key
-                        blocks += 1
-                    block = table_ids[i]
-                local = ((vx & _EDGE_MASK) << (2 * BLOCK_BITS)) | ((vy & _EDGE_MASK) << BLOCK_BITS) | (vz & _EDGE_MASK)
-                row = index[block, local] - 1
-                if row < 0:
-                    row = voxels
-                    voxels += 1
-                    index[block, local] = voxels
-                    cells[row] = block * BLOCK_VOXELS + local
-                    for c in range(RECORD):
-                        sums[row, c] = 0
-            sums[row, HITS] += 1
-            sums[row, OFFSET] += x & _OFFSET_MASK
-            sums[row, OFFSET + 1] += y & _OFFSET_MASK
-            sums[row, OFFSET + 2] += z & _OFFSET_MASK
-            sums[row, COLOR] += color[v, u, 0]
-            sums[row, COLOR + 1] += color[v, u, 1]
-            sums[row, COLOR + 2] += color[v, u, 2]
+            block_key = ((key >> BLOCK_BITS) & _BLOCK_FIELDS) + _BLOCK_KEY_SHIFT
+            if block_key != last_block_key:
+                last_block_key = block_key
+                i = hash_position(block_key, shift)
+                while table_keys[i] != -1 and table_keys[i] != block_key:
+                    i = (i + 1) & mask
+                if table_keys[i] == -1:
+                    if blocks == block_keys.shape[0]:
+                        return -1, voxels, points, stored
+                    table_keys[i] = block_key
+                    table_ids[i] = blocks
+                    block_keys[blocks] = block_key
+                    blocks += 1
+                block = table_ids[i]
+            local = (
+                (((key >> (2 * KEY_BITS)) & _EDGE_MASK) << (2 * BLOCK_BITS))
+                | (((key >> KEY_BITS) & _EDGE_MASK) << BLOCK_BITS)
+                | (key & _EDGE_MASK)
+            )
+            row = index[block, local] - 1
+            if row < 0:
+                row = voxels
+                voxels += 1
+                index[block, local] = voxels
+                cells[row] = block * BLOCK_VOXELS + local
+                for c in range(RECORD):
+                    sums[row, c] = 0
+            sums[row, HITS] += count
+            for c in range(3):
+                sums[row, OFFSET + c] += (offset_sum >> (c * _FIELD)) & _FIELD_MASK
+                sums[row, COLOR + c] += (color_sum >> (c * _FIELD)) & _FIELD_MASK
     return blocks, voxels, points, stored
 
 
@@ -200,29 +251,23 @@ def fold_rows(
 
 
 @njit(cache=True)
-def window_minimum(image: Array, size: int, out: Array) -> None:
-    """``out[v, u]`` = minimum of ``image[v : v + size, u : u + size]``; undefined where that leaves the image.
+def _lower(row: Array, other: Array) -> None:
+    for u in range(row.shape[0]):
+        row[u] = min(row[u], other[u])
 
-    Minima over 2, 4, 8, ... pixels are combined, so large windows cost little more than small ones.
-    """
+
+@njit(cache=True)
+def window_minimum(image: Array, size: int, out: Array) -> None:
+    """``out[v, u]`` = minimum of ``image[v : v + size, u : u + size]``; undefined where that leaves the image."""
     height, width = image.shape
-    for v in range(height):
-        row = out[v]
+    row = np.empty(width, image.dtype)
+    for v in range(height - size + 1):
         row[:] = image[v]
-        span = 1
-        while span < size:
-            step = min(span, size - span)
-            for u in range(width - step):
-                row[u] = min(row[u], row[u + step])
-            span += step
-    span = 1
-    while span < size:
-        step = min(span, size - span)
-        for v in range(height - step):
-            row, other = out[v], out[v + step]
-            for u in range(width):
-                row[u] = min(row[u], other[u])
-        span += step
+        for k in range(1, size):
+            _lower(row, image[v + k])
+        out[v] = row
+        for k in range(1, size):
+            _lower(out[v, : width - k], row[k:])
 
 
 @njit(cache=True, error_model="numpy")  # no check for division by zero: z is at least min_range
@@ -413,3 +458,19 @@ def gather_voxels(
                 row = row_end
         slab = slab_end
     return n
+
+
+@njit(cache=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
+def voxel_means(
+    coords: Array, records: Array, voxel_size_m: float, points: Array, colors: Array, hits: Array, evidence: Array
+) -> None:
+    """Sums -> mean points (metres), mean colours, hits and log-odds, row by row."""
+    for i in range(records.shape[0]):
+        n = np.float64(records[i, HITS])
+        for c in range(3):
+            # half a unit: a fixed-point number stands for the unit above it
+            place = (records[i, OFFSET + c] / n + 0.5) / OFFSET_UNITS
+            points[i, c] = (coords[i, c] + place) * voxel_size_m
+            colors[i, c] = np.uint8(records[i, COLOR + c] / n + 0.5)
+        hits[i] = records[i, HITS]
+        evidence[i] = records[i, EVIDENCE] * EVIDENCE_UNIT

@@ -49,7 +49,8 @@ class NumbaVoxels:
         if len(self._cells) < pixels:
             self._cells = np.empty(pixels, np.int32)
             self._sums = np.empty((pixels, RECORD), np.int32)
-        row_points = np.empty((3, width), np.int32)
+        row_keys, row_offsets = np.empty(width, np.int64), np.empty(width, np.int64)
+        row_ends = np.empty((width, 2), np.int64)
         while True:
             self._table_keys.fill(-1)
             blocks, self._voxels, points, stored = kernels.scan_rows(
@@ -61,7 +62,9 @@ class NumbaVoxels:
                 view.origin,
                 min_range_m,
                 max_range_m,
-                row_points,
+                row_keys,
+                row_offsets,
+                row_ends,
                 self._table_keys,
                 self._table_ids,
                 self._shift,
