@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from embodied_perceptron.boxes import box_iou, points_in_boxes, rotations
+from embodied_perceptron.geometry import floor_site_keys
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.occupancy import decode_occupancy
-from embodied_perceptron.nn.presets import NetworkConfig, network_config
-from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.nn.presets import Modality, NetworkConfig, network_config
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 from embodied_perceptron_training.criteria import (
     BoxTarget,
     DetectionCriterion,
@@ -62,9 +63,9 @@ def scene() -> SparseTensor:
     return SparseTensor.from_coords(coords, torch.cat([height, colors, torch.ones(len(coords), 1)], dim=1))
 
 
-def small(task: str) -> NetworkConfig:
-    config = network_config("tiny", task, modality="depth", num_classes=3)
-    backbone = dataclasses.replace(config.backbone, stem_channels=16, channels=(24, 32, 32, 32), blocks=(1, 1, 1, 1))
+def small(task: str, modality: Modality = "depth") -> NetworkConfig:
+    config = network_config("tiny", task, modality=modality, num_classes=3)
+    backbone = dataclasses.replace(config.backbone, stem_channels=8, channels=(16, 24, 32, 32), blocks=(1, 1, 1, 1))
     detection = config.detection and dataclasses.replace(config.detection, keep=300)
     return dataclasses.replace(config, backbone=backbone, detection=detection)
 
@@ -91,20 +92,24 @@ def fit(network: PerceptionNetwork, loss: Callable[[], Tensor], steps: int, rate
     return value
 
 
-@pytest.mark.skip(reason="being finished")
 def test_detection(scene: SparseTensor) -> None:
     torch.manual_seed(0)
     network = PerceptionNetwork(small("detection"))
     criterion = DetectionCriterion(min_points=4, top_points=9)
 
-    def loss() -> Tensor:
+    def terms() -> dict[str, Tensor]:
         levels = network.detect(network.encode(scene), sites_in_boxes([BOXES], VOXEL_M)).levels
-        terms = criterion(detection_predictions(levels), [BoxTarget(BOXES, LABELS)])
-        return torch.stack([v.float() for v in terms.values()]).sum()
+        return criterion(detection_predictions(levels, VOXEL_M), [BoxTarget(BOXES, LABELS)])
 
-    start = float(loss().detach())
-    final = fit(network, loss, steps=150)
-    assert final < 0.35 * start
+    def loss() -> Tensor:
+        return torch.stack(list(terms().values())).sum()
+
+    # centreness is learned from soft targets, whose cross entropy ends at their entropy: the others end at zero
+    hard = ("class", "box", "object")
+    start = {name: float(value.detach()) for name, value in terms().items()}
+    fit(network, loss, steps=130, rate=5e-3)
+    final = {name: float(value.detach()) for name, value in terms().items()}
+    assert sum(final[k] for k in hard) < 0.03 * sum(start[k] for k in hard)
     with torch.no_grad():
         (found,) = decode_detections(network.detect(network.encode(scene)).levels, min_score=0.05)
     overlap = box_iou(found.boxes, BOXES)
@@ -112,17 +117,29 @@ def test_detection(scene: SparseTensor) -> None:
         mine = overlap[found.labels == label, i]
         assert len(mine) > 0, f"box {i} was not found"
         assert float(mine[0]) > 0.7  # the best-scored one
-    assert len(found.boxes) <= 9  # and little else
+    assert len(found.boxes) <= 5  # and little else
 
 
 def test_occupancy(scene: SparseTensor) -> None:
+    """Colours are hidden in the input and seen by the images alone, so that these have to be used."""
     torch.manual_seed(0)
-    config = small("occupancy")
+    config = small("occupancy", modality="rgbd")
     assert config.occupancy is not None
-    config = dataclasses.replace(
-        config, occupancy=dataclasses.replace(config.occupancy, cells=(20, 20, 8), num_classes=3, in_channels=16)
-    )
+    shape = dataclasses.replace(config.occupancy, cells=(16, 16, 8), num_classes=3, in_channels=8, channels=16)
+    config = dataclasses.replace(config, occupancy=shape)
     network = PerceptionNetwork(config)
+    colors = scene.replace(scene.feats[:, 1:4])
+    blind = scene.feats.clone()
+    blind[:, 1:4] = 0.5
+    grey = scene.replace(blind)
+
+    def lookup(level: int, sites: Sites) -> Tensor:
+        cells = sites.find(floor_site_keys(colors.keys, sites.stride))  # every input site lies in one
+        padded = torch.zeros(len(sites), network.image_channels[level])
+        count = torch.zeros(len(sites), 1).index_add(0, cells, torch.ones(len(colors), 1))
+        padded[:, :3] = torch.zeros(len(sites), 3).index_add(0, cells, colors.feats) / count
+        return padded
+
     assert config.occupancy is not None
     size = config.occupancy.cell_size_m
     cells = torch.cartesian_prod(*(torch.arange(n) for n in config.occupancy.cells))
@@ -132,14 +149,14 @@ def test_occupancy(scene: SparseTensor) -> None:
     criterion = OccupancyCriterion()
 
     def loss() -> Tensor:
-        logits = network.occupy(network.encode(scene), (0, 0, 0))
+        logits = network.occupy(network.encode(grey, lookup), (0, 0, 0))
         return torch.stack(list(criterion(logits, targets).values())).sum()
 
     start = float(loss().detach())
-    final = fit(network, loss, steps=240, rate=5e-3)
+    final = fit(network, loss, steps=150, rate=8e-3)
     assert final < 0.05 * start
     with torch.no_grad():
-        label, _ = decode_occupancy(network.occupy(network.encode(scene), (0, 0, 0))[0])
+        label, _ = decode_occupancy(network.occupy(network.encode(grey, lookup), (0, 0, 0))[0])
     occupied = truth > 0
     assert (label[occupied] == truth[occupied]).float().mean() > 0.97
     assert (label[~occupied] == 0).float().mean() > 0.99

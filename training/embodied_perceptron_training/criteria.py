@@ -25,7 +25,7 @@ from embodied_perceptron_training.losses import (
     semantic_affinity,
     sigmoid_focal,
 )
-from embodied_perceptron_training.matching import QueryMatcher, assign_points
+from embodied_perceptron_training.matching import QueryMatcher, assign_points, objects_reach
 
 Tensor = torch.Tensor
 Losses = dict[str, Tensor]
@@ -49,12 +49,16 @@ class DetectionPrediction:
         centerness: (P,) logits.
         boxes: P decoded boxes.
         class_logits: (P, C).
+        reaches: half the edge of a cell of each level, metres; needed where there are object logits.
+        object_logits: per level (N_l,), or None where a level has none.
     """
 
     points: list[Tensor]
     centerness: Tensor
     boxes: BoxParts
     class_logits: Tensor
+    reaches: list[float] = field(default_factory=list)
+    object_logits: list[Tensor | None] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class DetectionCriterion:
     reduce: Callable[[Tensor], Tensor] = same
 
     def __call__(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
-        """``{"class", "center", "box"[, "iou"]}``; without any positive only "class" is not zero."""
+        """``{"class", "center", "box"[, "iou"][, "object"]}``; without positives only "class" and "object" count."""
         if len(predictions) != len(targets) or not predictions:
             raise ValueError(f"need one target per prediction, got {len(targets)} and {len(predictions)}")
         sums, positives = zip(*(self._scene(p, t) for p, t in zip(predictions, targets, strict=True)), strict=True)
@@ -102,7 +106,7 @@ class DetectionCriterion:
             for name in sums[0]:
                 terms = [s[name] / self.reduce(n).clamp_min(1.0) for s, n in zip(sums, positives, strict=True)]
                 total[name] = torch.stack(terms).mean()
-        return total
+        return {**total, **self._object_losses(predictions, targets)}
 
     def _scene(self, prediction: DetectionPrediction, target: BoxTarget) -> tuple[Losses, Tensor]:
         """Sums over the scene, and the number of positives."""
@@ -130,6 +134,22 @@ class DetectionCriterion:
         if self.iou_weight:
             losses["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0).sum()
         return losses, logits.new_tensor(float(len(positive)))
+
+    def _object_losses(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
+        """Binary cross entropy of "an object reaches into this cell", the mean over each level's cells, then levels."""
+        terms = []
+        for level, logits in enumerate(predictions[0].object_logits):
+            if logits is None:
+                continue
+            sums, cells = logits.new_zeros(()), 0
+            for prediction, target in zip(predictions, targets, strict=True):
+                scores = prediction.object_logits[level]
+                assert scores is not None
+                wanted = objects_reach(prediction.points[level], target.boxes, prediction.reaches[level])
+                sums = sums + functional.binary_cross_entropy_with_logits(scores, wanted.to(scores), reduction="sum")
+                cells += len(scores)
+            terms.append(sums / self.reduce(sums.new_tensor(float(cells))).clamp_min(1.0))
+        return {"object": torch.stack(terms).mean()} if terms else {}
 
 
 # --------------------------------------------------------------------------------------------------------------------

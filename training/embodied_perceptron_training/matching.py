@@ -187,6 +187,13 @@ class QueryMatcher:
         return hungarian(sum(self.costs(logits, boxes, gt_boxes, positive)))  # type: ignore[arg-type]
 
 
+def objects_reach(points: Tensor, boxes: Tensor, reach_m: float) -> Tensor:
+    """(N, 3) centres of cells, (G, 9) -> (N,) bool: a box grown by half an edge on every side holds the centre."""
+    grown = boxes.to(points).clone()
+    grown[:, 3:6] += 2 * reach_m
+    return bx.points_in_boxes(points, grown).any(1)
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # occupancy
 

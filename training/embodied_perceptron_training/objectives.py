@@ -16,8 +16,8 @@ from embodied_perceptron_training.criteria import DetectionPrediction, Grounding
 from embodied_perceptron_training.losses import BoxParts
 
 
-def detection_predictions(levels: Sequence[DetectionLevel]) -> list[DetectionPrediction]:
-    """Batched levels -> one prediction per scene, levels finest first."""
+def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> list[DetectionPrediction]:
+    """Batched levels -> one prediction per scene, levels finest first; ``voxel_size_m`` of an input site."""
     batch_size = levels[0].sites.batch_size if levels else 0
     parts = [level.parts() for level in levels]
     scenes = []
@@ -29,6 +29,11 @@ def detection_predictions(levels: Sequence[DetectionLevel]) -> list[DetectionPre
                 centerness=_rows([level.center_logits for level in levels], rows)[:, 0],
                 boxes=BoxParts(*(_rows([p[i] for p in parts], rows) for i in range(3))),
                 class_logits=_rows([level.class_logits for level in levels], rows),
+                reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
+                object_logits=[
+                    None if level.object_logits is None else level.object_logits[r, 0]
+                    for level, r in zip(levels, rows, strict=True)
+                ],
             )
         )
     return scenes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_fr
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+
+Pruning = Literal["class", "object"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +32,8 @@ class DetectionLevel:
         distances_m: (N, 6) to the faces -x +x -y +y -z +z.
         rotation: (N, 6) 6-D rotation, (N, 3) Euler angles or (N, 2) Moebius coding.
         class_logits: (N, K).
+        object_logits: (N, 1) whether the cell holds part of any object, by which the next finer level is pruned; None
+            where class scores prune.
     """
 
     sites: Sites
@@ -37,6 +42,7 @@ class DetectionLevel:
     distances_m: Tensor
     rotation: Tensor
     class_logits: Tensor
+    object_logits: Tensor | None = None
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """(N, 3) centres, (N, 3) sizes, (N, 3, 3) rotations of the boxes."""
@@ -70,6 +76,10 @@ class DetectionHead(nn.Module):
         voxel_size_m: edge of a finest voxel (stride 1).
         keep, lateral_channels: of the neck, see :class:`~embodied_perceptron.nn.neck.TopDownNeck`.
         rotation_channels: 6 (6-D rotation), 3 (Euler) or 2 (FCAF3D's Moebius coding of yaw).
+        pruning: what says which sites the next finer level keeps. ``class``: the best class score, as published. A
+            box is learned on one level only, so its coarser cells learn that nothing is there, and small objects are
+            the first to be pruned: harmless while nearly everything is kept (``paper``). ``object``: a score of its
+            own, learned at every cell that an object reaches into (after GSDN, Gwak et al., ECCV 2020).
         official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
             expect. Default: points at the cell's centre.
     """
@@ -83,9 +93,12 @@ class DetectionHead(nn.Module):
         keep: int,
         rotation_channels: int = 6,
         lateral_channels: int = 0,
+        pruning: Pruning = "class",
         official: bool = False,
     ) -> None:
         super().__init__()
+        if pruning not in ("class", "object"):
+            raise ValueError(f"pruning must be class or object, got {pruning!r}")
         if num_classes < 1:
             raise ValueError(f"num_classes must be positive, got {num_classes}")
         if rotation_channels not in (2, 3, 6):
@@ -97,12 +110,16 @@ class DetectionHead(nn.Module):
         self.center = SparseConv(channels, 1, kernel_size=1)
         self.regression = SparseConv(channels, 6 + rotation_channels, kernel_size=1)
         self.classify = SparseConv(channels, num_classes, kernel_size=1, bias=True)
+        self.object = SparseConv(channels, 1, kernel_size=1, bias=True) if pruning == "object" else None
         self.scales = nn.Parameter(torch.ones(len(in_channels)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Small heads; classes start improbable (focal loss)."""
-        for layer in (self.center, self.regression, self.classify):
+        layers = [self.center, self.regression, self.classify]
+        if self.object is not None:
+            layers.append(self.object)
+        for layer in layers:
             nn.init.normal_(layer.kernel, std=0.01)
         assert self.classify.bias is not None
         nn.init.constant_(self.classify.bias, -4.595)  # sigmoid = 0.01
@@ -112,25 +129,23 @@ class DetectionHead(nn.Module):
         self, levels: Sequence[SparseTensor], prefer: SiteMask | None = None
     ) -> tuple[list[DetectionLevel], list[SparseTensor]]:
         """Fused levels finest first -> predictions and the neck's features per level, finest first."""
-        class_logits: dict[int, SparseTensor] = {}
+        predictions: dict[int, DetectionLevel] = {}
 
         def score(level: int, out: SparseTensor) -> Tensor:
-            class_logits[level] = self.classify(out)
-            return class_logits[level].feats.max(dim=1, keepdim=True).values
+            predictions[level] = self._predict(level, out)
+            by_object = predictions[level].object_logits
+            return predictions[level].class_logits.amax(1, keepdim=True) if by_object is None else by_object
 
         features = self.neck(levels, score, prefer)
-        predictions = [
-            self._predict(level, out, class_logits[level] if level in class_logits else self.classify(out))
-            for level, out in enumerate(features)
-        ]
-        return predictions, features
+        predictions[0] = self._predict(0, features[0])  # nothing is pruned by the finest level
+        return [predictions[level] for level in range(len(features))], features
 
     def points_m(self, sites: Sites) -> Tensor:
         """(N, 3) float32 world coordinates of the predicting points."""
         offset = 0.0 if self.official else 0.5 * sites.stride
         return (sites.coords.to(torch.float32) + offset) * self.voxel_size_m
 
-    def _predict(self, level: int, out: SparseTensor, logits: SparseTensor) -> DetectionLevel:
+    def _predict(self, level: int, out: SparseTensor) -> DetectionLevel:
         regression = self.regression(out).feats
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
         return DetectionLevel(
@@ -139,7 +154,8 @@ class DetectionHead(nn.Module):
             center_logits=self.center(out).feats,
             distances_m=distances,
             rotation=regression[:, 6:],
-            class_logits=logits.feats,
+            class_logits=self.classify(out).feats,
+            object_logits=self.object(out).feats if self.object is not None and level > 0 else None,
         )
 
 

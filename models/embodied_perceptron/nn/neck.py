@@ -55,6 +55,20 @@ def keep_best(scores: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
     return keep
 
 
+def spread(mask: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
+    """(N,) bool, row ranges of the samples -> (N,) bool: at most ``limit`` rows of the mask per sample, evenly spread.
+
+    Rows are sorted by place, so every object that is marked keeps its share.
+    """
+    chosen = torch.zeros_like(mask)
+    for start, end in itertools.pairwise(bounds):
+        rows = start + mask[start:end].nonzero()[:, 0]
+        if len(rows) > limit:
+            rows = rows[torch.arange(limit, device=rows.device) * len(rows) // limit]
+        chosen[rows] = True
+    return chosen
+
+
 class TopDownNeck(nn.Module):
     """Feature pyramid from the finest to the coarsest backbone level.
 
@@ -96,8 +110,9 @@ class TopDownNeck(nn.Module):
     ) -> list[SparseTensor]:
         """Levels finest first, each of twice the stride of the one before -> outputs finest first.
 
-        ``prefer`` marks sites that are kept before all others. Training passes those inside of true boxes: an
-        untrained score prunes at random, and an object that has lost all of its sites can never be learned.
+        ``prefer`` marks sites that stay whatever their score, beside the ``keep`` best, at most as many again. Training
+        passes those inside of true boxes: an untrained score prunes at random, and an object that has lost all of its
+        sites can never be learned. They come on top, so that training sees everything that inference will see.
 
         Raises ``ValueError`` when the number of levels or their strides do not fit.
         """
@@ -125,6 +140,7 @@ class TopDownNeck(nn.Module):
         if not self.official:
             supported = interpolate(promise.replace(torch.ones_like(promise.feats)), x.sites)[:, 0] > 0
             scores = scores.masked_fill(~supported, float("-inf"))
+        keep = keep_best(scores, x.sites.bounds, self.keep)
         if prefer is not None:
-            scores = scores.masked_fill(prefer(x.sites), float("inf"))
-        return prune(x, keep_best(scores, x.sites.bounds, self.keep))
+            keep |= spread(prefer(x.sites), x.sites.bounds, self.keep)
+        return prune(x, keep)

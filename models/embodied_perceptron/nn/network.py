@@ -177,6 +177,7 @@ class PerceptionNetwork(nn.Module):
                 config.detection.keep,
                 ROTATION_CHANNELS[config.detection.rotation],
                 config.detection.lateral_channels,
+                config.detection.pruning,
                 config.official,
             )
         if config.occupancy is not None:

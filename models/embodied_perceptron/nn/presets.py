@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from embodied_perceptron.nn.backbone import BackboneConfig
+from embodied_perceptron.nn.detection import Pruning
 
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color"]
@@ -49,6 +50,7 @@ class DetectionConfig:
     channels: int = 128
     keep: int = 20_000
     lateral_channels: int = 0
+    pruning: Pruning = "class"
     rotation: RotationCoder = "sixd"
     max_per_level: int = 1000
     min_score: float = 0.01
@@ -226,6 +228,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             channels=64 if tiny else 96,
             keep=1000 if tiny else 3000,
             lateral_channels=48 if tiny else 96,
+            pruning="object",
         ),
         occupancy=OccupancyConfig(
             in_channels=24 if tiny else 48, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)
