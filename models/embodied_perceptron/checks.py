@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.alignment import measure_alignment
 from embodied_perceptron.scene.floor import estimate_up
 from embodied_perceptron.trajectory import (
     NS_PER_S,
@@ -139,6 +140,24 @@ def check_registration(color_frame: str, depth_frame: str) -> list[Finding]:
             Severity.WARNING,
             f"colour is in {color_frame!r} but depth in {depth_frame!r}: depth is probably not registered to colour",
             "turn on alignment in the driver (align_depth, depth_registration) and use that topic",
+        )
+    ]
+
+
+def check_alignment(pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> list[Finding]:
+    """Do outlines in depth lie on edges in colour? ``pairs`` as :func:`measure_alignment` takes them."""
+    alignment = measure_alignment(pairs)
+    if alignment is None:
+        return []  # too few outlines to tell
+    text = f"outlines of depth lie {alignment.offset_px:.0f} px off those of colour"
+    if alignment.offset_share < 0.012 or alignment.gain < 1.15:
+        return [Finding("registration", Severity.OK, text)]
+    return [
+        Finding(
+            "registration",
+            Severity.WARNING,
+            f"{text}: depth is probably not registered to colour, so surfaces get their neighbours' colours",
+            "turn on alignment in the driver (align_depth, depth_registration), or calibrate the two cameras",
         )
     ]
 

@@ -21,6 +21,7 @@ from embodied_perceptron.camera_model import CameraModel
 from embodied_perceptron.checks import (
     Finding,
     Severity,
+    check_alignment,
     check_clocks,
     check_depth,
     check_level,
@@ -49,6 +50,7 @@ from embodied_perceptron.transform_tree import TransformTree
 
 _LOOKED_AT = 12  # depth images that are looked into, spread over the recording
 _POINTS_PER_IMAGE = 2000
+_SAME_EXPOSURE_NS = 50_000_000
 
 
 @dataclass
@@ -59,6 +61,8 @@ class _CameraEvidence:
     depth_size: tuple[int, int] | None = None
     calibrations: list[CameraModel] = field(default_factory=list)
     depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
+    last_color: tuple[int, NDArray[np.uint8]] | None = None
+    pairs: list[tuple[NDArray[np.uint8], NDArray[np.float32]]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
     answers: list[PoseLookup] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)  # stamps whose pose is still to be asked for
@@ -141,6 +145,7 @@ def _take_color(camera: _CameraEvidence, sample: ColorSample) -> None:
         camera.damaged.append(sample.image.reason)
     else:
         camera.color_size = (sample.image.shape[1], sample.image.shape[0])
+        camera.last_color = (sample.stamp_ns, sample.image)
 
 
 def _take_depth(camera: _CameraEvidence, sample: DepthSample, every: int) -> None:
@@ -151,6 +156,11 @@ def _take_depth(camera: _CameraEvidence, sample: DepthSample, every: int) -> Non
     camera.depth_size = (sample.depth_m.shape[1], sample.depth_m.shape[0])
     if len(camera.depth_ns) % every == 0 or not camera.depths:
         camera.depths.append((sample.stamp_ns, sample.depth_m))
+        if camera.last_color is None:
+            return
+        color_ns, color = camera.last_color
+        if abs(color_ns - sample.stamp_ns) < _SAME_EXPOSURE_NS and color.shape[:2] == sample.depth_m.shape:
+            camera.pairs.append((color, sample.depth_m))
 
 
 def _ask_poses(recording: Recording, tree: TransformTree, name: str, camera: _CameraEvidence, *, final: bool) -> None:
@@ -180,6 +190,8 @@ def _judge_camera(name: str, camera: _CameraEvidence, config: AssemblerConfig) -
         message = f"{name}: images are distorted ({model.model}); they are rectified on the fly"
         findings.append(Finding("calibration", Severity.INFO, message, "rectify in the driver to save that time"))
     findings += check_depth([depth for _, depth in camera.depths])
+    if len({color.shape for color, _ in camera.pairs}) == 1:
+        findings += check_alignment(camera.pairs)
     findings += check_order(f"{name} colour", camera.color_ns)
     findings += check_order(f"{name} depth", camera.depth_ns)
     findings += check_pairing(camera.color_ns, camera.depth_ns, config.pair_tolerance_s)
