@@ -22,7 +22,14 @@ from embodied_perceptron.io.recording import (
     TransformSample,
     open_recording,
 )
-from embodied_perceptron.io.tum import TumRecording, TumWriter, associate, parse_stamp, read_tum_camera
+from embodied_perceptron.io.tum import (
+    TumRecording,
+    TumWriter,
+    associate,
+    parse_stamp,
+    read_tum_camera,
+    write_camera_list,
+)
 
 S = 1_000_000_000
 H, W = 12, 16
@@ -125,6 +132,9 @@ def test_several_cameras(tmp_path: Path) -> None:
         mount = MOUNT.copy()
         mount[1, 3] = 0.2 if name == "left" else -0.2
         write(tmp_path / name, camera=name, base_frame="base", T_base_camera=mount)
+    with pytest.raises(RecordingError, match="neither a folder in TUM"):
+        open_recording(tmp_path)  # two recordings beside each other are not one of two cameras
+    write_camera_list(tmp_path, ["left", "right"])
     recording = open_recording(tmp_path)
     assert isinstance(recording, TumRecording)
     assert recording.cameras == ("left", "right")
@@ -308,11 +318,21 @@ def test_images_outside_of_the_trajectory_are_counted(tmp_path: Path) -> None:
 def test_cameras_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "a", camera="same")
     write(tmp_path / "b", camera="same")
+    write_camera_list(tmp_path, ["a", "b"])
     with pytest.raises(RecordingError, match="two cameras have the same name"):
         TumRecording(tmp_path)
     edit_json(camera="other", world_frame="elsewhere")(tmp_path / "b")
     with pytest.raises(RecordingError, match="must be those of"):
         TumRecording(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[]", "[1]", '[""]'])
+def test_a_list_of_cameras_that_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cameras.json").write_text(content)
+    with pytest.raises(RecordingError, match=r"cameras\.json"):
+        TumRecording(tmp_path)
+    with pytest.raises(ValueError, match="nobody holds no recording"):
+        write_camera_list(tmp_path, ["nobody"])
 
 
 def test_nothing_there(tmp_path: Path) -> None:
