@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_perceptron.assembler import BadImage, DropReason, FrameAssembler
+from embodied_perceptron.assembler import BadCalibration, BadImage, DropReason, FrameAssembler
 from embodied_perceptron.camera_model import CameraModel
 from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron.frame import PosedFrame
@@ -340,6 +340,21 @@ def test_calibration_that_changes_is_counted_and_applied_from_its_stamp_on() -> 
     assert [p.frame.intrinsics for p in out] == [INTRINSICS] * 3 + [OTHER] * 3
     assert a.stats().calibration_changes == 1
     assert reasons(a) == {}
+
+
+def test_bad_calibration_spoils_the_frames_of_its_time_and_no_others() -> None:
+    a = make()
+    out = []
+    for i in range(6):
+        t = S + i * 33 * MS
+        a.add_color("cam", t, color(), t)
+        a.add_depth("cam", t, depth(), t)
+        out += a.poll(t)  # the calibration of this frame arrives after its images
+        a.add_camera_info("cam", t, BadCalibration("fx is zero") if i in (2, 3) else INTRINSICS, t)
+        out += a.poll(t)
+    assert len(out) == 4
+    assert reasons(a) == {DropReason.BAD_FRAME: 2}
+    assert {d.detail for d in a.take_drops()} == {"fx is zero"}
 
 
 def test_calibration_sent_once_does_not_delay_frames() -> None:

@@ -75,6 +75,15 @@ def test_size_and_direction_of_a_box(yaw):
     assert abs((box[6] - yaw + np.pi / 2) % np.pi - np.pi / 2) < np.radians(3)
 
 
+def test_a_face_seen_straight_on_is_a_thin_box():
+    floor = plane((0, -2, 0), (4, 0, 0), (0, 4, 0))
+    face = plane((1.5, -0.3, 0), (0, 0.6, 0), (0, 0, 0.6))
+    boxes = boxes_of(np.concatenate([floor, face])).boxes
+    assert len(boxes) == 1
+    assert boxes[0][3:6].min() > 0
+    np.testing.assert_allclose(boxes[0][:3], [1.5, 0, 0.3], atol=0.03)
+
+
 def test_chairs_do_not_melt_into_their_table():
     points = [room(), table((0, 0), (1.6, 0.9, 0.75))]
     seats = [(0.0, 0.5, -np.pi / 2), (0.0, -0.5, np.pi / 2), (-0.9, 0.0, 0.0), (0.9, 0.0, np.pi)]

@@ -21,7 +21,6 @@ rclpy = pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs.msg")
 pytest.importorskip("embodied_perceptron_ros.conversions")
 
-from embodied_perceptron_ros.conversions import depth_from_message, stamp_to_ns  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402
 from rosgraph_msgs.msg import Clock  # noqa: E402
@@ -29,6 +28,7 @@ from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from tf2_msgs.msg import TFMessage  # noqa: E402
 
 from embodied_perceptron.io.tum import TumWriter  # noqa: E402
+from embodied_perceptron_ros.conversions import depth_from_message, stamp_to_ns  # noqa: E402
 from embodied_perceptron_ros.folder_player import encode_depth  # noqa: E402
 
 pytestmark = pytest.mark.ros

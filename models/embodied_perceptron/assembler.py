@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.camera_model import CameraModel
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.drops import AssemblerStats, BadImage, Drop, DropReason
+from embodied_perceptron.drops import AssemblerStats, BadCalibration, BadImage, Drop, DropReason
 from embodied_perceptron.exposure_queue import ExposureQueue
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron.trajectory import PoseSource, seconds_to_ns
 
-__all__ = ["AssemblerStats", "BadImage", "Drop", "DropReason", "FrameAssembler"]
+__all__ = ["AssemblerStats", "BadCalibration", "BadImage", "Drop", "DropReason", "FrameAssembler"]
 
 
 class FrameAssembler:
@@ -76,10 +76,12 @@ class FrameAssembler:
         self._tick(now_ns)
         self._camera(camera).add("depth", stamp_ns, depth_m, now_ns)
 
-    def add_camera_info(self, camera: str, stamp_ns: int, calibration: Intrinsics | CameraModel, now_ns: int) -> None:
-        """Add the calibration that holds from ``stamp_ns`` on."""
+    def add_camera_info(
+        self, camera: str, stamp_ns: int, calibration: Intrinsics | CameraModel | BadCalibration, now_ns: int
+    ) -> None:
+        """Add the calibration that holds from ``stamp_ns`` on, or why there is none from then on."""
         self._tick(now_ns)
-        model = calibration if isinstance(calibration, CameraModel) else CameraModel(calibration)
+        model = CameraModel(calibration) if isinstance(calibration, Intrinsics) else calibration
         self._camera(camera).calibrations.add(stamp_ns, model)
 
     def _camera(self, name: str) -> ExposureQueue:

@@ -63,6 +63,13 @@ class BadImage:
     reason: str
 
 
+@dataclass(frozen=True)
+class BadCalibration:
+    """Takes the place of a calibration that cannot be used: frames of its time are dropped with the reason."""
+
+    reason: str
+
+
 @dataclass
 class AssemblerStats:
     """Counts since the start.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.camera_model import CameraModel
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.drops import AssemblerStats, BadImage, Drop, DropReason
+from embodied_perceptron.drops import AssemblerStats, BadCalibration, BadImage, Drop, DropReason
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.trajectory import (
     Disconnected,
@@ -195,6 +195,8 @@ class ExposureQueue:
             calibration = self.calibrations.at(candidate.stamp_ns, list(self._recent_colors), patient)
             if calibration is None:
                 return None if patient else _Outcome(reason=DropReason.NO_CAMERA_INFO, detail="none has arrived")
+            if isinstance(calibration, BadCalibration):
+                return _Outcome(reason=DropReason.BAD_FRAME, detail=calibration.reason)
             built = self._build(candidate, calibration)
             if isinstance(built, _Outcome):
                 return built
@@ -255,7 +257,7 @@ def _nearest(half: _Candidate, others: list[_Candidate]) -> _Candidate | None:
 class _Span:
     first_ns: int
     last_ns: int
-    value: CameraModel
+    value: CameraModel | BadCalibration
 
 
 class CalibrationHistory:
@@ -277,7 +279,7 @@ class CalibrationHistory:
         if self._spans:
             self._spans = deque([_Span(0, 0, self._spans[-1].value)], maxlen=self._spans.maxlen)
 
-    def add(self, stamp_ns: int, model: CameraModel) -> None:
+    def add(self, stamp_ns: int, model: CameraModel | BadCalibration) -> None:
         if self._spans and stamp_ns < self._spans[-1].last_ns and model == self._spans[-1].value:
             return
         self._recent_ns.append(stamp_ns)
@@ -289,7 +291,7 @@ class CalibrationHistory:
             stamp_ns = max(stamp_ns, self._spans[-1].last_ns)
         self._spans.append(_Span(stamp_ns, stamp_ns, model))
 
-    def at(self, stamp_ns: int, recent_colors_ns: list[int], patient: bool) -> CameraModel | None:
+    def at(self, stamp_ns: int, recent_colors_ns: list[int], patient: bool) -> CameraModel | BadCalibration | None:
         """Calibration of the image at ``stamp_ns``; None = none known, or (``patient``) its own is still to come."""
         if not self._spans:
             return None

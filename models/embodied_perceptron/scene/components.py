@@ -309,7 +309,10 @@ def _fit(
         z = points[outline, 2]
         level = z[np.abs(z - top_z_m) < 0.75 * layers.cells.size_m]
         top = float(np.percentile(level, 90.0)) if len(level) else top
-    return upright_box(points[outline], yaw, min(bottom, top - snapshot.voxel_size_m), top)
+    box = upright_box(points[outline], yaw, min(bottom, top - snapshot.voxel_size_m), top)
+    # one face seen straight on has no depth of its own; it fills its voxels at least
+    box[3:6] = np.maximum(box[3:6], snapshot.voxel_size_m)
+    return box
 
 
 def _score(snapshot: VoxelSnapshot, voxels: NDArray[np.int64], cells: int, min_cells: int) -> float:

@@ -1,0 +1,239 @@
+"""The node's parameters: names, defaults, ranges, and what may change while it runs.
+
+ROS parameters carry topics, frames, rates and one path to a configuration file; everything else stands in that file.
+The few that repeat a value of the file (``voxel_size_m`` ...) override it where they are not 0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rcl_interfaces.msg import (
+    FloatingPointRange,
+    IntegerRange,
+    ParameterDescriptor,
+    ParameterType,
+    SetParametersResult,
+)
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+from embodied_perceptron.config import PerceptronConfig, load_config
+
+TRANSPORTS = ("raw", "compressed", "compressedDepth")
+TIME_JUMP_ACTIONS = ("reset", "keep")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_FRAME = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
+
+
+@dataclass(frozen=True)
+class _Declaration:
+    """One parameter: default, meaning, range, whether it may change while the node is configured or active."""
+
+    default: Any
+    description: str
+    low: float | None = None
+    high: float | None = None
+    live: bool = False
+    choices: tuple[str, ...] = ()
+
+    def descriptor(self) -> ParameterDescriptor:
+        constraints = f"one of {', '.join(self.choices)}" if self.choices else ""
+        descriptor = ParameterDescriptor(description=self.description, additional_constraints=constraints)
+        if self.low is not None and self.high is not None:
+            if isinstance(self.default, int):
+                integers = IntegerRange(from_value=int(self.low), to_value=int(self.high), step=0)
+                descriptor.integer_range = [integers]
+            else:
+                floats = FloatingPointRange(from_value=float(self.low), to_value=float(self.high), step=0.0)
+                descriptor.floating_point_range = [floats]
+        if isinstance(self.default, list):
+            descriptor.type = ParameterType.PARAMETER_STRING_ARRAY
+        return descriptor
+
+
+_D = _Declaration
+DECLARATIONS: dict[str, _Declaration] = {
+    "autostart": _D(True, "Configure and activate on start, without a lifecycle manager"),
+    "config_file": _D("", "YAML file with the configuration of the algorithm; empty = built-in defaults"),
+    "map_file": _D("", "Map to load when the node is configured; empty = start with an empty map"),
+    "cameras": _D(["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"),
+    "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
+    "output_frame": _D("", "Frame of everything published; empty = the fusion frame", live=True),
+    "viewpoint_frame": _D("", "Frame that words like 'left of' are seen from; empty = the newest camera", live=True),
+    "perception_hz": _D(2.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
+    "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
+    "overlay_hz": _D(2.0, "How often ~/overlay/image is published at most", 0.05, 30.0, live=True),
+    "diagnostics_hz": _D(1.0, "How often /diagnostics is published", 0.1, 10.0),
+    "on_time_jump": _D("reset", "What becomes of the map when time jumps back", live=True, choices=TIME_JUMP_ACTIONS),
+    "max_backlog": _D(3, "Frames that may wait for fusion; the oldest is dropped beyond it", 1, 100, live=True),
+    "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
+    "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
+    "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
+    "voxel_size_m": _D(0.0, "Edge length of a map voxel; 0 = as in the configuration", 0.0, 1.0),
+    "max_range_m": _D(0.0, "Depth that is used; 0 = as in the configuration", 0.0, 100.0),
+    "radius_m": _D(0.0, "The map forgets what is further from the camera; 0 = as in the configuration", 0.0, 1000.0),
+    "max_blocks": _D(0, "Block budget of the map; 0 = as in the configuration", 0, 100_000_000),
+    "max_pose_wait_s": _D(0.0, "How long a frame waits for its pose; 0 = as in the configuration", 0.0, 60.0),
+    "pair_tolerance_s": _D(0.0, "Colour and depth stamps may differ by this; 0 = as in the configuration", 0.0, 1.0),
+}
+_CAMERA_DECLARATIONS: dict[str, _Declaration] = {
+    "color_topic": _D("", "Colour images"),
+    "depth_topic": _D("", "Depth images, registered to colour"),
+    "info_topic": _D("", "sensor_msgs/CameraInfo of the colour images"),
+    "color_transport": _D("raw", "How colour comes", choices=("raw", "compressed")),
+    "depth_transport": _D("raw", "How depth comes", choices=("raw", "compressed", "compressedDepth")),
+    "rectified": _D(False, "The images are rectified already: P of camera_info holds, not K and D"),
+}
+_VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
+_ASSEMBLER_OVERRIDES = ("max_pose_wait_s", "pair_tolerance_s")
+
+
+@dataclass(frozen=True)
+class CameraParameters:
+    """One camera's topics."""
+
+    name: str
+    color_topic: str
+    depth_topic: str
+    info_topic: str
+    color_transport: str
+    depth_transport: str
+    rectified: bool
+
+    @property
+    def color_subscription(self) -> str:
+        """Topic that carries colour in the chosen transport."""
+        return self.color_topic if self.color_transport == "raw" else f"{self.color_topic}/{self.color_transport}"
+
+    @property
+    def depth_subscription(self) -> str:
+        """Topic that carries depth in the chosen transport."""
+        return self.depth_topic if self.depth_transport == "raw" else f"{self.depth_topic}/{self.depth_transport}"
+
+
+@dataclass(frozen=True)
+class NodeParameters:
+    """What the parameters say, checked. Field names are the parameters' names; see :data:`DECLARATIONS`."""
+
+    autostart: bool
+    config_file: str
+    map_file: str
+    fusion_frame: str
+    output_frame: str
+    viewpoint_frame: str
+    perception_hz: float
+    voxels_hz: float
+    overlay_hz: float
+    diagnostics_hz: float
+    on_time_jump: str
+    max_backlog: int
+    query_queue_size: int
+    max_standing_queries: int
+    default_top_k: int
+    cameras: tuple[CameraParameters, ...]
+    config: PerceptronConfig
+
+    def __post_init__(self) -> None:
+        if not self.output_frame:
+            object.__setattr__(self, "output_frame", self.fusion_frame)
+
+
+def declare_parameters(node: Node) -> None:
+    """Declare everything but the cameras' parameters. rclpy raises for overrides of a wrong type or out of range."""
+    for name, declaration in DECLARATIONS.items():
+        node.declare_parameter(name, declaration.default, declaration.descriptor())
+
+
+def read_parameters(node: Node) -> NodeParameters:
+    """Read and check all parameters, declaring those of the cameras that ``cameras`` names.
+
+    Raises ``ValueError`` naming the parameter, ``OSError`` when the configuration file cannot be opened.
+    """
+    values = {name: node.get_parameter(name).value for name in DECLARATIONS}
+    for name, value in values.items():
+        problem = parameter_problem(name, value)
+        if problem:
+            raise ValueError(problem)
+    cameras = _read_cameras(node, values.pop("cameras"))
+    overrides = {name: values.pop(name) for name in (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES)}
+    return NodeParameters(**values, cameras=cameras, config=_read_config(values["config_file"], overrides))
+
+
+def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
+    config = load_config(path) if path else PerceptronConfig()
+    volume = {k: overrides[k] for k in _VOLUME_OVERRIDES if overrides[k]}
+    assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
+    return dataclasses.replace(
+        config,
+        volume=dataclasses.replace(config.volume, **volume),
+        assembler=dataclasses.replace(config.assembler, **assembler),
+    )
+
+
+def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, ...]:
+    cameras = []
+    for name in names:
+        # one camera keeps the short names; several are told apart by their own
+        prefix = "" if len(names) == 1 else f"{name}/"
+        defaults = {
+            "color_topic": f"{prefix}color/image_raw",
+            "depth_topic": f"{prefix}depth/image_raw",
+            "info_topic": f"{prefix}color/camera_info",
+        }
+        values: dict[str, Any] = {}
+        for field, declaration in _CAMERA_DECLARATIONS.items():
+            key = f"{name}.{field}"
+            if not node.has_parameter(key):
+                node.declare_parameter(key, declaration.default, declaration.descriptor())
+            values[field] = node.get_parameter(key).value or defaults.get(field, declaration.default)
+            problem = parameter_problem(key, values[field])
+            if problem:
+                raise ValueError(problem)
+        cameras.append(CameraParameters(name, **values))
+    return tuple(cameras)
+
+
+def parameter_problem(name: str, value: Any) -> str:
+    """Why ``value`` does not do for parameter ``name``; empty when it does. Ranges are rclpy's business."""
+    declaration = DECLARATIONS.get(name) or _CAMERA_DECLARATIONS.get(name.rpartition(".")[2])
+    if declaration is None:
+        return ""
+    if declaration.choices and value not in declaration.choices:
+        return f"{name} must be one of {', '.join(declaration.choices)}, got {value!r}"
+    if name == "cameras":
+        if not value:
+            return "cameras must name at least one camera"
+        for camera in value:
+            if not _NAME.fullmatch(camera) or camera in DECLARATIONS:
+                return f"cameras: {camera!r} is no usable name (letters, digits, underscores)"
+        if len(set(value)) < len(value):
+            return f"cameras: names must differ, got {list(value)}"
+    optional = ("output_frame", "viewpoint_frame")
+    if name.endswith("_frame") and not _FRAME.fullmatch(value) and not (name in optional and not value):
+        return f"{name} must be the name of a frame, got {value!r}"
+    return ""
+
+
+def check_change(parameters: Sequence[Parameter[Any]], configured: bool) -> SetParametersResult:
+    """Whether a change at run time is accepted; what is fixed by configuration is refused while ``configured``."""
+    for parameter in parameters:
+        problem = parameter_problem(parameter.name, parameter.value)
+        if problem:
+            return SetParametersResult(successful=False, reason=problem)
+        declaration = DECLARATIONS.get(parameter.name)
+        camera = parameter.name.rpartition(".")[2] in _CAMERA_DECLARATIONS and declaration is None
+        if configured and (camera or (declaration is not None and not declaration.live)):
+            reason = f"{parameter.name} takes effect when the node is configured: clean it up first, then set it"
+            return SetParametersResult(successful=False, reason=reason)
+    return SetParametersResult(successful=True)
+
+
+def apply_change(current: NodeParameters, parameters: Sequence[Parameter[Any]]) -> NodeParameters:
+    """``current`` with the accepted changes."""
+    live = {p.name: p.value for p in parameters if p.name in DECLARATIONS and DECLARATIONS[p.name].live}
+    return dataclasses.replace(current, **live)
