@@ -309,9 +309,8 @@ def _fit(
         z = points[outline, 2]
         level = z[np.abs(z - top_z_m) < 0.75 * layers.cells.size_m]
         top = float(np.percentile(level, 90.0)) if len(level) else top
-    box = upright_box(points[outline], yaw, min(bottom, top - snapshot.voxel_size_m), top)
-    # one face seen straight on has no depth of its own; it fills its voxels at least
-    box[3:6] = np.maximum(box[3:6], snapshot.voxel_size_m)
+    box = upright_box(points[outline], yaw, min(bottom, top), top)
+    box[3:6] = np.maximum(box[3:6], snapshot.voxel_size_m)  # one face seen straight on has no depth
     return box
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.boxes import corners
+from embodied_perceptron.boxes import corners, rotations
 from embodied_perceptron.geometry import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import SceneObject
 
@@ -39,6 +39,12 @@ def label_of(thing: SceneObject) -> str:
 def box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     """(N, 9) boxes -> (N, 8, 3) corners, x slowest, z fastest."""
     out: NDArray[np.float64] = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
+    return out
+
+
+def rotations_of(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 9) boxes -> (N, 3, 3) rotations from their axes to the world's."""
+    out: NDArray[np.float64] = rotations(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
     return out
 
 
@@ -133,10 +139,10 @@ class Tags:
         width, height = text_size(words, self._scale)
         pad = round(8 * self._scale) + 1
         rows, columns = self._image.shape[:2]
-        left = int(np.clip(center_x - width / 2, pad, max(pad, columns - width - pad)))
+        left = int(np.clip(center_x - width / 2, pad, max(pad, columns - 1 - width - pad)))
         for step in (0, 1, -1, 2, -2, 3, -3):
             base = round(center_y + height / 2) + step * (height + 2 * pad + 1)
-            base = int(np.clip(base, height + pad, max(height + pad, rows - pad)))
+            base = int(np.clip(base, height + pad, max(height + pad, rows - 1 - pad)))
             plate = (left - pad, base - height - pad, left + width + pad, base + pad)
             if not any(_touch(plate, other) for other in self._plates):
                 break
