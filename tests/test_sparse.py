@@ -10,7 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import embodied_perceptron.sparse.engine as engine_module
 from embodied_perceptron.geometry import MAX_SITE_COORDINATE, floor_site_keys, pack_site_keys, unpack_site_keys
+from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.conv import (
     SparseBatchNorm,
     SparseConv,
@@ -215,6 +217,28 @@ def test_batched_equals_single() -> None:
         z = net(single)
         assert torch.equal(z.coords, y.coords[y.samples == b])
         torch.testing.assert_close(rows, z.feats)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_loops_equal_plain_torch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = torch.nn.Sequential(SparseConv(3, 8, 3), SparseMaxPool(3, 2), SparseConv(8, 4, 3, 2)).to(dtype)
+    results = []
+    for compiled in (True, False):
+        monkeypatch.setattr(cpu_kernels, "serves", lambda *_, on=compiled: on)
+        monkeypatch.setattr(engine_module, "_BLOCK_ROWS", 64)  # several blocks
+        x = random_tensor(4, 900, 3, dtype=dtype)
+        y = net(x).feats
+        grads = torch.autograd.grad(y.square().sum(), [x.feats, *net.parameters()])
+        results.append([y.detach(), *grads])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
+
+
+def test_half_precision_runs_without_the_compiled_loops() -> None:
+    x = random_tensor(4, 100, 3, dtype=torch.bfloat16)
+    y = SparseMaxPool()(SparseConv(3, 8).bfloat16()(x))
+    assert y.feats.dtype == torch.bfloat16
+    y.feats.sum().backward()
 
 
 def test_order_of_kernel_rows() -> None:
