@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 from volume_frames import posed, random_walk, wall
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
-from embodied_perceptron.fusion.volume import FeatureVolume
+from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.fusion import blocks, kernels
+from embodied_perceptron.fusion.volume import FeatureVolume, warm_up
 from embodied_perceptron.geometry import Intrinsics
 
 SNAPSHOT_FIELDS = ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns")
@@ -272,3 +275,58 @@ def test_an_8k_image() -> None:
     assert (volume.snapshot().mean_color == 128).all()
     assert volume.integrate(wall(4.0, 1, intrinsics=k)).voxels_cleared == 0
     assert volume.integrate(wall(4.0, 2, intrinsics=k)).voxels_cleared > 0
+
+
+def test_kernels_compile_once_whatever_comes() -> None:
+    """A kernel that compiles for another kind of argument would stop a live robot for seconds."""
+    warm_up()
+    dispatchers = [f for m in (kernels, blocks) for f in vars(m).values() if isinstance(f, Dispatcher)]
+    used = [f for f in dispatchers if f.signatures]
+    assert len(used) > 12
+    before = {f: list(f.signatures) for f in dispatchers}
+
+    volume = FeatureVolume(VolumeConfig(max_blocks=64, voxel_size_m=0.05, max_range_m=4.0, radius_m=4.0))
+    for frame in random_walk(3, 6):
+        volume.integrate(frame)
+    depth = np.asfortranarray(np.full((48, 64), 1.0, np.float32))
+    depth.flags.writeable = False
+    volume.integrate(posed(depth, 10**12))
+    volume.snapshot()
+    volume.as_sparse_tensor(3)
+    volume.clear_box(np.array([1.0, 0, 1.0, 0.4, 0.4, 0.4, 0.1, 0.2, 0.3]))
+    volume.reset()
+    volume.integrate(wall(1.0, 0))
+    assert {f: list(f.signatures) for f in dispatchers} == before
+    for entry in (kernels.scan_rows, kernels.fold_rows, kernels.window_minimum, kernels.clear_blocks):
+        assert len(entry.signatures) == 1
+
+
+def test_a_box_that_moved_away_vanishes() -> None:
+    """A box stands in front of a wall, at 10 Hz, then stands elsewhere: two seconds later its old place is free."""
+    rng = np.random.default_rng(0)
+    volume = small_volume(voxel_size_m=0.04)
+
+    def scene(left: int, stamp: int) -> PosedFrame:
+        depth = np.full((48, 64), 2.5)
+        depth[14:34, left : left + 12] = 1.5
+        return posed(depth * (1 + 0.003 * rng.normal(size=depth.shape)), stamp)
+
+    for i in range(20):
+        volume.integrate(scene(8, i))
+    for i in range(20, 40):
+        volume.integrate(scene(40, i))
+    near = volume.snapshot().mean_point_m
+    near = near[near[:, 0] < 2.0]
+    assert len(near) > 50
+    assert (near[:, 1] < 0).all()  # the right half of the image; the old box was in the left one
+
+
+def test_cameras_of_different_sizes_share_a_map() -> None:
+    volume = small_volume()
+    other = Intrinsics(30.0, 30.0, 15.5, 11.5, 32, 24)
+    first = volume.integrate(wall(1.01, 0))
+    for i in range(1, 4):
+        volume.integrate(wall(1.01, i))
+        volume.integrate(wall(1.01, i, camera="small", intrinsics=other))
+    assert (volume.snapshot().coords[:, 0] == 50).all()
+    assert len(volume) >= first.voxels_touched

@@ -9,7 +9,7 @@ import pytest
 from volume_frames import posed, random_walk, wall
 
 from embodied_perceptron.config import VolumeConfig
-from embodied_perceptron.fusion.export import Window
+from embodied_perceptron.fusion.export import Window, merge_by_hashing, merge_by_sorting
 from embodied_perceptron.fusion.volume import FeatureVolume
 
 ALL = ("color", "offset", "height", "point", "log_hits", "one")
@@ -44,6 +44,14 @@ def test_sites_equal_a_dictionary(factor: int, kernels: Literal["numba", "torch"
         np.testing.assert_allclose(row[:3], expected[:3], atol=0.51 / 255)
         np.testing.assert_allclose(row[3:], expected[3:], atol=2e-4)
         assert (np.abs(row[3:6]) <= 0.5).all()
+
+
+@pytest.mark.parametrize("factor", [2, 3, 8])
+def test_both_ways_to_merge_agree(factor: int) -> None:
+    volume = make()
+    rows = volume._gather(volume._blocks.slots(), 1)
+    for a, b in zip(merge_by_sorting(rows, factor), merge_by_hashing(rows, factor), strict=True):
+        assert a.tolist() == b.tolist()
 
 
 def test_default_features_and_min_hits() -> None:

@@ -40,7 +40,7 @@ def hash_position(key: int, shift: int) -> int:
     return position
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _find(table_keys: Array, table_slots: Array, shift: int, key: int) -> int:
     mask = table_keys.shape[0] - 1
     i = hash_position(key, shift)
@@ -52,7 +52,7 @@ def _find(table_keys: Array, table_slots: Array, shift: int, key: int) -> int:
     return -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _insert(table_keys: Array, table_slots: Array, shift: int, key: int, slot: int) -> None:
     mask = table_keys.shape[0] - 1
     i = hash_position(key, shift)
@@ -62,7 +62,7 @@ def _insert(table_keys: Array, table_slots: Array, shift: int, key: int, slot: i
     table_slots[i] = slot
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _erase(table_keys: Array, table_slots: Array, shift: int, key: int) -> None:
     """Remove ``key`` (present) by shifting the run behind it back: no tombstones, so probing never gets slower."""
     mask = table_keys.shape[0] - 1
@@ -82,7 +82,7 @@ def _erase(table_keys: Array, table_slots: Array, shift: int, key: int) -> None:
     table_keys[i] = _EMPTY
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _find_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> int:
     missing = 0
     for i in range(keys.shape[0]):
@@ -91,19 +91,19 @@ def _find_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, sl
     return missing
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _insert_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> None:
     for i in range(keys.shape[0]):
         _insert(table_keys, table_slots, shift, keys[i], slots[i])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _erase_all(table_keys: Array, table_slots: Array, shift: int, keys: Array) -> None:
     for i in range(keys.shape[0]):
         _erase(table_keys, table_slots, shift, keys[i])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _beyond(keys: Array, coords: Array, end: int, center: Array, radius_squared: float, out: Array) -> int:
     n = 0
     for slot in range(end):
@@ -118,7 +118,7 @@ def _beyond(keys: Array, coords: Array, end: int, center: Array, radius_squared:
     return n
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _in_frustum(
     keys: Array, coords: Array, end: int, T: Array, planes: Array, z_min: float, z_max: float, rho: float, out: Array
 ) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.fusion.kernels import voxel_means
+from embodied_perceptron.fusion.kernels import merge_sites, voxel_means
 from embodied_perceptron.fusion.voxels import (
     COLOR,
     HITS,
@@ -18,7 +18,7 @@ from embodied_perceptron.fusion.voxels import (
     RECORD,
     VoxelRows,
 )
-from embodied_perceptron.geometry import MAX_SITE_COORDINATE, pack_site_keys, unpack_site_keys
+from embodied_perceptron.geometry import MAX_SITE_COORDINATE, pack_keys, pack_site_keys, unpack_keys
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.sparse.engine import Engine, get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -87,28 +87,30 @@ def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     return snapshot
 
 
-def merge_to_sites(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Add voxels up to sites of ``site_voxels`` voxels edge length.
+def merge_by_sorting(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add voxels up to sites of ``site_voxels`` voxels edge length, on any device.
 
-    Returns (M,) sorted site keys, (M, 3) int64 sites, and (M, 7) int64 sums: hits, offsets from the site's lower corner
-    in 1/1024 voxel, colours.
+    Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
+    1/1024 voxel, colours.
     """
     coords = rows.coords.to(torch.int64)
     sites = torch.div(coords, site_voxels, rounding_mode="floor")
-    if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
-        raise ValueError(
-            f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
-        )
-    keys = pack_site_keys(torch.zeros_like(sites[:, 0]), sites)
     sums = rows.records[:, : RECORD - 1].to(torch.int64)
-    if site_voxels == 1:
-        return keys, sites, sums
-    corner = (coords - sites * site_voxels) * OFFSET_UNITS
-    sums[:, OFFSET : OFFSET + 3] += corner * sums[:, HITS : HITS + 1]
-    unique, inverse = torch.unique(keys, return_inverse=True)
-    merged = torch.zeros((len(unique), RECORD - 1), dtype=torch.int64, device=keys.device)
-    merged.index_add_(0, inverse, sums)
-    return unique, unpack_site_keys(unique)[1], merged
+    sums[:, OFFSET : OFFSET + 3] += (coords - sites * site_voxels) * OFFSET_UNITS * sums[:, HITS : HITS + 1]
+    keys, inverse = torch.unique(pack_keys(sites), return_inverse=True)
+    merged = torch.zeros((len(keys), RECORD - 1), dtype=torch.int64, device=keys.device)
+    return unpack_keys(keys), merged.index_add_(0, inverse, sums)
+
+
+def merge_by_hashing(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as :func:`merge_by_sorting`, compiled for the CPU."""
+    n = len(rows)
+    bits = max(4, int(np.ceil(np.log2(2 * max(n, 1)))))
+    out = np.empty((n, RECORD + 3), np.int64)
+    table = np.full(1 << bits, -1, np.int64), np.empty(1 << bits, np.int32)
+    sites = merge_sites(rows.coords.numpy(), rows.records.numpy(), site_voxels, 64 - bits, *table, out)
+    merged = torch.from_numpy(out[:sites][np.argsort(out[:sites, 0])])
+    return merged[:, 1:4], merged[:, 4:]
 
 
 def to_sparse_tensor(
@@ -124,7 +126,16 @@ def to_sparse_tensor(
     unknown = [name for name in features if name not in get_args(SiteFeature)]
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-    keys, sites, sums = merge_to_sites(rows, site_voxels)
+    if site_voxels == 1:
+        sites, sums = rows.coords.to(torch.int64), rows.records[:, : RECORD - 1].to(torch.int64)
+    else:
+        merge = merge_by_hashing if rows.coords.device.type == "cpu" else merge_by_sorting
+        sites, sums = merge(rows, site_voxels)
+    if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
+        raise ValueError(
+            f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
+        )
+    keys = pack_site_keys(torch.zeros_like(sites[:, 0]), sites)
     hits = sums[:, HITS : HITS + 1].to(torch.float64)
     # place of the mean point inside of its site, in [0, 1)
     place = (sums[:, OFFSET : OFFSET + 3] / hits + 0.5) / (OFFSET_UNITS * site_voxels)

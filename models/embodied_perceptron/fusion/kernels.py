@@ -1,7 +1,8 @@
 """Compiled CPU kernels of the volume. Plain loops over arrays; who calls them and why stands in ``numba_voxels.py``.
 
-Voxel arithmetic here is that of ``geometry.py`` in fixed point (see ``voxels.py``); tests hold the two together.
-No fast-math: the same input gives the same bits, and the torch kernels the same map.
+Voxel arithmetic here is that of ``geometry.py`` in fixed point (see ``voxels.py``); tests hold the two together. The
+kernels run without the interpreter's lock, so that other threads go on meanwhile. No fast-math: the same input gives
+the same bits, and the torch kernels the same map.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _lowest_bit(word: int) -> int:
     return position
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _row_points(
     depth: Array,
     ray_x: Array,
@@ -97,7 +98,7 @@ def _row_points(
     return points, stored
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _row_runs(keys: Array, offsets: Array, color: Array, ends: Array) -> int:
     """Find runs of pixels in one voxel; ``offsets`` and ``color`` become running sums.
 
@@ -119,7 +120,7 @@ def _row_runs(keys: Array, offsets: Array, color: Array, ends: Array) -> int:
     return runs
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def scan_rows(
     depth: Array,
     color: Array,
@@ -206,7 +207,7 @@ def scan_rows(
     return blocks, voxels, points, stored
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def fold_rows(
     slots: Array,
     cells: Array,
@@ -250,13 +251,13 @@ def fold_rows(
     return touched, created, refused
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _lower(row: Array, other: Array) -> None:
     for u in range(row.shape[0]):
         row[u] = min(row[u], other[u])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def window_minimum(image: Array, size: int, out: Array) -> None:
     """``out[v, u]`` = minimum of ``image[v : v + size, u : u + size]``; undefined where that leaves the image."""
     height, width = image.shape
@@ -270,7 +271,7 @@ def window_minimum(image: Array, size: int, out: Array) -> None:
             _lower(out[v, : width - k], row[k:])
 
 
-@njit(cache=True, error_model="numpy")  # no check for division by zero: z is at least min_range
+@njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: z is at least min_range
 def clear_blocks(
     slots: Array,
     coords: Array,
@@ -337,7 +338,7 @@ def clear_blocks(
     return removed, empty
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def erase_voxel(slot: int, local: int, records: Array, last_seen: Array, occupied: Array, count: Array) -> None:
     """Empty one occupied voxel."""
     for c in range(RECORD):
@@ -347,7 +348,7 @@ def erase_voxel(slot: int, local: int, records: Array, last_seen: Array, occupie
     count[slot] -= 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def erase_blocks(slots: Array, records: Array, last_seen: Array, occupied: Array, count: Array) -> int:
     """Empty whole blocks; returns the number of voxels removed."""
     removed = 0
@@ -367,7 +368,7 @@ def erase_blocks(slots: Array, records: Array, last_seen: Array, occupied: Array
     return removed
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def remove_voxels(
     slots: Array, local: Array, records: Array, last_seen: Array, occupied: Array, count: Array, emptied: Array
 ) -> int:
@@ -381,7 +382,7 @@ def remove_voxels(
     return empty
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def put_voxels(
     slots: Array,
     local: Array,
@@ -402,7 +403,7 @@ def put_voxels(
         count[slot] += 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _run_end(coords: Array, start: int, columns: int) -> int:
     """End of the run of blocks that share the first ``columns`` coordinates with block ``start``."""
     end = start + 1
@@ -414,7 +415,7 @@ def _run_end(coords: Array, start: int, columns: int) -> int:
     return end
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def gather_voxels(
     slots: Array,
     coords: Array,
@@ -460,7 +461,7 @@ def gather_voxels(
     return n
 
 
-@njit(cache=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
+@njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
 def voxel_means(
     coords: Array, records: Array, voxel_size_m: float, points: Array, colors: Array, hits: Array, evidence: Array
 ) -> None:
@@ -474,3 +475,39 @@ def voxel_means(
             colors[i, c] = np.uint8(records[i, COLOR + c] / n + 0.5)
         hits[i] = records[i, HITS]
         evidence[i] = records[i, EVIDENCE] * EVIDENCE_UNIT
+
+
+@njit(cache=True, nogil=True)
+def merge_sites(
+    coords: Array, records: Array, site_voxels: int, shift: int, table_keys: Array, table_rows: Array, out: Array
+) -> int:
+    """Add voxels up by site of ``site_voxels`` voxels edge length; returns how many sites, in order of first touch.
+
+    ``table_keys`` (filled with -1) ends up holding the sites' keys in the places that ``table_rows`` numbers; ``out``
+    (N, 11) int64 gets key, site coordinates, hits, offsets from the site's lower corner, colours.
+    """
+    mask = table_keys.shape[0] - 1
+    sites = 0
+    for i in range(coords.shape[0]):
+        x, y, z = coords[i, 0] // site_voxels, coords[i, 1] // site_voxels, coords[i, 2] // site_voxels
+        key = pack_key(x, y, z)
+        j = hash_position(key, shift)
+        while table_keys[j] != -1 and table_keys[j] != key:
+            j = (j + 1) & mask
+        if table_keys[j] == -1:
+            table_keys[j] = key
+            table_rows[j] = sites
+            out[sites, 0] = key
+            out[sites, 1], out[sites, 2], out[sites, 3] = x, y, z
+            for c in range(4, 11):
+                out[sites, c] = 0
+            sites += 1
+        row = out[table_rows[j]]
+        hits = np.int64(records[i, HITS])
+        row[4] += hits
+        row[5] += records[i, OFFSET] + (coords[i, 0] - x * site_voxels) * OFFSET_UNITS * hits
+        row[6] += records[i, OFFSET + 1] + (coords[i, 1] - y * site_voxels) * OFFSET_UNITS * hits
+        row[7] += records[i, OFFSET + 2] + (coords[i, 2] - z * site_voxels) * OFFSET_UNITS * hits
+        for c in range(3):
+            row[8 + c] += records[i, COLOR + c]
+    return sites

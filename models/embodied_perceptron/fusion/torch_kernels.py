@@ -46,7 +46,7 @@ class TorchVoxels:
         self._pending: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = (empty, empty, empty.view(0, RECORD - 1))
 
     def _to(self, array: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+        return torch.tensor(array, device=self._device)
 
     def scan(self, view: View, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> Scan:
         band = slice(*rows)

@@ -36,12 +36,12 @@ from embodied_perceptron.fusion.voxels import (
     VoxelRows,
     VoxelStore,
 )
-from embodied_perceptron.geometry import pack_keys, voxel_centers
+from embodied_perceptron.geometry import Intrinsics, pack_keys, voxel_centers
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
 
-__all__ = ["FeatureVolume", "VolumeStatistics"]
+__all__ = ["FeatureVolume", "VolumeStatistics", "warm_up"]
 
 
 class FeatureVolume:
@@ -226,7 +226,8 @@ class FeatureVolume:
         hits = self.config.min_hits if min_hits is None else min_hits
         rows = self._gather(self._blocks.slots(lower / BLOCK_EDGE, upper / BLOCK_EDGE), hits)
         if window is not None:
-            low, high = (torch.from_numpy(v).to(rows.coords.device) for v in (lower, upper))
+            limits = np.clip((lower, upper), -(2.0**30), 2.0**30).astype(np.int32)  # open sides are infinite
+            low, high = torch.from_numpy(limits).to(rows.coords.device)
             rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
         return to_sparse_tensor(
             rows,
@@ -367,6 +368,26 @@ class FeatureVolume:
 
 
 # --------------------------------------------------------------------------------------------------------------------
+
+
+def warm_up() -> None:
+    """Compile every CPU kernel, so that no live frame waits for it.
+
+    Ten seconds or so on the first call after an installation; later processes find the compiled code on the disk.
+    """
+    k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
+    volume = FeatureVolume(VolumeConfig(max_blocks=64))
+    T = np.eye(4)
+    for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
+        T[0, 3] = 100.0 * stamp  # far away, so that blocks are evicted
+        depth = np.full((8, 8), depth_m, np.float32)
+        volume.integrate(PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T))
+    volume.snapshot(1)
+    volume.as_sparse_tensor(2, min_hits=1)
+    rows = volume._gather(volume._blocks.slots(), 1)
+    keys, local = _split(rows.coords.numpy())
+    volume._store.remove(volume._blocks.lookup(keys), local)
+    volume._store.put(volume._blocks.lookup(keys), local, rows)
 
 
 def _resolve_device(name: str) -> torch.device:

@@ -15,7 +15,7 @@ and the torch kernels, on any device, give the same map bit for bit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ from embodied_perceptron.geometry import Intrinsics, invert_transform
 
 OFFSET_BITS = 10
 OFFSET_UNITS = 1 << OFFSET_BITS
+
+ImageT = TypeVar("ImageT", bound=np.generic)
 
 # columns of a voxel record (int32)
 HITS = 0  # points the sums are over; 0 = the voxel is empty
@@ -74,8 +76,8 @@ class View:
     """One frame, prepared for the kernels.
 
     Attributes:
-        depth_m: (H, W) float32, canonical.
-        color: (H, W, 3) uint8.
+        depth_m: (H, W) float32, canonical; contiguous, read-only.
+        color: (H, W, 3) uint8; contiguous, read-only.
         ray_x: (3, W), ray_y: (3, H) float64: a pixel's ray in the world is ``ray_x[:, u] + ray_y[:, v]``, scaled to
             fixed-point units per metre of depth.
         origin: (3,) float64 camera position in fixed-point units.
@@ -102,8 +104,8 @@ class View:
         x = (np.arange(k.width) - k.cx) / k.fx
         y = (np.arange(k.height) - k.cy) / k.fy
         return View(
-            depth_m=np.ascontiguousarray(frame.depth_m),
-            color=np.ascontiguousarray(frame.color),
+            depth_m=_read_only(frame.depth_m),
+            color=_read_only(frame.color),
             ray_x=M[:, 0:1] * x[None, :],
             ray_y=M[:, 1:2] * y[None, :] + M[:, 2:3],
             origin=T[:3, 3] * scale,
@@ -131,6 +133,13 @@ class View:
         height, width = self.depth_m.shape
         rows = max(1, BAND_PIXELS // width)
         return [(v, min(v + rows, height)) for v in range(0, height, rows)]
+
+
+def _read_only(image: NDArray[ImageT]) -> NDArray[ImageT]:
+    """A contiguous view that may not be written; drivers' images are so too, and kernels compile once per kind."""
+    view: NDArray[ImageT] = np.ascontiguousarray(image).view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True)
