@@ -31,25 +31,34 @@ class RoomArranger:
         low, high = model.bounds()
         for _ in range(self.tries):
             s = side or SIDES[int(self.rng.integers(4))]
-            length = self._length(s)
+            length = self.length(s)
             width = high[0] - low[0]
             if width > length - 0.04:
                 continue
             along = float(self.rng.uniform(width / 2 + 0.02, length - width / 2 - 0.02))
             if corner:
                 along = width / 2 + 0.02 if self.rng.random() < 0.5 else length - width / 2 - 0.02
-            placed = self._at_side(model, s, along, -float(low[2]))
+            placed = self.at_side(model, s, along, -float(low[2]))
             if placed:
                 return placed
         return None
 
-    def _length(self, side: Side) -> float:
+    def length(self, side: Side) -> float:
+        """Of the wall, metres."""
         x0, y0, x1, y1 = self.room.rect
         return x1 - x0 if side in ("S", "N") else y1 - y0
 
-    def _at_side(
-        self, model: ObjectModel, side: Side, along: float, z: float, gap: float = _WALL_GAP_M, mounted: str = "floor"
+    def at_side(
+        self,
+        model: ObjectModel,
+        side: Side,
+        along: float,
+        z: float,
+        gap: float = _WALL_GAP_M,
+        mounted: str = "floor",
+        zones: bool = True,
     ) -> PlacedObject | None:
+        """Back to the wall ``side``, centred ``along`` metres from its lower end, base at height ``z``."""
         low, high = model.bounds()
         x0, y0, x1, y1 = self.room.rect
         depth = float(high[1]) + gap
@@ -62,7 +71,7 @@ class RoomArranger:
             "E": (x1 - depth, y0 + along + shift),
         }
         x, y = positions[side]
-        return self.placer.put(model, pose_at((x, y, z), yaw), self.room.index, mounted=mounted)
+        return self.placer.put(model, pose_at((x, y, z), yaw), self.room.index, mounted=mounted, zones=zones)
 
     def on_wall(self, model: ObjectModel, z: float, above: PlacedObject | None = None) -> PlacedObject | None:
         """Hang on a wall with its base at height ``z``; ``above`` centres it over something against that wall."""
@@ -70,24 +79,26 @@ class RoomArranger:
         width = float(high[0] - low[0])
         for _ in range(self.tries):
             if above is not None:
-                side = self._side_of(above)
-                along = self._along(side, above.T_world_object[:3, 3])
+                side = self.side_of(above)
+                along = self.along(side, above.T_world_object[:3, 3])
             else:
                 side = SIDES[int(self.rng.integers(4))]
-                if width > self._length(side) - 0.2:
+                if width > self.length(side) - 0.2:
                     continue
-                along = float(self.rng.uniform(width / 2 + 0.1, self._length(side) - width / 2 - 0.1))
+                along = float(self.rng.uniform(width / 2 + 0.1, self.length(side) - width / 2 - 0.1))
             top = self.room.height_m - 0.03 - float(high[2] - low[2])
-            placed = self._at_side(model, side, along, min(z, top) - float(low[2]), 0.002, "wall")
+            placed = self.at_side(model, side, along, min(z, top) - float(low[2]), 0.002, "wall")
             if placed or above is not None:
                 return placed
         return None
 
-    def _side_of(self, placed: PlacedObject) -> Side:
+    def side_of(self, placed: PlacedObject) -> Side:
+        """The wall that it turns its back to."""
         front = placed.front
         return min(SIDES, key=lambda s: -float(_inward(s) @ front[:2]))
 
-    def _along(self, side: Side, position: F64) -> float:
+    def along(self, side: Side, position: F64) -> float:
+        """Metres along the wall ``side`` of a world position."""
         x0, y0, _, _ = self.room.rect
         return float(position[0] - x0) if side in ("S", "N") else float(position[1] - y0)
 
@@ -100,7 +111,7 @@ class RoomArranger:
         for _ in range(self.tries):
             side = SIDES[int(self.rng.integers(4))]
             width = float(high[0] - low[0])
-            along = float(self.rng.uniform(width / 2 + 0.05, self._length(side) - width / 2 - 0.05))
+            along = float(self.rng.uniform(width / 2 + 0.05, self.length(side) - width / 2 - 0.05))
             depth = float(high[1]) + 0.004
             x, y = {
                 "S": (x0 + along, y0 + depth),

@@ -163,13 +163,15 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
         far = WALL_M / 2 + (reach if room == opening.into else 0.75)
         corner_a = wall.point(opening.center_m - opening.width_m / 2 - 0.05, 0.0)
         corner_b = wall.point(opening.center_m + opening.width_m / 2 + 0.05, sign * far)
-        rect = (
+        zone = (
             min(corner_a[0], corner_b[0]),
             min(corner_a[1], corner_b[1]),
             max(corner_a[0], corner_b[0]),
             max(corner_a[1], corner_b[1]),
+            0.0,
+            2.0,
         )
-        placer.keep_out.setdefault(room, []).append(rect)
+        placer.keep_out.setdefault(room, []).append(zone)
         placer.access.setdefault(room, []).append(wall.point(opening.center_m, sign * (WALL_M / 2 + 0.5)))
     # light switch beside the frame, on the side that the door opens into
     gap = opening.width_m / 2 + 0.12
@@ -188,7 +190,11 @@ def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer:
     x, y = wall.point(opening.center_m)
     model = structure.window(rng, opening.width_m, opening.top_m - opening.bottom_m, WALL_M)
     placer.put(model, pose_at((x, y, opening.bottom_m), yaw), room.index, mounted="wall", check=False)
+    a = wall.point(opening.center_m - opening.width_m / 2 + 0.08, 0.0)
+    b = wall.point(opening.center_m + opening.width_m / 2 - 0.08, inward * 0.3)
+    zone = (min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]), opening.bottom_m + 0.06, opening.top_m)
     if room.kind in ("bathroom", "corridor"):
+        placer.keep_out.setdefault(room.index, []).append(zone)
         return
     if rng.random() < 0.6:
         sill = structure.windowsill(rng, opening.width_m)
@@ -197,6 +203,7 @@ def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer:
     if rng.random() < 0.7 and opening.bottom_m > 0.75:
         rx, ry = wall.point(opening.center_m, inward * (WALL_M / 2 + 0.06))
         placer.put(structure.radiator(rng), pose_at((rx, ry, 0.12), yaw), room.index, mounted="wall")
+    placer.keep_out.setdefault(room.index, []).append(zone)
 
 
 def wall_side(wall: Wall, room: Room) -> Side:

@@ -119,11 +119,13 @@ def make_plan(rng: np.random.Generator, room_count: int, kind: RoomType | None =
         raise HomeError(f"a home has 1 to 9 rooms, got {room_count}")
     height = float(rng.uniform(2.4, 2.75))
     if room_count <= 3:
-        cells = _row(rng, room_count)
-        kinds = _assign_kinds(rng, cells, kind)
+        if room_count == 1 and kind is None:
+            kind = _SINGLE_KINDS[int(rng.choice(5, p=[0.32, 0.26, 0.18, 0.16, 0.08]))]
+        cells = _row(rng, room_count, kind)
+        kinds = _assign_kinds(cells, kind)
     else:
         cells = _two_bands(rng, room_count)
-        kinds = [*_assign_kinds(rng, cells[:-1], None), "corridor"]
+        kinds = [*_assign_kinds(cells[:-1], None), "corridor"]
     half = WALL_M / 2
     rooms = tuple(
         Room(i, k, (c[0] + half, c[1] + half, c[2] - half, c[3] - half), height)
@@ -133,9 +135,15 @@ def make_plan(rng: np.random.Generator, room_count: int, kind: RoomType | None =
     return FloorPlan(rooms, walls, height)
 
 
-def _row(rng: np.random.Generator, count: int) -> list[Rect]:
-    depth = float(rng.uniform(3.9, 5.2))
-    widths = rng.uniform(3.4, 5.6, count) if count > 1 else rng.uniform(4.3, 6.2, 1)
+_SINGLE_WIDTH_M = {"bathroom": (2.3, 3.2), "kitchen": (3.4, 4.8), "bedroom": (3.6, 5.0), "office": (3.6, 5.2)}
+
+
+def _row(rng: np.random.Generator, count: int, kind: RoomType | None) -> list[Rect]:
+    depth = float(rng.uniform(3.6, 4.8))
+    widths = rng.uniform(3.2, 5.2, count)
+    if count == 1:
+        widths = rng.uniform(*_SINGLE_WIDTH_M.get(str(kind), (4.2, 6.0)), 1)
+        depth = depth if kind != "bathroom" else float(rng.uniform(2.1, 2.9))
     edges = np.concatenate([[0.0], np.cumsum(widths)])
     edges -= edges[-1] / 2
     return [(float(a), -depth / 2, float(b), depth / 2) for a, b in pairwise(edges)]
@@ -160,12 +168,12 @@ def _two_bands(rng: np.random.Generator, count: int) -> list[Rect]:
     return [*cells, (-width / 2, float(y1), width / 2, float(y2))]
 
 
-def _assign_kinds(rng: np.random.Generator, cells: list[Rect], kind: RoomType | None) -> list[RoomType]:
-    if len(cells) == 1:
-        if kind is not None:
-            return [kind]
-        kinds: list[RoomType] = ["living room", "bedroom", "kitchen", "office", "bathroom"]
-        return [kinds[int(rng.choice(5, p=[0.32, 0.26, 0.18, 0.16, 0.08]))]]
+_SINGLE_KINDS: tuple[RoomType, ...] = ("living room", "bedroom", "kitchen", "office", "bathroom")
+
+
+def _assign_kinds(cells: list[Rect], kind: RoomType | None) -> list[RoomType]:
+    if len(cells) == 1 and kind is not None:
+        return [kind]
     wanted: list[RoomType] = ["living room", "bedroom", "kitchen", "bathroom", "bedroom", "office"]
     wanted += ["bedroom", "living room", "office"]
     order = np.argsort([-(c[2] - c[0]) * (c[3] - c[1]) for c in cells])

@@ -100,18 +100,29 @@ def build_home(seed: int, spec: HomeSpec | None = None) -> Home:
         plan = make_plan(rng, rooms, spec.kind)
         placer = Placer(plan.rooms)
         build_shell(rng, plan, placer)
-        if any(not placer._passable(room.index) for room in plan.rooms):
+        if any(not placer.passable(room.index) for room in plan.rooms):
             continue  # doors that block each other: draw another plan
         for room in plan.rooms:
             furnish(
                 RoomArranger(np.random.default_rng([seed, attempt, 21, room.index]), placer, room), room, spec.clutter
             )
+        _open_some(rng, placer)
         furniture = [o for o in placer.objects if o.mounted == "floor"]
         if len(furniture) < 2 * rooms:
             continue
         lights, ambient = _lights(rng, plan, placer.objects)
         return Home(seed, spec, plan, tuple(placer.objects), lights, ambient)
     raise HomeError(f"no furnished home with free floor found for seed {seed} and {spec} in {_ATTEMPTS} attempts")
+
+
+_OPEN_SHARE = 0.12  # of the doors, drawers and lids stands open
+
+
+def _open_some(rng: np.random.Generator, placer: Placer) -> None:
+    for o in list(placer.objects):
+        for part in o.model.joints:
+            if o.label not in ("door", "laptop") and rng.random() < _OPEN_SHARE:
+                placer.move_joint(o.id, part, round(float(rng.uniform(0.3, 1.0)), 3))
 
 
 def _lights(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from embodied_perceptron_training.synthetic.arrange import RoomArranger
-from embodied_perceptron_training.synthetic.assets import decor, electronics, lighting, small, soft
+from embodied_perceptron_training.synthetic.assets import bath, decor, electronics, lighting, small, soft, tableware
 from embodied_perceptron_training.synthetic.mesh import rotation
 from embodied_perceptron_training.synthetic.model import ObjectModel, PlacedObject
 
@@ -41,6 +41,27 @@ SURFACE_ITEMS: dict[str, tuple[float, int, list[tuple[Family, float]]]] = {
     "laundry": (4.0, 2, [(small.basket, 1), (soft.folded_towel, 1), (soft.clothes, 0.6), (small.box, 0.4)]),
     "seat": (0.25, 1, [(soft.clothes, 1), (small.book, 0.6), (soft.folded_towel, 0.3), (small.toy, 0.4),
                       (soft.bag, 0.5)]),
+    "counter": (5.0, 4, [(tableware.bottle, 1.2), (tableware.bowl, 1), (tableware.cup, 1.5), (tableware.jar, 1),
+                         (tableware.utensil, 0.8), (tableware.plate, 0.7), (tableware.food, 1), (tableware.pot, 0.6),
+                         (tableware.knife, 0.4), (tableware.bread, 0.5), (tableware.tray, 0.4), (tableware.fruit, 0.6),
+                         (tableware.seasoning, 0.6), (tableware.wine, 0.4), (tableware.can, 0.5),
+                         (tableware.pitcher, 0.3), (decor.small_plant, 0.3)]),
+    "dining": (4.0, 6, [(tableware.plate, 2), (tableware.cup, 2), (tableware.glass, 1.5), (tableware.bowl, 1.5),
+                        (tableware.bottle, 0.8), (decor.vase, 0.7), (tableware.seasoning, 0.6), (tableware.spoon, 0.6),
+                        (tableware.teapot, 0.4), (tableware.pitcher, 0.4), (tableware.fruit, 0.5),
+                        (lighting.candle, 0.4), (tableware.tray, 0.3), (tableware.wine, 0.3), (small.book, 0.3),
+                        (small.paper, 0.3)]),
+    "kitchen": (8.0, 4, [(tableware.bowl, 1.5), (tableware.plate, 1.5), (tableware.cup, 1.5), (tableware.glass, 1),
+                         (tableware.jar, 1), (tableware.can, 1), (tableware.pot, 0.7), (tableware.food, 0.8)]),
+    "dishes": (12.0, 3, [(tableware.cup, 2), (tableware.plate, 1.5), (tableware.bowl, 1), (tableware.glass, 1)]),
+    "fridge": (12.0, 4, [(tableware.bottle, 2), (tableware.jar, 1.5), (tableware.can, 1.5), (tableware.food, 1),
+                         (tableware.fruit, 1.5), (tableware.bowl, 0.5)]),
+    "stove": (4.0, 2, [(tableware.pot, 2), (tableware.pan, 2), (tableware.pot, 0.5)]),
+    "oven": (4.0, 1, [(tableware.plate, 1), (tableware.bowl, 1), (tableware.pan, 0.4)]),
+    "bowl": (80.0, 1, [(tableware.fruit, 1)]),
+    "toilet": (20.0, 2, [(bath.toilet_roll, 2), (small.tissue_box, 0.5), (decor.small_plant, 0.4)]),
+    "basin": (25.0, 3, [(bath.soap_dispenser, 1.5), (bath.toothbrush, 1.5), (bath.soap, 1), (bath.cosmetics, 1),
+                        (bath.shampoo, 0.5), (bath.toiletry, 0.3)]),
 }  # fmt: skip
 
 _TILTED = {decor.photo_frame: 0.22}

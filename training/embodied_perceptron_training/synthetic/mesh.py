@@ -73,9 +73,22 @@ class Mesh:
 
 def face_areas_m2(triangles: F64) -> F64:
     """(F, 3, 3) corners -> (F,) areas."""
-    cross = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
-    area: F64 = 0.5 * np.linalg.norm(cross, axis=-1)
+    area: F64 = 0.5 * np.sqrt((face_normals(triangles) ** 2).sum(-1))
     return area
+
+
+def face_normals(triangles: NDArray[Any]) -> F64:
+    """(F, 3, 3) corners -> (F, 3) normals, twice the area long."""
+    a, b = triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]
+    normal: F64 = np.stack(  # np.cross spends most of its time on its generality
+        [
+            a[:, 1] * b[:, 2] - a[:, 2] * b[:, 1],
+            a[:, 2] * b[:, 0] - a[:, 0] * b[:, 2],
+            a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0],
+        ],
+        -1,
+    )
+    return normal
 
 
 def merge_meshes(meshes: Sequence[Mesh]) -> Mesh:
@@ -127,6 +140,13 @@ _BOX_FACES = {
 _FACE_AXES = {"-x": (1, 2), "+x": (1, 2), "-y": (0, 2), "+y": (0, 2), "-z": (0, 1), "+z": (0, 1)}
 _UNIT_UV = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], np.float64)
 _QUAD = np.array([[0, 1, 2], [0, 2, 3]])
+# the same per triangle: (12, 3, 3) corners of the unit box, normals, texture coordinates, axes that these run along
+_BOX_TRIANGLES = np.concatenate([_BOX_CORNERS[list(quad)][_QUAD] for quad in _BOX_FACES.values()])
+_BOX_NORMALS = np.repeat(
+    [[(1.0 if name[0] == "+" else -1.0) * (axis == name[1]) for axis in "xyz"] for name in _BOX_FACES], 6, axis=0
+).reshape(12, 3, 3)
+_BOX_UV = np.tile(_UNIT_UV[_QUAD], (6, 1, 1))
+_BOX_AXES = np.repeat([_FACE_AXES[name] for name in _BOX_FACES], 2, axis=0)
 
 
 @dataclass
@@ -189,18 +209,21 @@ class MeshBuilder:
     ) -> None:
         """A box of full ``size``; ``faces`` gives single faces ('-y' = front, '+z' = top...) another material."""
         half = np.asarray(size, np.float64) / 2
-        corners = _BOX_CORNERS * half
-        for name, quad in _BOX_FACES.items():
-            own = (faces or {}).get(name, material)
-            a, b = _FACE_AXES[name]
-            uv = _UNIT_UV if own.is_image else _UNIT_UV * 2 * half[[a, b]]
-            # grain follows the longer side
-            if not own.is_image and half[b] > half[a]:
-                uv = uv[:, ::-1]
-            normal = np.zeros(3)
-            normal["xyz".index(name[1])] = 1.0 if name[0] == "+" else -1.0
-            points = corners[list(quad)]
-            self.add(points[_QUAD], np.tile(normal, (2, 3, 1)), uv[_QUAD], own, center, R, collide=False)
+        if not (half > 0).all():
+            raise ValueError(f"box needs a positive size, got {np.asarray(size).tolist()}")
+        triangles = _BOX_TRIANGLES * half
+        by_material: dict[Material, list[int]] = {}
+        for k, name in enumerate(_BOX_FACES):
+            by_material.setdefault((faces or {}).get(name, material), []).append(k)
+        for own, sides in by_material.items():
+            rows = [2 * k + j for k in sides for j in (0, 1)]
+            uv = _BOX_UV[rows]
+            if not own.is_image:
+                scale = 2 * half[_BOX_AXES[rows]]
+                uv = uv * scale[:, None]
+                upright = scale[:, 1] > scale[:, 0]  # grain follows the longer side
+                uv[upright] = uv[upright][..., ::-1]
+            self.add(triangles[rows], _BOX_NORMALS[rows], uv, own, center, R, collide=False)
         if collide:
             rotation_ = np.eye(3) if R is None else R
             self.pieces.append(Piece(np.asarray(center, np.float64), half, rotation_))

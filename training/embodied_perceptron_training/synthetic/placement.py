@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from embodied_perceptron_training.synthetic.floorplan import Rect, Room
+from embodied_perceptron_training.synthetic.floorplan import Room
 from embodied_perceptron_training.synthetic.mesh import Piece
 from embodied_perceptron_training.synthetic.model import ObjectModel, PlacedObject
 
 F64 = NDArray[np.float64]
+Zone = tuple[float, float, float, float, float, float]
 CONTACT_M = 0.002  # boxes that overlap by less only touch
 CELL_M = 0.05
 ROBOT_RADIUS_M = 0.24
@@ -80,13 +81,13 @@ class Placer:
 
     Attributes:
         rooms: all rooms.
-        keep_out: per room, floor rectangles that stay free (doors).
+        keep_out: per room, boxes (x0, y0, x1, y1, z0, z1) that stay free: before doors, in front of windows.
         access: per room, points (x, y) that must stay connected for the robot.
         objects: accepted so far; ids are positions in this list.
     """
 
     rooms: tuple[Room, ...]
-    keep_out: dict[int, list[Rect]] = field(default_factory=dict)
+    keep_out: dict[int, list[Zone]] = field(default_factory=dict)
     access: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
     objects: list[PlacedObject] = field(default_factory=list)
     _pieces: list[Pieces] = field(default_factory=list)
@@ -104,11 +105,15 @@ class Placer:
         relation: str = "",
         mounted: str = "floor",
         check: bool = True,
+        zones: bool = True,
     ) -> PlacedObject | None:
-        """Add the object, or return None when it does not fit there."""
+        """Add the object, or return None when it does not fit there.
+
+        ``check=False`` adds it in any case (the shell); ``zones=False`` ignores ``keep_out`` (curtains).
+        """
         states = MappingProxyType(dict(joint_states or {}))
         pieces = Pieces.of(model.posed_pieces(states), T)
-        if check and not self._fits(pieces, room, mounted):
+        if check and not self._fits(pieces, room, mounted, zones):
             return None
         placed = PlacedObject(len(self.objects), model, T, room, states, support, relation, mounted)
         self.objects.append(placed)
@@ -116,10 +121,24 @@ class Placer:
         low, high = pieces.bounds() if len(pieces.center) else (np.full(3, np.inf), np.full(3, -np.inf))
         self._low.append(low)
         self._high.append(high)
-        if check and mounted == "floor" and high[2] > 0.03 and not self._passable(room):
+        if check and mounted == "floor" and high[2] > 0.03 and not self.passable(room):
             self.remove_last()
             return None
         return placed
+
+    def move_joint(self, object_id: int, part: str, state: float) -> bool:
+        """Move one joint where nothing is in its way and the robot still gets through; says whether it moved."""
+        old, old_pieces = self.objects[object_id], self._pieces[object_id]
+        new = replace(old, joint_states=MappingProxyType({**old.joint_states, part: state}))
+        pieces = Pieces.of(new.model.posed_pieces(new.joint_states), new.T_world_object)
+        if not self._fits(pieces, old.room, "floor", True, object_id):
+            return False
+        self.objects[object_id], self._pieces[object_id] = new, pieces
+        if not self.passable(old.room):
+            self.objects[object_id], self._pieces[object_id] = old, old_pieces
+            return False
+        self._low[object_id], self._high[object_id] = pieces.bounds()
+        return True
 
     def remove_last(self, count: int = 1) -> None:
         """Take back the newest objects."""
@@ -127,7 +146,7 @@ class Placer:
             for stack in (self.objects, self._pieces, self._low, self._high):
                 stack.pop()  # type: ignore[attr-defined]
 
-    def _fits(self, pieces: Pieces, room: int, mounted: str) -> bool:
+    def _fits(self, pieces: Pieces, room: int, mounted: str, zones: bool, own_id: int = -1) -> bool:
         low, high = pieces.bounds()
         x0, y0, x1, y1 = self.rooms[room].rect
         inside = low[0] >= x0 - CONTACT_M and low[1] >= y0 - CONTACT_M
@@ -136,14 +155,14 @@ class Placer:
         if high[2] > self.rooms[room].height_m + CONTACT_M or low[2] < -0.01:
             return False
         flat = mounted == "floor" and high[2] < 0.03  # carpets lie anywhere
-        if mounted != "ceiling" and not flat:
-            for a0, b0, a1, b1 in self.keep_out.get(room, []):
-                if low[0] < a1 and high[0] > a0 and low[1] < b1 and high[1] > b0 and low[2] < 2.0:
+        if mounted != "ceiling" and zones and not flat:
+            for x0, y0, x1, y1, z0, z1 in self.keep_out.get(room, []):
+                if (low < (x1, y1, z1)).all() and (high > (x0, y0, z0)).all():
                     return False
         if not self._low:
             return True
         near = ((np.array(self._low) < high - CONTACT_M) & (np.array(self._high) > low + CONTACT_M)).all(1)
-        return not any(pieces_collide(pieces, self._pieces[k]) for k in np.nonzero(near)[0])
+        return not any(k != own_id and pieces_collide(pieces, self._pieces[k]) for k in np.nonzero(near)[0])
 
     def free_mask(self, room: int) -> NDArray[np.bool_]:
         """(rows along y, columns along x) cells of the room that nothing at robot height covers, not eroded."""
@@ -166,7 +185,7 @@ class Placer:
         padded = np.pad(self.free_mask(room), 1, constant_values=False)
         return np.asarray(ndimage.distance_transform_edt(padded)[1:-1, 1:-1] * CELL_M > ROBOT_RADIUS_M)
 
-    def _passable(self, room: int) -> bool:
+    def passable(self, room: int) -> bool:
         """All access points lie in one drivable region that is at least a twelfth of the room."""
         labels, count = ndimage.label(self.drivable_mask(room), np.ones((3, 3)))
         if count == 0:

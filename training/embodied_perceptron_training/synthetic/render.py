@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import Intrinsics, check_transform
 from embodied_perceptron_training.synthetic import shading
+from embodied_perceptron_training.synthetic.mesh import face_normals
 from embodied_perceptron_training.synthetic.raycast import Hits, RayCaster, pixel_rays
 from embodied_perceptron_training.synthetic.scene import RenderScene, material_table
 
@@ -49,7 +50,7 @@ class RayCastRenderer:
         mesh = scene.mesh
         triangles = mesh.triangles
         self.caster = RayCaster(triangles)
-        cross = np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0])
+        cross = face_normals(triangles)
         self._face_normals = (cross / np.linalg.norm(cross, axis=1, keepdims=True)).astype(np.float32)
         self._normals = mesh.normals.astype(np.float32)
         self._uv = mesh.uv.astype(np.float32)

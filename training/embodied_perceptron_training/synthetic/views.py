@@ -1,0 +1,178 @@
+"""Camera paths: tours that see everything, sets of views, hand-held shake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from embodied_perceptron.geometry import Intrinsics, interpolate_transform, make_transform
+from embodied_perceptron_training.synthetic.freespace import FreeSpace
+from embodied_perceptron_training.synthetic.mesh import rotation
+from embodied_perceptron_training.synthetic.render import RayCastRenderer
+from embodied_perceptron_training.synthetic.robot import R_BODY_OPTICAL
+
+F64 = NDArray[np.float64]
+_PROBE = Intrinsics(46.0, 46.0, 31.5, 23.5, 64, 48)
+_PROBE_PIXELS = 8
+_DIRECTIONS = 8
+
+
+def camera_pose(
+    xyz: F64 | tuple[float, float, float], yaw_rad: float, pitch_down_rad: float, roll_rad: float = 0.0
+) -> F64:
+    """(4, 4) ``T_world_camera`` of an optical frame at ``xyz`` that looks along ``yaw``, tilted down by ``pitch``."""
+    R = rotation("z", yaw_rad) @ rotation("y", pitch_down_rad) @ rotation("x", roll_rad) @ R_BODY_OPTICAL
+    return make_transform(R, np.asarray(xyz, np.float64))
+
+
+def look_at(eye: F64, target: F64) -> F64:
+    """(4, 4) ``T_world_camera`` at ``eye`` looking at ``target``, image upright. Raises ``ValueError`` if they agree."""
+    d = np.asarray(target, np.float64) - eye
+    if np.linalg.norm(d) < 1e-9:
+        raise ValueError(f"cannot look from {np.asarray(eye).tolist()} at itself")
+    return camera_pose(eye, float(np.arctan2(d[1], d[0])), float(-np.arctan2(d[2], np.hypot(d[0], d[1]))))
+
+
+@dataclass(frozen=True, eq=False)
+class Station:
+    """A place of a tour: (x, y), the direction that shows most objects, and these objects' ids."""
+
+    xy: F64
+    yaw_rad: float
+    sees: frozenset[int]
+
+
+def tour_stations(
+    space: FreeSpace, renderer: RayCastRenderer, candidates: int, rng: np.random.Generator, height_m: float = 1.4
+) -> list[Station]:
+    """Stations of a traversal (after BEHAVIOR Vision Suite): farthest points of the eroded free map; at each the
+    direction in which most objects are visible; kept only when it shows an object not seen before; ordered by a
+    travelling salesman's tour."""
+    seen: set[int] = set()
+    stations = []
+    for xy in space.spread(candidates, int(rng.integers(len(space.cells())))):
+        best: tuple[int, float, frozenset[int]] | None = None
+        start = float(rng.uniform(0, 2 * np.pi))
+        for k in range(_DIRECTIONS):
+            yaw = start + 2 * np.pi * k / _DIRECTIONS
+            _, ids = renderer.ids(_PROBE, camera_pose((xy[0], xy[1], height_m), yaw, 0.3))
+            counts = np.bincount(ids.ravel())
+            visible = frozenset((np.nonzero(counts[1:] >= _PROBE_PIXELS)[0]).tolist())
+            if best is None or len(visible) > best[0]:
+                best = (len(visible), yaw, visible)
+        if best is not None and not best[2] <= seen:
+            seen |= best[2]
+            stations.append(Station(xy, best[1], best[2]))
+    order = shortest_tour(np.array([s.xy for s in stations]).reshape(-1, 2))
+    return [stations[i] for i in order]
+
+
+def shortest_tour(points: F64) -> list[int]:
+    """(N, 2) -> order of a short open tour from point 0: nearest neighbour, then 2-opt until nothing improves."""
+    n = len(points)
+    if n <= 2:
+        return list(range(n))
+    distance = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    order = [0]
+    rest = set(range(1, n))
+    while rest:
+        nearest = min(rest, key=lambda j: (distance[order[-1], j], j))
+        order.append(nearest)
+        rest.remove(nearest)
+    improved = True
+    while improved:
+        improved = False
+        for i in range(1, n - 1):
+            for j in range(i + 1, n):
+                after = distance[order[j], order[j + 1]] if j + 1 < n else 0.0
+                crossed = distance[order[i], order[j + 1]] if j + 1 < n else 0.0
+                gain = distance[order[i - 1], order[i]] + after - distance[order[i - 1], order[j]] - crossed
+                if gain > 1e-9:
+                    order[i : j + 1] = order[i : j + 1][::-1]
+                    improved = True
+    return order
+
+
+def view_set(space: FreeSpace, renderer: RayCastRenderer, count: int, seed: int) -> F64:
+    """(count, 4, 4) hand-held views in the order of a walk: the best direction of each station of a tour, then other
+    directions of the same stations."""
+    if count < 1:
+        raise ValueError(f"need at least one view, got {count}")
+    rng = np.random.default_rng([seed, 51])
+    stations = tour_stations(space, renderer, max(4, count // 2), rng)
+    if not stations:
+        stations = [Station(space.spread(1)[0], 0.0, frozenset())]
+    quota = np.full(len(stations), count // len(stations))
+    quota[: count - int(quota.sum())] += 1
+    poses = []
+    for station, views in zip(stations, quota, strict=True):
+        turn = 2 * np.pi / max(int(views), 3)
+        for k in range(int(views)):
+            side = (k + 1) // 2 * (1 if k % 2 else -1)  # best direction first, then alternately to both sides
+            yaw = station.yaw_rad + side * turn + float(rng.normal(0, 0.08))
+            x, y = station.xy + rng.normal(0, 0.04, 2)
+            height = float(np.clip(rng.normal(1.45, 0.12), 1.1, 1.75))
+            poses.append(camera_pose((x, y, height), yaw, float(rng.uniform(0.1, 0.45)), float(rng.normal(0, 0.03))))
+    return np.array(poses)
+
+
+def tour_video(
+    space: FreeSpace,
+    renderer: RayCastRenderer,
+    rate_hz: float,
+    seed: int,
+    height_m: float = 1.4,
+    speed_m_s: float = 0.6,
+) -> F64:
+    """(N, 4, 4) poses of a walk through the stations: look along the motion, stop and turn to each station's view."""
+    if not rate_hz > 0:
+        raise ValueError(f"rate_hz must be positive, got {rate_hz}")
+    rng = np.random.default_rng([seed, 52])
+    stations = tour_stations(space, renderer, 12, rng, height_m)
+    keys: list[tuple[F64, float]] = []
+    for k, station in enumerate(stations):
+        if k:
+            way = space.path(stations[k - 1].xy, station.xy)
+            for a, b in pairwise(way):
+                if np.linalg.norm(b - a) > 1e-6:
+                    heading = float(np.arctan2(b[1] - a[1], b[0] - a[0]))
+                    keys += [(a, heading), (b, heading)]
+        keys.append((station.xy, station.yaw_rad))
+    poses = []
+    for (xy0, yaw0), (xy1, yaw1) in pairwise(keys):
+        turn = float((yaw1 - yaw0 + np.pi) % (2 * np.pi) - np.pi)
+        seconds = max(float(np.linalg.norm(xy1 - xy0)) / speed_m_s, abs(turn) / 1.0)
+        steps = int(np.ceil(seconds * rate_hz))
+        for i in range(steps):
+            f = i / steps
+            x, y = xy0 + (xy1 - xy0) * f
+            poses.append(camera_pose((x, y, height_m), yaw0 + turn * f, 0.25))
+    return np.array(poses).reshape(-1, 4, 4)
+
+
+def handheld(poses: F64, rate_hz: float, seed: int, sway_m: float = 0.015, shake_rad: float = 0.02) -> F64:
+    """(N, 4, 4) poses with the smooth shake of a walking person's hand added."""
+    rng = np.random.default_rng([seed, 53])
+    noise = rng.normal(0, 1, (6, len(poses)))
+    smooth = ndimage.gaussian_filter1d(noise, max(rate_hz / 6, 0.5), axis=1)
+    smooth /= np.maximum(smooth.std(axis=1, keepdims=True), 1e-9)
+    result = poses.copy()
+    for i, T in enumerate(poses):
+        turn = smooth[3:, i] * shake_rad
+        R = rotation("x", turn[0]) @ rotation("y", turn[1]) @ rotation("z", turn[2])
+        result[i] = make_transform(T[:3, :3] @ R, T[:3, 3] + smooth[:3, i] * sway_m)
+    return result
+
+
+def resample(poses: F64, count: int) -> F64:
+    """(N, 4, 4) key poses -> (count, 4, 4) poses evenly spread over them, interpolated."""
+    if len(poses) == 0 or count < 1:
+        raise ValueError(f"cannot make {count} poses from {len(poses)}")
+    where = np.linspace(0, len(poses) - 1, count)
+    return np.array(
+        [interpolate_transform(poses[int(w)], poses[min(int(w) + 1, len(poses) - 1)], float(w - int(w))) for w in where]
+    )
