@@ -85,7 +85,8 @@ def _plain(category: str, b: MeshBuilder) -> ObjectModel:
 
 def _wall_model(wall: Wall, height: float, front: mat.Material, back: mat.Material) -> ObjectModel:
     """A wall about its middle, along local x: faces of the solid cells between the openings' edges, no inner faces."""
-    half_length = (wall.stop_m - wall.start_m) / 2 + WALL_M / 2
+    # a hair short of the crossing wall's face, so that the two never lie in one plane
+    half_length = (wall.stop_m - wall.start_m) / 2 + WALL_M / 2 - 0.001
     xs = {-half_length, half_length}
     zs = {0.0, height}
     # a wall along y is the local frame turned by 90 degrees, so local x grows with world y

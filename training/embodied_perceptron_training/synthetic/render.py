@@ -90,6 +90,7 @@ class RayCastRenderer:
             self._light_color,
             self._light_shape,
             self._light_region,
+            intrinsics.width,
             seed & 0xFFFF,
         )
         visibility = self._visibility(start, to_light, contact, depth, normal.reshape(*shape, 3))
@@ -148,7 +149,7 @@ class RayCastRenderer:
             self.caster.occluded(start, contact, reach),
         ]
         raw = np.stack([1.0 - b.astype(np.float32) for b in blocked]).reshape(3, *depth.shape)
-        return shading.smooth_kernel(raw, depth, normal, max(2, depth.shape[1] // 80))
+        return shading.smooth_kernel(raw, depth, normal, 4 if depth.shape[1] < 800 else 8)
 
 
 def _depth(hits: Hits, shape: tuple[int, int]) -> NDArray[np.float32]:

@@ -33,6 +33,7 @@ def surface_kernel(
     light_color: NDArray[np.float32],
     light_shape: NDArray[np.float32],
     light_region: NDArray[np.float32],
+    width: int,
     seed: int,
 ) -> tuple[
     NDArray[np.float32],
@@ -87,9 +88,11 @@ def surface_kernel(
         off = 1e-3 + 2e-4 * t
         ox, oy, oz = px + gx * off, py + gy * off, pz + gz * off
         origin[i, 0], origin[i, 1], origin[i, 2] = ox, oy, oz
+        # 4 x 4 neighbours take one of 16 strata each, so that averaging over them leaves little noise
+        sx4, sy4 = (i % width) % 4, (i // width) % 4
         # a cosine-distributed direction for the contact shadow: normal + point on the unit sphere
-        a = _hash01(i, seed) * 2 * np.pi
-        z = 2 * _hash01(i, seed + 1) - 1
+        a = (sx4 + _hash01(i, seed)) * (np.pi / 2)
+        z = (sy4 + _hash01(i, seed + 1)) * 0.5 - 1
         r = np.sqrt(max(0.0, 1 - z * z))
         contact[i, 0] = gx * 1.02 + r * np.cos(a)
         contact[i, 1] = gy * 1.02 + r * np.sin(a)
@@ -102,8 +105,8 @@ def surface_kernel(
         best0, best1 = 0.0, 0.0
         for k in range(light_position.shape[0]):
             jitter = light_shape[k, 0]
-            ja = _hash01(i, seed + 11 + k) * 2 * np.pi
-            jr = jitter * np.sqrt(_hash01(i, seed + 37 + k))
+            ja = (sy4 + _hash01(i, seed + 11 + k)) * (np.pi / 2)
+            jr = jitter * np.sqrt((sx4 + _hash01(i, seed + 37 + k)) / 4)
             lx = light_position[k, 0] + jr * np.cos(ja) - ox
             ly = light_position[k, 1] + jr * np.sin(ja) - oy
             lz = light_position[k, 2] + jitter * (2 * _hash01(i, seed + 71 + k) - 1) * 0.5 - oz
@@ -145,7 +148,8 @@ def smooth_kernel(
 ) -> NDArray[np.float32]:
     """(C, H, W) noisy visibilities -> the same averaged over neighbours on the same surface.
 
-    ``depth`` is (H, W), ``normal`` (H, W, 3). Separable passes: cheap, and edges stay where geometry breaks.
+    ``depth`` is (H, W), ``normal`` (H, W, 3). ``radius`` is a multiple of 2. Separable passes: cheap, and edges stay
+    where geometry breaks.
     """
     channels, height, width = values.shape
     current = values.copy()
@@ -157,7 +161,7 @@ def smooth_kernel(
                 total = 0.0
                 for c in range(channels):
                     result[c, y, x] = 0.0
-                for o in range(-radius, radius + 1):
+                for o in range(-radius, radius):  # a multiple of the 4 x 4 strata
                     yy, xx = (y, x + o) if axis == 0 else (y + o, x)
                     if yy < 0 or yy >= height or xx < 0 or xx >= width:
                         continue

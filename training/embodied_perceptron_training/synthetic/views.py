@@ -19,6 +19,7 @@ F64 = NDArray[np.float64]
 _PROBE = Intrinsics(46.0, 46.0, 31.5, 23.5, 64, 48)
 _PROBE_PIXELS = 8
 _DIRECTIONS = 8
+_WALL_STARE_M = 1.1  # a view whose median depth is less shows next to nothing
 
 
 def camera_pose(
@@ -30,7 +31,7 @@ def camera_pose(
 
 
 def look_at(eye: F64, target: F64) -> F64:
-    """(4, 4) ``T_world_camera`` at ``eye`` looking at ``target``, image upright. Raises ``ValueError`` if they agree."""
+    """(4, 4) ``T_world_camera`` at ``eye`` looking at ``target``, upright. Raises ``ValueError`` if they agree."""
     d = np.asarray(target, np.float64) - eye
     if np.linalg.norm(d) < 1e-9:
         raise ValueError(f"cannot look from {np.asarray(eye).tolist()} at itself")
@@ -39,11 +40,33 @@ def look_at(eye: F64, target: F64) -> F64:
 
 @dataclass(frozen=True, eq=False)
 class Station:
-    """A place of a tour: (x, y), the direction that shows most objects, and these objects' ids."""
+    """A place of a tour: (x, y), directions from the best to the worst, and the objects seen in the best one.
+
+    A direction is better the more objects it shows; one that stares at a near wall comes last.
+    """
 
     xy: F64
-    yaw_rad: float
+    yaws_rad: tuple[float, ...]
     sees: frozenset[int]
+
+    @property
+    def yaw_rad(self) -> float:
+        """The best direction."""
+        return self.yaws_rad[0]
+
+
+def _station(renderer: RayCastRenderer, xy: F64, height_m: float, start_rad: float) -> Station:
+    ranked: list[tuple[float, float, frozenset[int]]] = []
+    for k in range(_DIRECTIONS):
+        yaw = start_rad + 2 * np.pi * k / _DIRECTIONS
+        depth, ids = renderer.ids(_PROBE, camera_pose((xy[0], xy[1], height_m), yaw, 0.3))
+        counts = np.bincount(ids.ravel())
+        visible = frozenset((np.nonzero(counts[1:] >= _PROBE_PIXELS)[0]).tolist())
+        near = float(np.median(depth)) < _WALL_STARE_M
+        ranked.append((-len(visible) + (1000.0 if near else 0.0), yaw, visible))
+    ranked.sort(key=lambda entry: entry[:2])
+    good = [entry for entry in ranked if entry[0] < 0] or ranked[:1]
+    return Station(xy, tuple(yaw for _, yaw, _ in good), ranked[0][2])
 
 
 def tour_stations(
@@ -55,18 +78,10 @@ def tour_stations(
     seen: set[int] = set()
     stations = []
     for xy in space.spread(candidates, int(rng.integers(len(space.cells())))):
-        best: tuple[int, float, frozenset[int]] | None = None
-        start = float(rng.uniform(0, 2 * np.pi))
-        for k in range(_DIRECTIONS):
-            yaw = start + 2 * np.pi * k / _DIRECTIONS
-            _, ids = renderer.ids(_PROBE, camera_pose((xy[0], xy[1], height_m), yaw, 0.3))
-            counts = np.bincount(ids.ravel())
-            visible = frozenset((np.nonzero(counts[1:] >= _PROBE_PIXELS)[0]).tolist())
-            if best is None or len(visible) > best[0]:
-                best = (len(visible), yaw, visible)
-        if best is not None and not best[2] <= seen:
-            seen |= best[2]
-            stations.append(Station(xy, best[1], best[2]))
+        station = _station(renderer, xy, height_m, float(rng.uniform(0, 2 * np.pi)))
+        if not station.sees <= seen:
+            seen |= station.sees
+            stations.append(station)
     order = shortest_tour(np.array([s.xy for s in stations]).reshape(-1, 2))
     return [stations[i] for i in order]
 
@@ -103,20 +118,18 @@ def view_set(space: FreeSpace, renderer: RayCastRenderer, count: int, seed: int)
     if count < 1:
         raise ValueError(f"need at least one view, got {count}")
     rng = np.random.default_rng([seed, 51])
-    stations = tour_stations(space, renderer, max(4, count // 2), rng)
+    stations = tour_stations(space, renderer, max(6, count), rng)
     if not stations:
-        stations = [Station(space.spread(1)[0], 0.0, frozenset())]
-    quota = np.full(len(stations), count // len(stations))
-    quota[: count - int(quota.sum())] += 1
+        stations = [_station(renderer, space.spread(1)[0], 1.4, 0.0)]
+    # best directions of every station first, then second best, ...; but in the order of the walk
+    ranked = sorted((rank, k) for k, station in enumerate(stations) for rank in range(len(station.yaws_rad)))
+    chosen = sorted((k, rank) for rank, k in (ranked * (count // len(ranked) + 1))[:count])
     poses = []
-    for station, views in zip(stations, quota, strict=True):
-        turn = 2 * np.pi / max(int(views), 3)
-        for k in range(int(views)):
-            side = (k + 1) // 2 * (1 if k % 2 else -1)  # best direction first, then alternately to both sides
-            yaw = station.yaw_rad + side * turn + float(rng.normal(0, 0.08))
-            x, y = station.xy + rng.normal(0, 0.04, 2)
-            height = float(np.clip(rng.normal(1.45, 0.12), 1.1, 1.75))
-            poses.append(camera_pose((x, y, height), yaw, float(rng.uniform(0.1, 0.45)), float(rng.normal(0, 0.03))))
+    for k, rank in chosen:
+        yaw = stations[k].yaws_rad[rank] + float(rng.normal(0, 0.08))
+        x, y = stations[k].xy + rng.normal(0, 0.03, 2)
+        height = float(np.clip(rng.normal(1.45, 0.12), 1.1, 1.75))
+        poses.append(camera_pose((x, y, height), yaw, float(rng.uniform(0.1, 0.45)), float(rng.normal(0, 0.03))))
     return np.array(poses)
 
 

@@ -102,8 +102,8 @@ def cart(rng: Rng) -> ObjectModel:
             wheel = (sx * (w / 2 - 0.05), sy * (d / 2 - 0.04), 0.03)
             b.cylinder(0.03, 0.02, wheel, mat.plastic(rng, ("black",)), axis="x")
     low = top_surface(w - 0.08, d - 0.08, 0.26, "kitchen", 0.42)
-    return model("cart", b, m, surfaces=[low, top_surface(w - 0.08, d - 0.08, h - 0.05, "dining", 0.5)], has_front=False,
-                 synonyms=("trolley", "serving cart"))  # fmt: skip
+    top = top_surface(w - 0.08, d - 0.08, h - 0.05, "dining", 0.5)
+    return model("cart", b, m, surfaces=[low, top], has_front=False, synonyms=("trolley", "serving cart"))
 
 
 def water_cooler(rng: Rng) -> ObjectModel:
