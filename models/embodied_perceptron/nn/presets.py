@@ -8,6 +8,7 @@ the floor and colour, never absolute x and y), one sparse stream for all three h
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -189,7 +190,18 @@ def network_config(
             occupancy=config.occupancy if task == "occupancy" else None,
             grounding=config.grounding if task == "grounding" else None,
         )
-    return dataclasses.replace(config, modality=modality)
+    return _images_alone(config) if modality == "rgb" else dataclasses.replace(config, modality=modality)
+
+
+def _images_alone(config: NetworkConfig) -> NetworkConfig:
+    """Input sites are the whole grid at half an occupancy cell, so that the finest level has the cells of occupancy."""
+    window = config.occupancy if config.occupancy is not None else OccupancyConfig()
+    backbone = dataclasses.replace(config.backbone, stem_stride=1, pool=False)
+    voxel_size_m = window.cell_size_m / backbone.strides[0]
+    max_sites = math.prod(n * backbone.strides[0] for n in window.cells)
+    return dataclasses.replace(
+        config, modality="rgb", backbone=backbone, voxel_size_m=voxel_size_m, max_sites=max_sites
+    )
 
 
 def fcaf3d(config: NetworkConfig, our_decoder: bool) -> NetworkConfig:

@@ -1,0 +1,335 @@
+"""From a map to results: one trained network behind plain questions. No ROS, no training code.
+
+    inference = NetworkInference(network, classes, text_encoder=...)
+    scene = inference.look(inference.sites_of_snapshot(snapshot, floor_z_m), views)
+    inference.detections(scene)                   boxes with names, all nine degrees
+    inference.occupancy(scene, anchor_m)          labelled cells
+    inference.ground(scene, sentence, phrases)    candidates per phrase
+
+``look`` computes what all heads share, once. Everything runs without gradients; one instance serves one thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embodied_perceptron.boxes import nms
+from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.geometry import check_transform
+from embodied_perceptron.nn.detection import decode_detections
+from embodied_perceptron.nn.input_features import SITE_FEATURES, thin
+from embodied_perceptron.nn.network import DetectionOutput, ImageLookup, PerceptionNetwork, Viewpoint
+from embodied_perceptron.nn.occupancy import EMPTY, decode_occupancy
+from embodied_perceptron.nn.text_encoder import TextEncoder
+from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup, view_projection
+from embodied_perceptron.nn.weights import check_classes
+from embodied_perceptron.nn.windows import occupancy_origin
+from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
+from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.sparse.tensor import SparseTensor
+
+UNSEEN_COLOR = 128  # of cells that the network fills in where nothing was seen
+
+
+@dataclass(frozen=True, eq=False)
+class LookedAt:
+    """What the heads share about one scene.
+
+    Attributes:
+        sites: the input.
+        levels: fused backbone levels, finest first.
+        lookup: image features, or None.
+        detection: raw predictions and neck features, or None for a network without detection.
+    """
+
+    sites: SparseTensor
+    levels: list[SparseTensor]
+    lookup: ImageLookup | None
+    detection: DetectionOutput | None
+
+
+@dataclass(frozen=True, eq=False)
+class PhraseCandidates:
+    """Where one phrase of a sentence may be, best first.
+
+    Attributes:
+        phrase: [start, end) characters of the sentence, or None = the sentence as a whole.
+        boxes: (K, 9) float64, world frame.
+        scores: (K,) float64 in [0, 1].
+    """
+
+    phrase: tuple[int, int] | None
+    boxes: NDArray[np.float64]
+    scores: NDArray[np.float64]
+
+
+class NetworkInference:
+    """A network with its vocabulary.
+
+    Args:
+        network: any modality; switched to evaluation mode.
+        classes: names of the detection classes, in the order of the logits.
+        occupancy_classes: names of the occupancy classes, label 1 first; needed where there is an occupancy head.
+        text_encoder: needed for grounding.
+        fusion: how views are read; None = with an occlusion test (as released, for ``official`` networks).
+
+    Raises ``ValueError`` when names do not fit the network.
+    """
+
+    def __init__(
+        self,
+        network: PerceptionNetwork,
+        classes: Sequence[str],
+        occupancy_classes: Sequence[str] = (),
+        text_encoder: TextEncoder | None = None,
+        fusion: FusionConfig | None = None,
+    ) -> None:
+        config = network.config
+        check_classes(config, tuple(classes))
+        if config.occupancy is not None and len(occupancy_classes) != config.occupancy.num_classes:
+            raise ValueError(
+                f"the network has {config.occupancy.num_classes} occupancy classes, but {len(occupancy_classes)} names "
+                "are given"
+            )
+        wanted = config.grounding.text_channels if config.grounding is not None else 0
+        if wanted and text_encoder is not None and text_encoder.channels != wanted:
+            raise ValueError(f"the network reads {wanted} text channels, the encoder gives {text_encoder.channels}")
+        if fusion is None:
+            fusion = FusionConfig(official=True) if config.official else FusionConfig(occlusion_margin_m=0.1)
+        self.network = network.eval()
+        self.classes = tuple(classes)
+        self.occupancy_classes = tuple(occupancy_classes)
+        self.text_encoder = text_encoder
+        self.fusion = fusion
+
+    # --------------------------------------------------------------------------------------------------------- inputs
+
+    def sites_of_snapshot(
+        self,
+        snapshot: VoxelSnapshot,
+        floor_z_m: float,
+        lower_m: Sequence[float] | None = None,
+        upper_m: Sequence[float] | None = None,
+    ) -> SparseTensor:
+        """Occupied voxels of the map, or of the part in [lower, upper), as input of a ``height_color`` network.
+
+        What ``FeatureVolume.as_sparse_tensor`` gives with ``site_voxels`` and ``features`` of this network, to the
+        rounding of the snapshot's colours. Raises ``ValueError`` when the map's voxels do not divide the sites.
+        """
+        chosen = np.ones(len(snapshot), dtype=bool)
+        for limit, beyond in ((lower_m, np.less), (upper_m, np.greater_equal)):
+            if limit is not None:
+                chosen &= ~beyond(snapshot.mean_point_m, np.asarray(limit, dtype=np.float64)).any(axis=1)
+        points, hits = snapshot.mean_point_m[chosen].astype(np.float64), snapshot.hits[chosen, None].astype(np.float64)
+        columns = np.concatenate(
+            [points[:, 2:] - floor_z_m, snapshot.mean_color[chosen] / 255.0, np.ones((len(points), 1))], axis=1
+        )
+        # sums over points, then means: a voxel counts by the points that it saw
+        coords = torch.from_numpy(np.floor_divide(snapshot.coords[chosen], self.site_voxels(snapshot.voxel_size_m)))
+        summed = SparseTensor.from_coords(
+            coords.long(), torch.from_numpy(np.concatenate([columns * hits, hits], axis=1)), duplicates="mean"
+        )
+        x = summed.replace((summed.feats[:, :-1] / summed.feats[:, -1:]).float())
+        return thin(x, self.network.config.max_sites)
+
+    def site_voxels(self, voxel_size_m: float) -> int:
+        """How many map voxels make the edge of an input site; for ``FeatureVolume.as_sparse_tensor``.
+
+        Raises ``ValueError`` when that is no whole number, or the network does not read maps (``paper``: sampled
+        points, see :func:`~embodied_perceptron.nn.input_features.input_from_points`).
+        """
+        config = self.network.config
+        if config.inputs != "height_color":
+            raise ValueError(f"a {config.name} network reads sampled points ({config.inputs}), not the map")
+        ratio = config.voxel_size_m / voxel_size_m
+        if round(ratio) < 1 or abs(ratio - round(ratio)) > 1e-6:
+            raise ValueError(
+                f"sites of {config.voxel_size_m} m are no multiple of the map's voxels of {voxel_size_m} m"
+            )
+        return round(ratio)
+
+    @property
+    def site_features(self) -> tuple[str, ...]:
+        """Names of the input columns; for ``FeatureVolume.as_sparse_tensor``."""
+        return SITE_FEATURES[self.network.config.inputs]
+
+    @torch.inference_mode()
+    def view(self, posed: PosedFrame, dtype: torch.dtype = torch.float16) -> View:
+        """The image features of one frame, to be kept as long as the frame counts."""
+        network = self.network
+        if network.image_encoder is None:
+            raise ValueError(f"a {network.config.modality} network sees no images")
+        size, frame = network.config.image.size, posed.frame
+        images = network.image_encoder.prepare(torch.from_numpy(np.ascontiguousarray(frame.color))[None], size)
+        maps = network.encode_images(images)
+        return View(
+            projection=view_projection(posed.T_world_camera, frame.intrinsics, size),
+            image_size=size,
+            levels=tuple(m[0].permute(1, 2, 0).contiguous().to(dtype) for m in maps),
+            depth_m=torch.from_numpy(np.array(frame.depth_m, dtype=np.float32)),
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- heads
+
+    @torch.inference_mode()
+    def look(self, sites: SparseTensor, views: Sequence[View] | ImageLookup = ()) -> LookedAt:
+        """Backbone, fusion and detection neck over one scene.
+
+        Args:
+            sites: one sample at stride 1; thinned to the preset's ``max_sites``.
+            views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
+                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`).
+        """
+        if sites.batch_size != 1:
+            raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
+        config = self.network.config
+        if config.modality != "rgb":
+            sites = thin(sites, config.max_sites)
+        lookup: ImageLookup | None = None
+        if config.uses_images:
+            lookup = views if callable(views) else self._lookup(views)
+        levels = self.network.encode(sites, lookup)
+        detection = self.network.detect(levels) if self.network.detection is not None else None
+        return LookedAt(sites, levels, lookup, detection)
+
+    def _lookup(self, views: Sequence[View]) -> ImageLookup:
+        return view_lookup([views], self.network.image_channels, self.network.config.voxel_size_m, self.fusion)
+
+    @torch.inference_mode()
+    def detections(self, scene: LookedAt) -> Detections:
+        """Named boxes, best first. Raises ``ValueError`` for a network without detection."""
+        config = self.network.config.detection
+        if config is None or scene.detection is None:
+            raise ValueError("this network has no detection head")
+        (found,) = decode_detections(
+            scene.detection.levels,
+            config.max_per_level,
+            config.min_score,
+            config.iou_threshold,
+            self.network.config.official,
+        )
+        return Detections(
+            found.boxes.double().cpu().numpy(),
+            found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
+            tuple(self.classes[i] for i in found.labels.tolist()),
+        )
+
+    @torch.inference_mode()
+    def occupancy(self, scene: LookedAt, anchor_m: Sequence[float]) -> SemanticVoxels:
+        """Cells that are not empty, with label and confidence; ``anchor_m``: see :func:`occupancy_origin`.
+
+        Raises ``ValueError`` for a network without occupancy.
+        """
+        config = self.network.config
+        origin = occupancy_origin(config, anchor_m)
+        logits = self.network.occupy(scene.levels, origin, scene.lookup)
+        labels, confidence = decode_occupancy(logits[0])
+        level = scene.levels[config.occupancy_level()]
+        filled = (labels[0] != EMPTY).nonzero()  # (M, 3)
+        assert config.occupancy is not None
+        corner = filled * level.stride + torch.tensor(origin, device=filled.device)
+        centers = (corner.double() + 0.5 * level.stride) * config.voxel_size_m
+        where = tuple(filled.unbind(1))
+        return SemanticVoxels(
+            cell_size_m=config.occupancy.cell_size_m,
+            centers_m=centers.float().cpu().numpy(),
+            color=self._colors(scene.sites, level.stride, origin, config.occupancy.cells)[where].cpu().numpy(),
+            labels=(labels[0][where] - 1).int().cpu().numpy(),
+            confidence=confidence[0][where].float().cpu().numpy(),
+            classes=self.occupancy_classes,
+        )
+
+    def _colors(self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
+        """(X, Y, Z, 3) uint8 mean colour of the input sites in each cell."""
+        grey = torch.full((*cells, 3), UNSEEN_COLOR, dtype=torch.uint8, device=sites.device)
+        if self.network.config.inputs != "height_color" or self.network.config.modality == "rgb":
+            return grey
+        coarse = SparseTensor.from_coords(
+            torch.div(sites.coords, stride, rounding_mode="floor") * stride,
+            torch.cat([sites.feats[:, 1:4], torch.ones_like(sites.feats[:, :1])], 1),
+            stride=stride,
+            duplicates="mean",
+        )
+        dense = coarse.dense(origin, cells)[0].permute(1, 2, 3, 0)  # (X, Y, Z, 4)
+        colors = (dense[..., :3] * 255.0).round().clamp(0, 255).to(torch.uint8)
+        return torch.where(dense[..., 3:] > 0, colors, grey)
+
+    @torch.inference_mode()
+    def ground(
+        self,
+        scene: LookedAt,
+        text: str,
+        phrases: Sequence[tuple[int, int] | None] = (None,),
+        viewpoint: Viewpoint | None = None,
+        limit: int = 10,
+        iou_threshold: float = 0.5,
+    ) -> list[PhraseCandidates]:
+        """Candidates for each phrase of a sentence.
+
+        Args:
+            scene: of :meth:`look`.
+            text: the sentence.
+            phrases: [start, end) characters of an object phrase each; a query scores by the mean probability of the
+                phrase's tokens. None = the sentence as a whole, by the best of all tokens.
+            viewpoint: who speaks; needed unless the preset reads world coordinates. See :func:`viewpoint_of`.
+            limit: candidates per phrase.
+            iou_threshold: of two candidates that overlap more, the better stays.
+
+        A scene without any voxel has no candidates. Raises ``ValueError`` for a phrase outside of the text or without
+        any token (blank, or behind the end of what the encoder reads), for a blank text, and when the network has no
+        grounding or no text encoder is given.
+        """
+        if self.network.grounding is None or self.text_encoder is None:
+            raise ValueError("grounding needs a grounding head and a text encoder")
+        features = self.text_encoder.encode([text])
+        named = [self._tokens(features.spans[0], phrase, text) for phrase in phrases]
+        if sum(len(level) for level in scene.levels) == 0:
+            return [PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases]
+        device = scene.sites.device
+        out = self.network.ground(
+            scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
+        )
+        valid = out.query_valid[0]
+        boxes, probability = out.boxes[-1, 0][valid], out.logits[-1, 0][valid].sigmoid()  # (Q, 9), (Q, T)
+        results = []
+        for phrase, tokens in zip(phrases, named, strict=True):
+            words = probability[:, tokens.to(device)]
+            scores = words.amax(1) if phrase is None else words.mean(1)
+            keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
+            results.append(
+                PhraseCandidates(phrase, boxes[keep].double().cpu().numpy(), scores[keep].double().cpu().numpy())
+            )
+        return results
+
+    def _tokens(self, spans: Tensor, phrase: tuple[int, int] | None, text: str) -> Tensor:
+        """(T,) bool tokens of a phrase; ``spans`` (T, 2)."""
+        start, end = (0, len(text)) if phrase is None else phrase
+        if not 0 <= start <= end <= len(text):
+            raise ValueError(f"phrase {phrase} is outside of the text of {len(text)} characters")
+        tokens = (spans[:, 0] < end) & (spans[:, 1] > start) & (spans[:, 1] > spans[:, 0])
+        if not bool(tokens.any()):
+            shown = text[start : min(end, start + 40)]
+            raise ValueError(f"phrase {(start, end)} {shown!r} has no token; the encoder read up to {int(spans.max())}")
+        return tokens
+
+
+def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:
+    """The gravity-aligned frame of who looks through a camera (optical frame: z forward, y down).
+
+    On the floor below the camera, x along the heading. When the camera looks straight down, the heading is where the
+    upper edge of its image points to; straight up, the lower edge.
+    """
+    T = check_transform(T_world_camera, "T_world_camera")
+    forward, up = T[:3, 2], -T[:3, 1]
+    level = forward if math.hypot(forward[0], forward[1]) > 1e-3 else up * (-1.0 if forward[2] > 0 else 1.0)
+    yaw = math.atan2(level[1], level[0])
+    origin = torch.tensor([[T[0, 3], T[1, 3], floor_z_m]], dtype=torch.float32)
+    return Viewpoint(origin, torch.tensor([yaw], dtype=torch.float32))
