@@ -51,18 +51,20 @@ def interpolate(x: SparseTensor, sites: Sites, renormalize: bool = True) -> torc
     ``renormalize`` divides by the weight of the corners that exist. Without it absent corners count as zero, as in the
     released EmbodiedScan code: values shrink towards zero at the border, which ranks negative scores there too high.
     """
-    _, coords = unpack_site_keys(sites.keys)
     base = floor_site_keys(sites.keys, x.stride)
-    fraction = (coords - unpack_site_keys(base)[1]).to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
+    step = unpack_site_keys(sites.keys)[1] - unpack_site_keys(base)[1]
+    fraction = step.to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
+    # many fine sites share a cell: corners are searched once per cell
+    cells, cell_of = torch.unique(base, return_inverse=True)
+    padded = torch.cat([x.feats, x.feats.new_zeros(1, x.channels)])  # row -1 stands for an absent corner
     total = x.feats.new_zeros(len(sites), x.channels)
-    weight = x.feats.new_zeros(len(sites), 1)
-    for corner in itertools.product((0, 1), repeat=3):
-        upper = torch.tensor(corner, device=x.device, dtype=torch.bool)
-        w = torch.where(upper, fraction, 1.0 - fraction).prod(dim=1)  # (M,)
-        rows = x.sites.find(base + site_key_step(*(c * x.stride for c in corner)))
-        hit = ((rows >= 0) & (w > 0)).nonzero()[:, 0]
-        total = total.index_add(0, hit, x.feats[rows[hit]] * w[hit, None])
-        weight = weight.index_add(0, hit, w[hit, None])
+    weight = x.feats.new_zeros(len(sites))
+    for dx, dy, dz in itertools.product((0, 1), repeat=3):
+        w = (fraction if dx else 1.0 - fraction)[:, 0] * (fraction if dy else 1.0 - fraction)[:, 1]
+        w = w * (fraction if dz else 1.0 - fraction)[:, 2]  # (M,)
+        rows = x.sites.find(cells + site_key_step(dx * x.stride, dy * x.stride, dz * x.stride))[cell_of]
+        total = total + padded[rows] * w[:, None]
+        weight = weight + w * (rows >= 0)
     if not renormalize:
         return total
-    return total / torch.where(weight > 0, weight, 1.0)
+    return total / torch.where(weight > 0, weight, 1.0)[:, None]
