@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _STEP = 1.08  # a surface is behind another from this ratio of depths on
-_MIN_OUTLINE = 300  # pixels of outline in a tile before it is trusted
+_MIN_OUTLINE = 0.45  # pixels of outline in a tile, per pixel of image width, before it is trusted
 _MIN_PEAK = 3.0  # standard deviations by which the best shift must stand out
 
 
@@ -74,7 +74,7 @@ def measure_alignment(
                 outline[row, column] += part.sum()
     offsets, gains = [], []
     for fit, pixels in zip(score.reshape(-1, *score.shape[2:]), outline.ravel(), strict=True):
-        if pixels < _MIN_OUTLINE or fit.max() - fit.mean() < _MIN_PEAK * fit.std():
+        if pixels < _MIN_OUTLINE * width or fit.max() - fit.mean() < _MIN_PEAK * fit.std():
             continue
         y, x = np.unravel_index(int(fit.argmax()), fit.shape)
         offsets.append(float(np.hypot(int(x) - reach, int(y) - reach)))
