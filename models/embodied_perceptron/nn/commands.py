@@ -1,0 +1,94 @@
+"""``embodied-perceptron model`` and ``embodied-perceptron import-official``; registered by entry point."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+_BAD_INPUT = 2  # exit code
+
+
+class Preset(str, Enum):
+    """Sizes of the network."""
+
+    tiny = "tiny"
+    base = "base"
+    paper = "paper"
+
+
+class Task(str, Enum):
+    """Heads."""
+
+    all = "all"
+    detection = "detection"
+    occupancy = "occupancy"
+    grounding = "grounding"
+
+
+class OfficialTask(str, Enum):
+    """What a released checkpoint was trained for."""
+
+    detection = "detection"
+    occupancy = "occupancy"
+    grounding = "grounding"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the sub-commands to ``app``."""
+    app.command("model")(model)
+    app.command("import-official")(import_official)
+
+
+def model(
+    preset: Annotated[Preset, typer.Argument(help="Which network.")],
+    task: Annotated[Task, typer.Option(help="Which heads.")] = Task.all,
+    classes: Annotated[int, typer.Option(min=1, help="Detection classes.")] = 284,
+) -> None:
+    """Print the stages of a network: channels, strides, cells, parameters."""
+    from embodied_perceptron.nn.summary import networks_of, stage_rows  # torch loads only when needed
+
+    console = Console()
+    for config in networks_of(preset.value, task.value, classes):
+        rows = stage_rows(config)
+        heads = [n for n in ("detection", "occupancy", "grounding") if getattr(config, n) is not None]
+        title = f"{config.name}: {', '.join(heads)}; <= {config.max_sites:,} sites of {config.voxel_size_m:g} m"
+        table = Table("stage", "channels", "stride", "cell", title=title)
+        table.add_column("parameters", justify="right")
+        for row in rows:
+            shown = f"{row.parameters:,}" if row.parameters else ""
+            table.add_row(row.stage, row.channels, row.stride, row.cell, shown)
+        total = sum(row.parameters for row in rows)
+        table.add_section()
+        table.add_row("total", "", "", f"{total * 2 / 2**20:,.1f} MiB in half precision", f"{total:,}")
+        console.print(table)
+
+
+def import_official(
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Released checkpoint (.pth).")],
+    task: Annotated[OfficialTask, typer.Option(help="What it was trained for.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="Weights file to write (.safetensors).")],
+) -> None:
+    """Turn a released EmbodiedScan checkpoint into a weights file of the paper preset. Runs nothing from the file."""
+    from embodied_perceptron.categories import DETECTION_CLASSES
+    from embodied_perceptron.checkpoint import CheckpointError, load_into, load_official, read_official_file
+    from embodied_perceptron.nn.network import PerceptionNetwork
+    from embodied_perceptron.nn.presets import network_config, released
+    from embodied_perceptron.nn.weights import save_network
+
+    try:
+        imported = load_official(read_official_file(file), task.value)
+        network = PerceptionNetwork(released(network_config("paper", task.value, num_classes=len(DETECTION_CLASSES))))
+        load_into(network, imported.state, str(file))
+        save_network(out, network, DETECTION_CLASSES, {"imported_from": file.name}, half=False)
+    except (CheckpointError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(_BAD_INPUT) from error
+    typer.echo(f"{out}: {len(imported.state)} parameters of a {task.value} network")
+    typer.echo(f"{len(imported.unused)} keys of {file.name} were not used" + (":" if imported.unused else ""))
+    for key in imported.unused:
+        typer.echo(f"  {key}")
