@@ -1,1 +1,12 @@
-"""Readers of EmbodiedScan-style data sets, synthetic and real."""
+"""Data sets: one reader for EmbodiedScan's layout, whatever the source of its scans."""
+
+from embodied_perceptron_training.datasets.embodiedscan import (
+    DatasetError,
+    EmbodiedScanDataset,
+    Prompt,
+    Scan,
+    ScanImage,
+    View,
+)
+
+__all__ = ["DatasetError", "EmbodiedScanDataset", "Prompt", "Scan", "ScanImage", "View"]

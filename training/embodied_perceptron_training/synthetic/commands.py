@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +11,8 @@ import typer
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("render-recording")(render_recording_command)
+    app.command("generate")(generate_command)
+    app.command("inspect")(inspect_command)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -20,6 +22,11 @@ def parse_size(text: str) -> tuple[int, int]:
     except ValueError:
         raise typer.BadParameter(f"size must look like 640x480, got {text!r}") from None
     return width, height
+
+
+def _fail(error: Exception) -> typer.Exit:
+    typer.secho(f"error: {error}", fg="red", err=True)
+    return typer.Exit(1)
 
 
 def render_recording_command(
@@ -54,5 +61,97 @@ def render_recording_command(
             task = progress.add_task(f"Rendering home {seed}", total=frames)
             home = render_recording(spec, out, workers, lambda done, total: progress.update(task, completed=done))
     except (ValueError, OSError) as error:
-        raise typer.BadParameter(str(error)) from error
+        raise _fail(error) from error
     typer.echo(f"{out}: {frames} frames of home {seed}, {len(home.objects)} objects, {len(home.rooms)} room(s)")
+
+
+def generate_command(
+    out: Annotated[Path, typer.Option(help="Folder of the data set.")],
+    homes: Annotated[int, typer.Option(help="Number of homes.")] = 20,
+    seed: Annotated[int, typer.Option(help="Home i has seed SEED + i.")] = 0,
+    views: Annotated[int, typer.Option(help="Images per home.")] = 20,
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
+    rooms: Annotated[int, typer.Option(help="Furnished rooms per home; 0 = varies.")] = 0,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
+    sensor: Annotated[str, typer.Option(help="perfect, structured-light or lidar-phone.")] = "structured-light",
+    motion_blur: Annotated[float, typer.Option(help="Exposure time in seconds; 0 = sharp.")] = 0.0,
+    pose_noise: Annotated[float, typer.Option(help="Random-walk step of the poses in metres.")] = 0.0,
+    fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells this many times smaller.")] = 1,
+    assets: Annotated[str, typer.Option(help="parametric or sweethome3d.")] = "parametric",
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
+) -> None:
+    """Generate furnished homes in EmbodiedScan's layout. Run again to go on after an interruption."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from embodied_perceptron_training.synthetic.generate import generate
+    from embodied_perceptron_training.synthetic.home import HomeSpec
+    from embodied_perceptron_training.synthetic.noise import NoiseModel
+    from embodied_perceptron_training.synthetic.sample import SampleSpec
+
+    width, height = parse_size(size)
+    try:
+        noise = NoiseModel(
+            sensor=sensor,  # type: ignore[arg-type]  # checked by NoiseModel
+            motion_blur_s=motion_blur,
+            pose_sigma_m=pose_noise,
+            pose_sigma_rad=pose_noise * 0.5,
+        )
+        home = HomeSpec(rooms, assets=assets)  # type: ignore[arg-type]  # checked by HomeSpec
+        spec = SampleSpec(views, width, height, home, noise, fine_occupancy=fine_occupancy)
+        columns = (TextColumn("Homes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns) as progress:
+            task = progress.add_task("homes", total=homes)
+            generate(
+                out,
+                range(seed, seed + homes),
+                spec,
+                split,
+                workers,
+                ray,
+                lambda done, total: progress.update(task, completed=done),
+            )
+    except (ValueError, OSError) as error:
+        raise _fail(error) from error
+    typer.echo(f"{out}: {homes} homes, split {split}")
+
+
+def inspect_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a data set in EmbodiedScan's layout.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
+    out: Annotated[Path | None, typer.Option(help="Where pictures go; default FOLDER/inspect.")] = None,
+    limit: Annotated[int, typer.Option(help="Contact sheets to make.")] = 12,
+) -> None:
+    """Contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data set."""
+    from embodied_perceptron_training.synthetic.inspection import inspect
+
+    target = out or folder / "inspect"
+    try:
+        numbers = inspect(folder, target, split, limit)
+    except (ValueError, OSError) as error:
+        raise _fail(error) from error
+    _print_statistics(numbers)
+    typer.echo(f"contact sheets and statistics.json in {target}")
+
+
+def _print_statistics(numbers: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from embodied_perceptron_training.synthetic.inspection import EMBODIEDSCAN_PROMPTS
+
+    console = Console()
+    total = max(sum(EMBODIEDSCAN_PROMPTS.values()), 1)
+    table = Table("prompts", "here", "share here", "share in EmbodiedScan")
+    ours = numbers["prompts_by_kind"]
+    for kind in (*EMBODIEDSCAN_PROMPTS, "other"):
+        share = f"{EMBODIEDSCAN_PROMPTS[kind] / total:.1%}" if kind in EMBODIEDSCAN_PROMPTS else "-"
+        table.add_row(kind, str(ours.get(kind, 0)), f"{ours.get(kind, 0) / max(numbers['prompts'], 1):.1%}", share)
+    console.print(table)
+    classes = Table("class", "instances", "median size (m)")
+    for name, count in list(numbers["labels"].items())[:15]:
+        classes.add_row(name, str(count), " x ".join(f"{v:.2f}" for v in numbers["median_size_m"][name]))
+    console.print(classes)
+    keys = ("scans", "views", "instances", "classes", "tilted", "prompts", "view_dependent", "hard")
+    console.print(", ".join(f"{key} {numbers[key]}" for key in keys))
+    console.print("instances by group: " + ", ".join(f"{k} {v}" for k, v in numbers["groups"].items()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +29,13 @@ class HomeSpec:
         rooms: number of furnished rooms, 1..9; 0 = drawn from the seed.
         kind: type of a single room; None = drawn from the seed.
         clutter: multiplies the number of small things.
+        assets: "parametric" families, or "sweethome3d" models where one fits (see :mod:`assets.sweethome3d`).
     """
 
     rooms: int = 1
     kind: RoomType | None = None
     clutter: float = 1.0
+    assets: Literal["parametric", "sweethome3d"] = "parametric"
 
     def __post_init__(self) -> None:
         if not 0 <= self.rooms <= 9:
@@ -41,6 +44,8 @@ class HomeSpec:
             raise HomeError(f"kind={self.kind!r} needs rooms=1, got {self.rooms}")
         if not 0 <= self.clutter <= 5:
             raise HomeError(f"clutter must be in [0, 5], got {self.clutter}")
+        if self.assets not in ("parametric", "sweethome3d"):
+            raise HomeError(f"assets must be parametric or sweethome3d, got {self.assets!r}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,8 @@ from scipy import ndimage
 from embodied_perceptron.geometry import Intrinsics, invert_transform, make_transform
 
 F32 = NDArray[np.float32]
+# baseline 0.075 m, focal length 580 pixels of the sensor itself, disparity in eighths of a pixel
+_DISPARITY_STEPS_M = 0.075 * 580 * 8
 Sensor = Literal["perfect", "structured-light", "lidar-phone"]
 
 
@@ -49,19 +51,19 @@ class NoiseModel:
 PERFECT = NoiseModel("perfect", 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def noisy_depth(depth_m: F32, incidence: F32, fx: float, sensor: Sensor, rng: np.random.Generator) -> F32:
+def noisy_depth(depth_m: F32, incidence: F32, sensor: Sensor, rng: np.random.Generator) -> F32:
     """(H, W) true depth -> measured depth, 0 = no measurement.
 
-    ``incidence`` is |cosine| between view ray and surface; ``fx`` the focal length in pixels.
+    ``incidence`` is |cosine| between view ray and surface.
     """
     if sensor == "structured-light":
-        return _structured_light(depth_m, incidence, fx, rng)
+        return _structured_light(depth_m, incidence, rng)
     if sensor == "lidar-phone":
         return _lidar_phone(depth_m, incidence, rng)
     return depth_m.copy()
 
 
-def _structured_light(depth: F32, incidence: F32, fx: float, rng: np.random.Generator) -> F32:
+def _structured_light(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
     """Disparity of a projected pattern: quantised in 1/8 pixel, noise that grows with the square of the distance
     (Nguyen et al. 2012: sigma = 1.2 mm + 1.9 mm (z - 0.4)^2), nothing at grazing angles, at edges, and out of range."""
     height, width = depth.shape
@@ -73,9 +75,8 @@ def _structured_light(depth: F32, incidence: F32, fx: float, rng: np.random.Gene
     white = rng.normal(0, 1, depth.shape).astype(np.float32)
     correlated = ndimage.uniform_filter(white, 3) * 3 * 0.8 + white * 0.6
     z = z + sigma * correlated * 0.7
-    baseline = 0.075 * fx * 8  # eighths of a pixel times metres
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(z > 0, baseline / np.round(baseline / z), 0)
+        z = np.where(z > 0, _DISPARITY_STEPS_M / np.round(_DISPARITY_STEPS_M / z), 0)
     lost = (depth <= 0.4) | (depth > 6.0) | (incidence < 0.12 + 0.10 * rng.random(depth.shape))
     low, high = ndimage.minimum_filter(depth, 3), ndimage.maximum_filter(depth, 3)
     edge = high - low > 0.03 * depth + 0.02

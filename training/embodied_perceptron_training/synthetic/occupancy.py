@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry import Intrinsics, invert_transform, project, transform_points
+from embodied_perceptron.geometry import Intrinsics, back_project, invert_transform, project, transform_points
 from embodied_perceptron_training.synthetic.home import Home
 
 F64 = NDArray[np.float64]
@@ -115,7 +115,8 @@ def visible_cells(
 ) -> NDArray[np.bool_]:
     """(nx, ny, nz) bool: cells whose state this view determines: in frame, and not farther than the surface hit.
 
-    A cell counts when its centre lies in front of the measured surface or within one cell diagonal behind it.
+    A cell counts when it holds a measured point, or its centre lies in front of the measured surface or within one
+    cell diagonal behind it.
     """
     grid = grid or GridSpec()
     coords = np.argwhere(np.ones(grid.shape, bool))
@@ -126,4 +127,10 @@ def visible_cells(
     depth = depth_m[pixels[:, 1], pixels[:, 0]]
     z = camera[inside, 2]
     seen[inside] = (depth > 0) & (z < depth + grid.cell_m * 0.87) & (z < max_range_m)
-    return seen.reshape(grid.shape)
+    seen = seen.reshape(grid.shape)
+    points, valid = back_project(np.where(depth_m < max_range_m, depth_m, 0), intrinsics)
+    world = transform_points(T_world_camera, points[valid])
+    cells = np.floor((world - np.asarray(grid.origin_m)) / grid.cell_m).astype(int)
+    cells = cells[((cells >= 0) & (cells < np.array(grid.shape))).all(1)]
+    seen[tuple(cells.T)] = True
+    return seen

@@ -91,7 +91,7 @@ class _Renderer:
             share = spec.noise.motion_blur_s * spec.rate_hz
             color = sensor.motion_blur(color, view.depth_m, spec.intrinsics, T, self.T_world_camera[index + 1], share)
         color = sensor.add_grain(color, spec.noise.grain, rng)
-        depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.intrinsics.fx, spec.noise.sensor, rng)
+        depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.noise.sensor, rng)
         return color, depth
 
 

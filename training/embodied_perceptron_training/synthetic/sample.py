@@ -140,7 +140,7 @@ def _write_view(folder: Path, i: int, view: View, T_next: NDArray[np.float64], s
         share = min(0.1, spec.noise.motion_blur_s)
         color = sensor.motion_blur(color, view.depth_m, view.intrinsics, view.T_world_camera, T_next, share)
     color = sensor.add_grain(color, spec.noise.grain, rng)
-    depth = sensor.noisy_depth(view.depth_m, view.incidence, view.intrinsics.fx, spec.noise.sensor, rng)
+    depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.noise.sensor, rng)
     _save(folder / f"color/{i:05d}.jpg", color[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
     _save(folder / f"depth/{i:05d}.png", sensor.depth_to_millimetres(depth), [cv2.IMWRITE_PNG_COMPRESSION, 2])
     _save(folder / f"ids/{i:05d}.png", view.instance.astype(np.uint16), [cv2.IMWRITE_PNG_COMPRESSION, 2])

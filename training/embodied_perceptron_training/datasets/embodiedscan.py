@@ -1,0 +1,317 @@
+"""One reader for EmbodiedScan's files, over ScanNet, 3RScan, Matterport3D, ARKitScenes and synthetic homes alike.
+
+What differs between the sources is a table of facts (:data:`SOURCES`), not a class each: depth units, image rotation,
+whether occupancy exists. World frames are axis-aligned, z up: ``T_world_camera = axis_align_matrix @ cam2global``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
+from embodied_perceptron.geometry import Intrinsics, check_transform, invert_transform, make_transform
+from embodied_perceptron_training.datasets.restricted_pickle import load_plain_pickle
+
+F64 = NDArray[np.float64]
+OCCUPANCY_SHAPE = (40, 40, 16)
+
+
+class DatasetError(ValueError):
+    """A file of the data set that is missing a key or holds what it must not; the message names file and key."""
+
+
+@dataclass(frozen=True)
+class SourceFacts:
+    """What is particular to one source.
+
+    Attributes:
+        depth_unit_m: metres of one step of the depth image.
+        rotate_upright: quarter turns clockwise that bring its images upright.
+        has_occupancy: whether occupancy truth exists.
+    """
+
+    depth_unit_m: float = 0.001
+    rotate_upright: int = 0
+    has_occupancy: bool = True
+
+
+SOURCES: Mapping[str, SourceFacts] = {
+    "scannet": SourceFacts(),
+    "3rscan": SourceFacts(rotate_upright=1),  # taken with the device held upright, stored sideways
+    "matterport3d": SourceFacts(depth_unit_m=1 / 4000),
+    "arkitscenes": SourceFacts(has_occupancy=False),
+    "synthetic": SourceFacts(),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class ScanImage:
+    """One RGB-D view, not loaded yet.
+
+    Attributes:
+        color_path, depth_path: files.
+        T_world_camera: (4, 4), axis-aligned world.
+        K_color, K_depth: (3, 3) camera matrices; sizes are known when the files are read.
+        visible_ids: positions of the instances that it shows.
+        name: img_path as in the infos, key of visibility masks.
+    """
+
+    color_path: Path
+    depth_path: Path
+    T_world_camera: F64
+    K_color: F64
+    K_depth: F64
+    visible_ids: tuple[int, ...]
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One loaded view: (H, W, 3) uint8 RGB, (h, w) float32 metres (0 unknown), both cameras, and their pose."""
+
+    color: NDArray[np.uint8]
+    depth_m: NDArray[np.float32]
+    color_camera: Intrinsics
+    depth_camera: Intrinsics
+    T_world_camera: F64
+    visible_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """One scan.
+
+    Attributes:
+        sample_idx: '<source>/...'.
+        facts: of its source.
+        images: views in order.
+        boxes: (N, 9) float64, see :mod:`embodied_perceptron.boxes`.
+        labels: (N,) class names.
+        ids: (N,) bbox_id of each row.
+    """
+
+    sample_idx: str
+    facts: SourceFacts
+    images: tuple[ScanImage, ...]
+    boxes: F64
+    labels: tuple[str, ...]
+    ids: NDArray[np.int64]
+
+    def load_view(self, index: int, upright: bool = True) -> View:
+        """Read view ``index``; ``upright`` turns images that are stored sideways, and their cameras with them.
+
+        Raises :class:`DatasetError` naming a file that is missing or is no image.
+        """
+        image = self.images[index]
+        color = _read(image.color_path, cv2.IMREAD_COLOR)[..., ::-1]
+        raw = _read(image.depth_path, cv2.IMREAD_UNCHANGED)
+        if raw.ndim != 2 or raw.dtype != np.uint16:
+            raise DatasetError(f"{image.depth_path} must be 16-bit gray, got {raw.dtype} {raw.shape}")
+        raw = np.where(raw == np.iinfo(np.uint16).max, 0, raw)
+        view = View(
+            np.ascontiguousarray(color),
+            (raw * np.float32(self.facts.depth_unit_m)).astype(np.float32),
+            _intrinsics(image.K_color, color.shape),
+            _intrinsics(image.K_depth, raw.shape),
+            image.T_world_camera,
+            image.visible_ids,
+        )
+        for _ in range(self.facts.rotate_upright if upright else 0):
+            view = _turn_clockwise(view)
+        return view
+
+
+def _read(path: Path, flags: int) -> NDArray[Any]:
+    data = cv2.imread(str(path), flags)
+    if data is None:
+        raise DatasetError(f"{path} is missing or is no image")
+    return np.asarray(data)
+
+
+def _intrinsics(K: F64, shape: tuple[int, ...]) -> Intrinsics:
+    return Intrinsics(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), int(shape[1]), int(shape[0]))
+
+
+def _turn_clockwise(view: View) -> View:
+    """Pixel (u, v) goes to (height - 1 - v, u); the camera's axes turn with the image, so that points stay in place."""
+
+    def turned(k: Intrinsics) -> Intrinsics:
+        return Intrinsics(k.fy, k.fx, k.height - 1 - k.cy, k.cx, k.height, k.width)
+
+    R_old_new = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
+    return View(
+        np.ascontiguousarray(np.rot90(view.color, -1)),
+        np.ascontiguousarray(np.rot90(view.depth_m, -1)),
+        turned(view.color_camera),
+        turned(view.depth_camera),
+        view.T_world_camera @ make_transform(R_old_new, np.zeros(3)),
+        view.visible_ids,
+    )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One sentence about one scan; ``target_ids`` is empty when nothing answers it."""
+
+    scan_id: str
+    text: str
+    target_ids: tuple[int, ...]
+    target: str
+    distractor_ids: tuple[int, ...]
+    anchor_ids: tuple[int, ...]
+    tokens_positive: tuple[tuple[int, int], ...]
+
+    @property
+    def hard(self) -> bool:
+        """More than three distractors."""
+        return len(self.distractor_ids) > 3
+
+
+class EmbodiedScanDataset:
+    """Scans of one split.
+
+    Args:
+        root: folder that holds ``embodiedscan_infos_<split>.pkl`` and that image paths are relative to.
+        split: train, val or test.
+        sources: keep only these sources; None = all.
+
+    Raises ``FileNotFoundError`` when the infos are missing, :class:`DatasetError` when they are malformed, and
+    :class:`restricted_pickle.UnsafePickleError` when they hold anything but plain data.
+    """
+
+    def __init__(self, root: str | Path, split: str = "train", sources: frozenset[str] | None = None) -> None:
+        self.root = Path(root)
+        self.split = split
+        path = self.root / f"embodiedscan_infos_{split}.pkl"
+        infos = load_plain_pickle(path)
+        try:
+            categories = infos["metainfo"]["categories"]
+            entries = infos["data_list"]
+        except (KeyError, TypeError) as error:
+            raise DatasetError(f"{path} lacks {error}") from error
+        self.categories: dict[int, str] = {int(k): str(name) for name, k in categories.items()}
+        self._entries = [e for e in entries if sources is None or _source(e, path) in sources]
+        self._path = path
+        self._by_name = {str(e["sample_idx"]): i for i, e in enumerate(self._entries)}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Scan]:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: int) -> Scan:
+        entry = self._entries[index]
+        try:
+            return self._scan(entry)
+        except (KeyError, TypeError) as error:
+            raise DatasetError(
+                f"{self._path}: scan {entry.get('sample_idx', index)} lacks or spoils {error}"
+            ) from error
+
+    def by_name(self, sample_idx: str) -> Scan:
+        """A scan by its sample_idx. Raises ``KeyError``."""
+        return self[self._by_name[sample_idx]]
+
+    def _scan(self, entry: Mapping[str, Any]) -> Scan:
+        T_align = check_transform(np.asarray(entry.get("axis_align_matrix", np.eye(4))), "axis_align_matrix")
+        images = tuple(self._image(entry, image, T_align) for image in entry["images"])
+        instances = entry.get("instances", [])
+        boxes = np.array([i["bbox_3d"] for i in instances], np.float64).reshape(-1, 9)
+        name = str(entry["sample_idx"])
+        return Scan(
+            name,
+            SOURCES[_source(entry, self._path)],
+            images,
+            boxes,
+            tuple(self.categories[int(i["bbox_label_3d"])] for i in instances),
+            np.array([int(i["bbox_id"]) for i in instances], np.int64),
+        )
+
+    def _image(self, entry: Mapping[str, Any], image: Mapping[str, Any], T_align: F64) -> ScanImage:
+        K = np.asarray(image["cam2img"] if "cam2img" in image else entry["cam2img"], np.float64)[:3, :3]
+        shared = entry.get("depth_cam2img", K)
+        K_depth = np.asarray(image.get("depth_cam2img", shared), np.float64)[:3, :3]
+        T = check_transform(np.asarray(T_align @ np.asarray(image["cam2global"], np.float64)), "cam2global")
+        return ScanImage(
+            self.root / image["img_path"],
+            self.root / image["depth_path"],
+            T,
+            K,
+            K_depth,
+            tuple(int(i) for i in image.get("visible_instance_ids", ())),
+            str(image["img_path"]),
+        )
+
+    # -- language and occupancy
+
+    def prompts(self, name: str = "vg") -> list[Prompt]:
+        """Sentences of ``embodiedscan_<split>_<name>.json`` about scans of this set. Raises ``FileNotFoundError``."""
+        path = self.root / f"embodiedscan_{self.split}_{name}.json"
+        entries = json.loads(path.read_text())
+        try:
+            return [_prompt(e) for e in entries if e["scan_id"] in self._by_name]
+        except (KeyError, TypeError) as error:
+            raise DatasetError(f"{path}: a prompt lacks {error}") from error
+
+    def occupancy(self, scan: Scan) -> NDArray[np.uint8] | None:
+        """(40, 40, 16) uint8 labels: 0 empty, k + 1 = OCCUPANCY_CLASSES[k], 255 ignored; None where there is none."""
+        if not scan.facts.has_occupancy:
+            return None
+        rows = np.load(self._occupancy_folder(scan) / "occupancy.npy", allow_pickle=False)
+        index = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
+        lookup = np.full(max(self.categories) + 1, OCCUPANCY_IGNORED, np.uint8)
+        for k, name in self.categories.items():
+            lookup[k] = index.get(name, OCCUPANCY_IGNORED)
+        grid = np.zeros(OCCUPANCY_SHAPE, np.uint8)
+        grid[rows[:, 0], rows[:, 1], rows[:, 2]] = lookup[rows[:, 3]]
+        return grid
+
+    def visible_cells(self, scan: Scan) -> list[NDArray[np.bool_]] | None:
+        """Per image (40, 40, 16) bool: cells that it sees; None where there is no occupancy."""
+        if not scan.facts.has_occupancy:
+            return None
+        path = self._occupancy_folder(scan) / "visible_occupancy.pkl"
+        stored = load_plain_pickle(path)
+        masks = [stored[i.name] for i in scan.images] if isinstance(stored, dict) else list(stored)
+        if len(masks) != len(scan.images):
+            raise DatasetError(f"{path} holds {len(masks)} masks for {len(scan.images)} images")
+        return [np.asarray(m, bool).reshape(OCCUPANCY_SHAPE) for m in masks]
+
+    def _occupancy_folder(self, scan: Scan) -> Path:
+        folder = self.root / "embodiedscan_occupancy"
+        whole = folder / scan.sample_idx
+        return whole if whole.exists() else folder / scan.sample_idx.split("/", 1)[-1]
+
+
+def _source(entry: Mapping[str, Any], path: Path) -> str:
+    source = str(entry["sample_idx"]).split("/")[0]
+    if source not in SOURCES:
+        raise DatasetError(f"{path}: unknown source of scan {entry['sample_idx']!r}; known: {', '.join(SOURCES)}")
+    return source
+
+
+def _prompt(entry: Mapping[str, Any]) -> Prompt:
+    target = entry["target_id"]
+    return Prompt(
+        str(entry["scan_id"]),
+        str(entry["text"]),
+        tuple(int(t) for t in target) if isinstance(target, (list, tuple)) else (int(target),),
+        str(entry["target"]),
+        tuple(int(i) for i in entry.get("distractor_ids") or ()),
+        tuple(int(i) for i in entry.get("anchor_ids") or ()),
+        tuple((int(a), int(b)) for a, b in entry.get("tokens_positive") or ()),
+    )
+
+
+def world_to_camera(image: ScanImage) -> F64:
+    """(4, 4) extrinsic of a view."""
+    return invert_transform(image.T_world_camera)
