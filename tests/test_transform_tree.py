@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from embodied_perceptron.geometry import invert_transform, make_transform, quaternion_to_rotation
+from embodied_perceptron.geometry import check_transform, invert_transform, make_transform, quaternion_to_rotation
 from embodied_perceptron.trajectory import Disconnected, Found, Gap, TooEarly, TooOld
 from embodied_perceptron.transform_tree import TransformTree, TreePoses
 
@@ -170,3 +172,23 @@ def test_tree_poses_uses_the_optical_frame_of_each_camera() -> None:
     poses = TreePoses(tree, "odom", {"front": "optical"})
     np.testing.assert_allclose(found(poses.lookup("front", S)), T["base"] @ T["camera"] @ T["optical"], atol=1e-12)
     np.testing.assert_allclose(found(poses.lookup("laser", S)), T["base"] @ T["laser"], atol=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1e-6, 3e-5, 1e-3, 0.3]), st.booleans())
+def test_what_is_rigid_agrees_with_matrix_algebra(seed: int, noise: float, mirrored: bool) -> None:
+    """``check_transform`` is written out in plain floats; this is what it means."""
+    rng = np.random.default_rng(seed)
+    T = random_transform(rng)
+    T[:3, :3] += rng.uniform(-noise, noise, (3, 3))
+    if mirrored:
+        T[:3, 0] *= -1
+    R = T[:3, :3]
+    off = np.abs(R @ R.T - np.eye(3)).max()
+    if abs(off - 1e-4) < 1e-9:
+        return  # on the edge, rounding decides
+    if off > 1e-4 or np.linalg.det(R) < 0:
+        with pytest.raises(ValueError, match="not a rigid transform"):
+            check_transform(T)
+    else:
+        np.testing.assert_array_equal(check_transform(T), T)

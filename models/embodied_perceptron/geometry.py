@@ -51,11 +51,17 @@ def check_transform(T: FloatArray, name: str = "T") -> NDArray[np.float64]:
         raise ValueError(f"{name} must have shape (4, 4), got {checked.shape}")
     if not np.isfinite(checked).all():
         raise ValueError(f"{name} has non-finite entries: {checked.tolist()}")
-    if not np.allclose(checked[3], (0.0, 0.0, 0.0, 1.0), atol=1e-9):
-        raise ValueError(f"{name} must end with the row (0, 0, 0, 1), got {checked[3].tolist()}")
-    R = checked[:3, :3]
-    if not np.allclose(R @ R.T, np.eye(3), atol=1e-4) or np.linalg.det(R) < 0:
-        raise ValueError(f"{name} is not a rigid transform: its rotation part is {R.tolist()}")
+    # plain floats: this runs for every transform that arrives, and numpy on 4x4 is mostly overhead
+    a, b, c, last = checked.tolist()
+    if max(abs(v - w) for v, w in zip(last, (0.0, 0.0, 0.0, 1.0), strict=True)) > 1e-9:
+        raise ValueError(f"{name} must end with the row (0, 0, 0, 1), got {last}")
+    norm_error = max(abs(x * x + y * y + z * z - 1.0) for x, y, z, _ in (a, b, c))
+    skew = max(abs(p[0] * q[0] + p[1] * q[1] + p[2] * q[2]) for p, q in ((a, b), (a, c), (b, c)))
+    determinant = (
+        a[0] * (b[1] * c[2] - b[2] * c[1]) - a[1] * (b[0] * c[2] - b[2] * c[0]) + a[2] * (b[0] * c[1] - b[1] * c[0])
+    )
+    if norm_error > 1e-4 or skew > 1e-4 or determinant < 0:
+        raise ValueError(f"{name} is not a rigid transform: its rotation part is {checked[:3, :3].tolist()}")
     return checked
 
 

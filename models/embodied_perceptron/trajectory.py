@@ -188,7 +188,13 @@ class PoseBuffer:
 
         Raises ``ValueError`` for a pose that is not finite or not rigid.
         """
-        pose = check_transform(T, f"pose{self._name and ' of ' + self._name} at {format_stamp(stamp_ns)}").copy()
+        return self.insert_checked(
+            stamp_ns, check_transform(T, f"pose{self._name and ' of ' + self._name} at {format_stamp(stamp_ns)}")
+        )
+
+    def insert_checked(self, stamp_ns: int, T: NDArray[np.float64]) -> InsertResult:
+        """:meth:`insert` for a pose that :func:`~embodied_perceptron.geometry.check_transform` has seen already."""
+        pose = T.copy()
         pose.setflags(write=False)
         result: InsertResult = "added"
         if self._stamps and self._jump_back_ns is not None and stamp_ns < self._stamps[-1] - self._jump_back_ns:

@@ -79,7 +79,7 @@ class TransformTree:
     def insert(self, parent: str, child: str, stamp_ns: int, T_parent_child: FloatArray) -> InsertResult:
         """Add one moving (4, 4) transform at ``stamp_ns``. Raises ``ValueError`` (see the class)."""
         parent, child = frame_name(parent), frame_name(child)
-        check_transform(T_parent_child, f"transform {parent!r} -> {child!r}")
+        checked = check_transform(T_parent_child, f"transform {parent!r} -> {child!r}")
         link = self._link(parent, child)
         if link.moving is None:
             link.fixed = None
@@ -89,7 +89,7 @@ class TransformTree:
         if restarted:
             self.clear_moving()
             self.restarts += 1
-        result = link.moving.insert(stamp_ns, T_parent_child)
+        result = link.moving.insert_checked(stamp_ns, checked)
         return "restarted" if restarted else result
 
     def insert_static(self, parent: str, child: str, T_parent_child: FloatArray) -> None:
