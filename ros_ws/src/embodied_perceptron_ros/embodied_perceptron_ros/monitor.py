@@ -1,0 +1,149 @@
+"""Watch and steer a running ``/perception`` from another process: its diagnostics, its outputs, its services."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from embodied_perceptron_msgs.srv import SaveMap
+from nav_msgs.msg import OccupancyGrid
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from sensor_msgs.msg import PointCloud2
+from vision_msgs.msg import Detection3DArray
+
+from embodied_perceptron_ros.health import read_diagnostics
+
+_OUTPUTS = (
+    # topic, type, latched
+    ("boxes", Detection3DArray, False),
+    ("voxels", PointCloud2, False),
+    ("semantic_voxels", PointCloud2, False),
+    ("occupancy_grid", OccupancyGrid, True),
+)
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """The newest diagnostics of the node.
+
+    Attributes:
+        state: lifecycle state; ``absent`` before the first diagnostics.
+        received, fused, pending: frames.
+        dropped: by reason.
+        latency_ms: per stage: p50, p99, max, count.
+        areas: everything, as strings.
+    """
+
+    state: str = "absent"
+    received: int = 0
+    fused: int = 0
+    pending: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    latency_ms: dict[str, dict[str, float]] = field(default_factory=dict)
+    areas: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def settled(self) -> int:
+        """Frames whose fate is known."""
+        return self.fused + sum(self.dropped.values())
+
+
+def status_from_areas(areas: dict[str, dict[str, str]]) -> NodeStatus:
+    """Diagnostics as :func:`~embodied_perceptron_ros.health.read_diagnostics` gives them -> status."""
+    frames = areas.get("frames", {})
+    prefix = "frames_dropped."
+    latency: dict[str, dict[str, float]] = {}
+    for key, value in areas.get("latency", {}).items():
+        stage, _, statistic = key.rpartition("_ms.")
+        if stage:
+            latency.setdefault(stage, {})[statistic] = float(value)
+    return NodeStatus(
+        state=areas.get("node", {}).get("state", "absent"),
+        received=int(frames.get("frames_received", 0)),
+        fused=int(frames.get("frames_fused", 0)),
+        pending=int(frames.get("frames_pending", 0)),
+        dropped={k[len(prefix) :]: int(v) for k, v in frames.items() if k.startswith(prefix)},
+        latency_ms=latency,
+        areas=areas,
+    )
+
+
+class NodeMonitor:
+    """A small node of its own context; call :meth:`spin` often. Use as a context manager.
+
+    Args:
+        domain_id: ROS domain; ``None`` = as the environment says.
+        node_name: whom to watch.
+    """
+
+    def __init__(self, domain_id: int | None = None, node_name: str = "perception") -> None:
+        self._name = node_name
+        self._context = rclpy.Context()
+        rclpy.init(context=self._context, domain_id=domain_id)
+        self.node = rclpy.create_node("perception_monitor", context=self._context, start_parameter_services=False)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node)
+        self.status = NodeStatus()
+        self.published: Counter[str] = Counter()
+        self.last: dict[str, Any] = {}
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+        for topic, kind, latched in _OUTPUTS:
+            qos = QoSProfile(depth=2)
+            if latched:
+                qos.durability = DurabilityPolicy.TRANSIENT_LOCAL
+            self.node.create_subscription(kind, f"/{node_name}/{topic}", self._counter(topic), qos)
+
+    def __enter__(self) -> NodeMonitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._executor.shutdown()
+        self.node.destroy_node()
+        rclpy.try_shutdown(context=self._context)
+
+    def _counter(self, topic: str) -> Callable[[Any], None]:
+        def count(message: Any) -> None:
+            self.published[topic] += 1
+            self.last[topic] = message
+
+        return count
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        areas = read_diagnostics(message, self._name)
+        if areas:
+            self.status = status_from_areas(areas)
+
+    def spin(self, seconds: float) -> None:
+        """Handle what arrives for ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._executor.spin_once(timeout_sec=left)
+
+    def save_map(self, path: Path, timeout_s: float = 60.0) -> str:
+        """Have the node write its map to ``path``; returns its message. Raises ``RuntimeError`` when it did not."""
+        client = self.node.create_client(SaveMap, f"/{self._name}/save_map")
+        try:
+            if not client.wait_for_service(timeout_sec=timeout_s):
+                raise RuntimeError(f"the node offers no save_map after {timeout_s:g} s")
+            future = client.call_async(SaveMap.Request(path=str(path)))
+            deadline = time.monotonic() + timeout_s
+            while not future.done():
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"save_map did not answer within {timeout_s:g} s")
+                self._executor.spin_once(timeout_sec=0.1)
+            response = future.result()
+        finally:
+            self.node.destroy_client(client)
+        if not response.success:
+            raise RuntimeError(f"save_map failed: {response.message}")
+        return str(response.message)

@@ -1,0 +1,204 @@
+"""A recording through the real node over real topics: player and node as processes of their own, watched from here."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from embodied_perceptron.io.bag import BagRecording
+from embodied_perceptron.io.recording import Recording, open_recording
+from embodied_perceptron_ros.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
+from embodied_perceptron_ros.monitor import NodeMonitor, NodeStatus
+from embodied_perceptron_ros.processes import Supervisor, combined_exit_code, ros_environment
+
+_PERIOD_S = 0.2
+_START_TIMEOUT_S = 180.0  # the first start compiles the kernels
+_SETTLE_TIMEOUT_S = 60.0
+_QUIET_S = 3.0  # nothing new for so long after the player's end = nothing more to come
+
+
+class ReplayFailedError(RuntimeError):
+    """The replay did not get to its end; the message says which process ended how, and where its log is."""
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """What to play and where to.
+
+    Attributes:
+        source: folder (TUM RGB-D layout) or bag.
+        out: folder for logs, the player's report and ``map.safetensors``.
+        rate: recorded seconds per second.
+        config: parameter file of the node.
+        parameters: over the file and over what the recording says.
+        reliable: subscribe to the images reliably, so that nothing is lost on the way without a reason.
+        domain_id: ROS domain; ``None`` = the environment's, or one of its own where there is none.
+    """
+
+    source: Path
+    out: Path
+    rate: float = 1.0
+    config: Path = DEFAULT_CONFIG
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    reliable: bool = True
+    domain_id: int | None = None
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What happened.
+
+    Attributes:
+        sent: frames that the player sent.
+        status: the node's last word.
+        published: messages per output topic.
+        map_file: the saved map.
+        report: of the player.
+        exit_codes: of the processes.
+        wall_s: from the first frame to the last one fused.
+    """
+
+    sent: int
+    status: NodeStatus
+    published: dict[str, int]
+    map_file: Path
+    report: dict[str, Any]
+    exit_codes: dict[str, int]
+    wall_s: float
+
+    @property
+    def unexplained(self) -> int:
+        """Frames that were sent and neither fused nor dropped for a reason."""
+        return self.sent - self.status.settled
+
+
+def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]:
+    """Node parameters that fit a recording: cameras, topics, frames, simulated time, QoS."""
+    parameters: dict[str, Any] = {
+        "use_sim_time": True,
+        "cameras": list(recording.cameras),
+        "fusion_frame": recording.world_frame,
+    }
+    for camera in recording.cameras:
+        prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
+        color, depth, info = (f"{prefix}{name}" for name in ("color/image_raw", "depth/image_raw", "color/camera_info"))
+        if isinstance(recording, BagRecording):
+            topics = recording.camera_topics(camera)
+            color, depth, info = topics.color, topics.depth, topics.camera_info
+        for kind, topic in (("color", color), ("depth", depth)):
+            base, transport = _split_transport(topic)
+            parameters[f"{camera}.{kind}_topic"] = base
+            parameters[f"{camera}.{kind}_transport"] = transport
+        parameters[f"{camera}.info_topic"] = info
+        if reliable:
+            for topic in (color, depth, info):
+                key = f"qos_overrides.{topic if topic.startswith('/') else '/' + topic}.subscription"
+                parameters |= {f"{key}.reliability": "reliable", f"{key}.depth": 30}
+    return parameters
+
+
+def _split_transport(topic: str) -> tuple[str, str]:
+    for transport in ("compressedDepth", "compressed"):
+        if topic.endswith(f"/{transport}"):
+            return topic.removesuffix(f"/{transport}"), transport
+    return topic, "raw"
+
+
+def choose_domain(domain_id: int | None) -> int:
+    """The given domain, the environment's, or a random one that is free for every platform (1..101)."""
+    if domain_id is not None:
+        return domain_id
+    if os.environ.get("ROS_DOMAIN_ID"):
+        return int(os.environ["ROS_DOMAIN_ID"])
+    return random.randint(1, 101)
+
+
+def replay_over_ros(
+    plan: ReplayPlan, on_progress: Callable[[str, NodeStatus, int], None] | None = None
+) -> ReplayOutcome:
+    """Play ``plan.source`` through a node of its own and save its map.
+
+    ``on_progress(stage, status, total)`` is called several times a second. Raises ``RecordingError`` or ``OSError``
+    for a source that cannot be read, :class:`ReplayFailedError` when a process failed, ``KeyboardInterrupt`` after
+    Ctrl-C (all processes are stopped first).
+    """
+    recording = open_recording(plan.source)
+    total = len(recording)
+    parameters = {**recording_parameters(recording, plan.reliable), **plan.parameters}
+    executable, player_arguments = player_command(plan.source, plan.rate)
+    plan.out.mkdir(parents=True, exist_ok=True)
+    report_file = plan.out / "player.json"
+    report_file.unlink(missing_ok=True)
+    domain_id = choose_domain(plan.domain_id)
+    environment = ros_environment()
+    environment["ROS_DOMAIN_ID"] = str(domain_id)
+    environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = environment["ROS_AUTOMATIC_DISCOVERY_RANGE"]  # for the monitor
+    module = [sys.executable, "-m"]
+
+    with Supervisor() as processes, NodeMonitor(domain_id) as monitor:
+
+        def watch(stage: str) -> None:
+            monitor.spin(_PERIOD_S)
+            if on_progress is not None:
+                on_progress(stage, monitor.status, total)
+            codes = processes.exit_codes()
+            failed = [name for name, code in codes.items() if code is not None and (name != "player" or code != 0)]
+            if processes.interrupted:
+                raise KeyboardInterrupt
+            if failed:
+                name = failed[0]
+                log = plan.out / f"{name}.log"
+                tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+                raise ReplayFailedError(f"the {name} ended with exit code {codes[name]}; log: {log}\n{tail}")
+
+        arguments = ros_arguments(plan.config, parameters)
+        node_command = [*module, "embodied_perceptron_ros.node", *arguments]
+        processes.start("node", node_command, environment, plan.out / "node.log")
+        _wait(lambda: monitor.status.state == "active", lambda: watch("starting"), _START_TIMEOUT_S, "become active")
+        player = [*module, f"embodied_perceptron_ros.{executable}", *player_arguments, "--report", str(report_file)]
+        started = time.monotonic()
+        processes.start("player", player, environment, plan.out / "player.log")
+        while processes.exit_codes()["player"] is None:
+            watch("playing")
+        watch("playing")
+        report = json.loads(report_file.read_text())
+        _settle(monitor, int(report["frames_sent"]), lambda: watch("settling"))
+        wall_s = time.monotonic() - started
+        map_file = (plan.out / "map.safetensors").absolute()
+        monitor.save_map(map_file)
+        published = dict(monitor.published)
+        status = monitor.status
+        exit_codes = processes.stop()
+    if combined_exit_code(exit_codes):
+        raise ReplayFailedError(f"processes ended with {exit_codes}; logs in {plan.out}")
+    return ReplayOutcome(int(report["frames_sent"]), status, published, map_file, report, exit_codes, wall_s)
+
+
+def _wait(done: Callable[[], bool], step: Callable[[], None], timeout_s: float, what: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise ReplayFailedError(f"the node did not {what} within {timeout_s:g} s")
+        step()
+
+
+def _settle(monitor: NodeMonitor, sent: int, step: Callable[[], None]) -> None:
+    """Until every frame has met its fate, or nothing has moved for a while, or long enough."""
+    deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+    changed, last = time.monotonic(), -1
+    while monitor.status.settled < sent and time.monotonic() < deadline:
+        step()
+        if monitor.status.settled != last:
+            changed, last = time.monotonic(), monitor.status.settled
+        if monitor.status.pending == 0 and time.monotonic() - changed > _QUIET_S:
+            return
+    for _ in range(int(2.0 / _PERIOD_S)):  # the last boxes are on their way
+        step()
