@@ -17,7 +17,13 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironment
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from embodied_perceptron_ros.launch_options import node_parameters, parse_flag, parse_names, parse_overrides
+from embodied_perceptron_ros.launch_options import (
+    RVIZ_TOPICS,
+    node_parameters,
+    parse_flag,
+    parse_names,
+    parse_overrides,
+)
 from embodied_perceptron_ros.processes import ros_environment
 
 ARGUMENTS = (
@@ -61,12 +67,13 @@ def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
             emulate_tty=True,
         )
     )
+    prefix = values["namespace"].strip("/")
     if parse_flag(values["rviz"], "rviz"):
         actions.append(
             Node(
                 package="rviz2",
                 executable="rviz2",
-                namespace=values["namespace"],
+                remappings=[(topic, f"/{prefix}{topic}") for topic in RVIZ_TOPICS if prefix],
                 arguments=["-d", str(share / "rviz" / "perception.rviz")],
                 parameters=[{"use_sim_time": sim_time}],
                 output="log",

@@ -121,11 +121,6 @@ def test_player_by_what_lies_there(tmp_path: Path) -> None:
     assert options.player_command(tmp_path / "one", 2.0)[1] == [str(tmp_path / "one"), "--rate", "2.0", "--clock"]
 
 
-def test_simulated_recording_is_in_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert options.simulated_recording(7) == tmp_path / "embodied_perceptron" / "simulated_0007"
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # files
 

@@ -13,6 +13,7 @@ def register(app: typer.Typer) -> None:
     app.command("render-recording")(render_recording_command)
     app.command("generate")(generate_command)
     app.command("inspect")(inspect_command)
+    app.command("map-error")(map_error_command)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -155,3 +156,19 @@ def _print_statistics(numbers: dict[str, Any]) -> None:
     keys = ("scans", "views", "instances", "classes", "tilted", "prompts", "view_dependent", "hard")
     console.print(", ".join(f"{key} {numbers[key]}" for key in keys))
     console.print("instances by group: " + ", ".join(f"{k} {v}" for k, v in numbers["groups"].items()))
+
+
+def map_error_command(
+    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
+    map_file: Annotated[Path, typer.Argument(help="Map made from it: map.safetensors.")],
+) -> None:
+    """Print, as JSON, how far the points of a map are from the true surfaces of the simulated home."""
+    import json
+
+    from embodied_perceptron_training.synthetic.map_error import map_error, map_points
+
+    try:
+        error = map_error(recording, map_points(map_file))
+    except (ValueError, OSError) as problem:
+        raise _fail(problem) from problem
+    typer.echo(json.dumps({name: round(value, 6) for name, value in error.items()}))

@@ -6,7 +6,6 @@ without either.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,17 @@ import yaml
 
 DEFAULT_CONFIG = Path(__file__).resolve().parent / "config" / "perception.yaml"
 NODE_NAME = "perception"
+# Topics of rviz/perception.rviz that move with a namespace (transforms stay global).
+RVIZ_TOPICS = (
+    "/color/image_raw",
+    *(
+        f"/{NODE_NAME}/{name}"
+        for name in (
+            *("voxels", "semantic_voxels", "box_markers", "grounding_markers", "occupancy_grid", "overlay/image"),
+            "occupancy_grid_updates",
+        )
+    ),
+)
 
 
 def parse_flag(text: str, name: str) -> bool:
@@ -140,17 +150,3 @@ def player_command(source: Path, rate: float = 1.0, clock: bool = True) -> tuple
     if not rate > 0:
         raise ValueError(f"rate must be positive, got {rate}")
     return player_for(source), [str(source), "--rate", str(rate), *(["--clock"] if clock else [])]
-
-
-def simulated_recording(seed: int) -> Path:
-    """Where the simulated drive of ``seed`` is kept between runs (XDG cache)."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "embodied_perceptron" / f"simulated_{seed:04d}"
-
-
-def render_command(recording: Path, seed: int) -> list[str]:
-    """Arguments for a Python that renders the simulated drive into ``recording``; quick when it is there already.
-
-    Another process, by name: rendering belongs to training code, which neither the library nor the node imports.
-    """
-    return ["-m", "embodied_perceptron.cli", "render-drive", str(recording), "--seed", str(seed)]

@@ -1,0 +1,194 @@
+"""Sub-commands that need ROS, registered through the entry points of ``embodied_perceptron.commands``."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+_CONFIG_HELP = "YAML file with the node's parameters; default: the one of the package."
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("perceive")(perceive_command)
+    app.command("simulate")(simulate_command)
+    app.command("demo")(demo_command)
+
+
+def _fail(message: object, code: int = 1) -> NoReturn:
+    typer.secho(f"error: {message}", fg=typer.colors.RED, err=True)
+    raise typer.Exit(code)
+
+
+def require_ros() -> None:
+    """End with one line when ROS or the interfaces are missing."""
+    for module in ("rclpy", "tf2_msgs.msg", "vision_msgs.msg", "embodied_perceptron_msgs.msg"):
+        try:
+            __import__(module)
+        except ImportError as error:
+            _fail(f"{error}: run make setup, or source a ROS 2 installation and this workspace", 3)
+
+
+def perceive_command(
+    config: Annotated[Path | None, typer.Option(help=_CONFIG_HELP)] = None,
+    camera: Annotated[list[str] | None, typer.Option(help="Name of a camera; may be repeated.")] = None,
+    fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
+    output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
+    sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
+    namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
+    parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,
+    remap: Annotated[list[str] | None, typer.Option("-r", "--remap", help="from:=to, repeatable.")] = None,
+    rviz: Annotated[bool, typer.Option("--rviz", help="Start RViz too, where it is installed.")] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warn, error.")] = "info",
+    list_parameters: Annotated[bool, typer.Option("--list-parameters", help="Only list them and end.")] = False,
+) -> None:
+    """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
+    from embodied_perceptron_ros.launch_options import DEFAULT_CONFIG, node_parameters, parse_overrides, split_pair
+    from embodied_perceptron_ros.launch_options import ros_arguments as make_arguments
+
+    require_ros()
+    if list_parameters:
+        _list_parameters()
+        return
+    try:
+        overrides: dict[str, Any] = {}
+        for text in parameter or []:
+            name, value = split_pair(text, "--parameter")
+            overrides |= parse_overrides(f"{name}: {value}")
+        values = node_parameters(camera or [], fusion_frame, output_frame, sim_time, overrides)
+        remappings = [split_pair(text, "--remap") for text in remap or []]
+        arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
+    except (ValueError, OSError) as error:
+        _fail(error, 2)
+    commands = {"node": [sys.executable, "-m", "embodied_perceptron_ros.node", *arguments]}
+    if rviz:
+        commands["rviz"] = _rviz_command(namespace)
+    raise typer.Exit(run_processes(commands))
+
+
+def _rviz_command(namespace: str) -> list[str]:
+    program = shutil.which("rviz2")
+    if program is None:
+        _fail("rviz2 is not installed here: it comes with a ROS 2 installation (or docker/compose.yaml)", 3)
+    layout = Path(__file__).resolve().parent.parent / "rviz" / "perception.rviz"
+    if not layout.is_file():
+        from ament_index_python.packages import get_package_share_directory
+
+        layout = Path(get_package_share_directory("embodied_perceptron")) / "rviz" / "perception.rviz"
+    renamed = rviz_remappings(namespace)
+    return [program, "-d", str(layout), *(["--ros-args"] if renamed else []), *renamed]
+
+
+def rviz_remappings(namespace: str) -> list[str]:
+    """Arguments that move the layout's topics into ``namespace``."""
+    from embodied_perceptron_ros.launch_options import RVIZ_TOPICS
+
+    prefix = namespace.strip("/")
+    return [part for topic in RVIZ_TOPICS if prefix for part in ("-r", f"{topic}:=/{prefix}{topic}")]
+
+
+def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
+    """Run commands until those of ``until`` or any other ends, or Ctrl-C (the usual way out: 0); returns the exit code."""
+    from embodied_perceptron_ros.processes import Supervisor, combined_exit_code, ros_environment
+
+    with Supervisor() as processes:
+        for name, command in commands.items():
+            processes.start(name, command, ros_environment())
+        processes.wait(until)
+        codes = processes.stop()
+        return combined_exit_code(codes)
+
+
+def _list_parameters() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from embodied_perceptron_ros.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+
+    table = Table("parameter", "default", "range", "meaning")
+    for prefix, declarations in (("", DECLARATIONS), ("<camera>.", CAMERA_DECLARATIONS)):
+        for name, declaration in declarations.items():
+            limits = "" if declaration.low is None else f"{declaration.low:g} .. {declaration.high:g}"
+            table.add_row(
+                prefix + name,
+                repr(declaration.default),
+                limits or ", ".join(declaration.choices),
+                declaration.description,
+            )
+    Console().print(table)
+
+
+def simulate_command(
+    seed: Annotated[int | None, typer.Option(help="Which home and which drive.")] = None,
+    recording: Annotated[Path | None, typer.Option(help="Where the frames are kept; default: a cache.")] = None,
+    rate: Annotated[float, typer.Option(help="Simulated seconds per second.")] = 1.0,
+    node: Annotated[bool, typer.Option(help="Start the node too; --no-node only plays.")] = True,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
+) -> None:
+    """A simulated robot drives through a furnished home: real topics, and the node that maps them."""
+    from embodied_perceptron_ros.simulated import DEFAULT_SEED, SimulationError, render, simulated_recording
+
+    require_ros()
+    seed = DEFAULT_SEED if seed is None else seed
+    try:
+        folder = recording or simulated_recording(seed)
+        render(folder, seed)
+    except (SimulationError, OSError) as error:
+        _fail(error)
+    raise typer.Exit(_play(folder, rate, with_node=node, keep=keep))
+
+
+def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
+    from embodied_perceptron.io.recording import open_recording
+    from embodied_perceptron_ros.launch_options import DEFAULT_CONFIG, player_command
+    from embodied_perceptron_ros.launch_options import ros_arguments as make_arguments
+    from embodied_perceptron_ros.replaying import recording_parameters
+
+    try:
+        executable, player = player_command(source, rate)
+        parameters = recording_parameters(open_recording(source), reliable=True)
+    except (ValueError, OSError) as error:
+        _fail(error, 2)
+    module = [sys.executable, "-m"]
+    commands = {"player": [*module, f"embodied_perceptron_ros.{executable}", *player, "--timeout", "180"]}
+    if with_node:
+        arguments = make_arguments(DEFAULT_CONFIG, parameters)
+        commands = {"node": [*module, "embodied_perceptron_ros.node", *arguments], **commands}
+    return run_processes(commands, until=("player", "node") if keep and with_node else ("player",))
+
+
+def demo_command(
+    source: Annotated[Path | None, typer.Option(help="Folder (TUM RGB-D) or bag; default: a simulated drive.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for pictures and figures.")] = Path("out/demo"),
+    rate: Annotated[float, typer.Option(help="Recorded seconds per second.")] = 1.0,
+    seed: Annotated[int | None, typer.Option(help="Which simulated home.")] = None,
+    view: Annotated[bool, typer.Option(help="Open the Rerun viewer where there is a display.")] = True,
+) -> None:
+    """Show it all: recording -> real topics -> node -> live map; pictures and figures afterwards."""
+    require_ros()
+    from embodied_perceptron_ros.demo import open_viewer, run_demo
+    from embodied_perceptron_ros.simulated import DEFAULT_SEED
+
+    result = _guarded(lambda: run_demo(out, source, rate, DEFAULT_SEED if seed is None else seed))
+    if view:
+        open_viewer(out)
+    for problem in result.problems:
+        typer.secho(f"problem: {problem}", fg=typer.colors.RED, err=True)
+    raise typer.Exit(1 if result.problems else 0)
+
+
+def _guarded(action: Callable[[], Any]) -> Any:
+    from embodied_perceptron_ros.replaying import ReplayFailedError
+    from embodied_perceptron_ros.simulated import SimulationError
+
+    try:
+        return action()
+    except (ValueError, OSError, SimulationError, ReplayFailedError) as error:
+        _fail(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
