@@ -93,7 +93,7 @@ def rviz_remappings(namespace: str) -> list[str]:
 
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
-    """Run commands until those of ``until`` or any other one ends, or Ctrl-C (the usual way out); returns the exit code."""
+    """Run commands until all of ``until``, or any other, has ended, or Ctrl-C (the usual way out); one exit code."""
     from embodied_perceptron_ros.processes import Supervisor, combined_exit_code, ros_environment
 
     with Supervisor() as processes:
