@@ -19,7 +19,7 @@ from embodied_perceptron.geometry import Intrinsics
 
 rclpy = pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs.msg")
-pytest.importorskip("embodied_perceptron_ros.conversions")
+
 
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402

@@ -57,21 +57,26 @@ def publisher_qos(connection: Connection) -> QoSProfile:
     return image_qos()
 
 
-def frames_in(connections: Sequence[Connection]) -> int:
-    """RGB-D frames in the bag: messages of the busiest depth topic; 0 without any."""
-    counts = [c.msgcount for c in connections if "depth" in c.topic and c.msgtype in _AWAITED_TYPES]
-    return max(counts, default=0)
-
-
 class BagPlayer:
     """Plays one open reader through one node."""
 
-    def __init__(self, node: Node, reader: AnyReader, rate: float, clock: bool, topics: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        node: Node,
+        reader: AnyReader,
+        rate: float,
+        clock: bool,
+        topics: Sequence[str] = (),
+        depth_topics: Sequence[str] = (),
+    ) -> None:
+        """``topics``: play only these; ``depth_topics``: whose messages count as frames (default: named depth)."""
         self._node = node
         self._reader = reader
         self.report = PlaybackReport(source=str(reader.paths[0]))
         self._publishers: dict[str, Any] = {}
-        unknown = sorted(set(topics) - {c.topic for c in reader.connections})
+        images = {c.topic for c in reader.connections if c.msgtype in _AWAITED_TYPES}
+        self._depth_topics = set(depth_topics) or {t for t in images if "depth" in t.lower()}
+        unknown = sorted({*topics, *depth_topics} - {c.topic for c in reader.connections})
         if unknown:
             known = ", ".join(sorted({c.topic for c in reader.connections}))
             raise ValueError(f"not in the bag: {', '.join(unknown)} (it has {known})")
@@ -101,23 +106,23 @@ class BagPlayer:
         types = {c.topic: c.msgtype for c in self._connections}
         return {t: p for t, p in self._publishers.items() if t == "/tf" or types[t] in _AWAITED_TYPES}
 
-    def play(self, wait_for: Sequence[str] | None, timeout_s: float) -> None:
-        """Play to the end or until ROS is shut down; :attr:`report` says what happened."""
+    def play(self, wait_for: Sequence[str] | None, timeout_s: float, max_frames: int = 0) -> None:
+        """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""
         if not wait_for_subscribers(self.awaited(wait_for), timeout_s, self._pacer.hold):
             return
         started_s = time.monotonic()
         self._pacer.start()
-        depth_topics: dict[str, int] = {}
         for connection, stamp_ns, raw in self._reader.messages(self._connections):
             if not self._pacer.wait_until(stamp_ns):
                 break
             self._publishers[connection.topic].publish(bytes(raw))
             self.report.messages[connection.topic] += 1
-            if "depth" in connection.topic and connection.msgtype in _AWAITED_TYPES:
-                depth_topics[connection.topic] = depth_topics.get(connection.topic, 0) + 1
+            self.report.frames_sent += connection.topic in self._depth_topics
+            if self.report.frames_sent == max_frames > 0:
+                self.report.complete = True
+                break
         else:
             self.report.complete = True
-        self.report.frames_sent = sum(depth_topics.values())
         self.report.wall_s = time.monotonic() - started_s
         self.report.max_late_ms = self._pacer.max_late_ms
 
@@ -130,6 +135,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
     parser.add_argument("--topics", nargs="+", default=(), help="play only these")
+    parser.add_argument("--depth-topics", nargs="+", default=(), help="whose messages count as frames in the report")
+    parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
     parser.add_argument("--wait-for", nargs="*", help="topics that need a subscriber before the start; none = no wait")
     parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
     parser.add_argument("--report", type=Path, help="JSON file for what was sent")
@@ -139,8 +146,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     player: BagPlayer | None = None
     try:
         with AnyReader([options.bag], default_typestore=get_typestore(Stores.LATEST)) as reader:
-            player = BagPlayer(node, reader, options.rate, options.clock, options.topics)
-            player.play(options.wait_for, options.timeout)
+            player = BagPlayer(node, reader, options.rate, options.clock, options.topics, options.depth_topics)
+            player.play(options.wait_for, options.timeout, options.max_frames)
     except NoSubscriberError as error:
         node.get_logger().error(str(error))
         return EXIT_NO_SUBSCRIBER

@@ -91,8 +91,8 @@ class RecordingPlayer:
             ):
                 self._publishers[camera, sample] = node.create_publisher(kind, prefix + name, image_qos())
 
-    def play(self, wait: bool, timeout_s: float) -> None:
-        """Play to the end or until ROS is shut down; :attr:`report` says what happened."""
+    def play(self, wait: bool, timeout_s: float, max_frames: int = 0) -> None:
+        """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""
         if wait:
             awaited = {publisher.topic_name: publisher for publisher in self._publishers.values()}
             if not wait_for_subscribers({**awaited, "/tf": self._tf}, timeout_s, self._pacer.hold):
@@ -104,6 +104,9 @@ class RecordingPlayer:
             if not isinstance(sample, TransformSample) and not self._pacer.wait_until(sample.stamp_ns):
                 break
             self._publish(sample)
+            if self.report.frames_sent == max_frames > 0:
+                self.report.complete = True
+                break
         else:
             self.report.complete = True
         self.report.wall_s = time.monotonic() - started_s
@@ -146,6 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
+    parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
     parser.add_argument("--no-wait", action="store_true", help="start without subscribers")
     parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
     parser.add_argument("--depth-encoding", default=DEPTH_ENCODINGS[0], choices=DEPTH_ENCODINGS)
@@ -157,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         recording = open_recording(options.folder)
         player = RecordingPlayer(node, recording, options.rate, options.clock, options.depth_encoding)
-        player.play(not options.no_wait, options.timeout)
+        player.play(not options.no_wait, options.timeout, options.max_frames)
     except NoSubscriberError as error:
         node.get_logger().error(str(error))
         return EXIT_NO_SUBSCRIBER

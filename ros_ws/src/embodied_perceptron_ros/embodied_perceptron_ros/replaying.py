@@ -39,6 +39,7 @@ class ReplayPlan:
         config: parameter file of the node.
         parameters: over the file and over what the recording says.
         reliable: subscribe to the images reliably, so that nothing is lost on the way without a reason.
+        max_frames: end after so many frames; 0 = all.
         domain_id: ROS domain; ``None`` = the environment's, or one of its own where there is none.
     """
 
@@ -48,6 +49,7 @@ class ReplayPlan:
     config: Path = DEFAULT_CONFIG
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reliable: bool = True
+    max_frames: int = 0
     domain_id: int | None = None
 
 
@@ -104,6 +106,12 @@ def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]
     return parameters
 
 
+def _played_images(recording: BagRecording) -> list[str]:
+    """The image topics that the node listens to; others of the bag need no subscriber."""
+    topics = [recording.camera_topics(camera) for camera in recording.cameras]
+    return sorted({t.color for t in topics} | {t.depth for t in topics})
+
+
 def _split_transport(topic: str) -> tuple[str, str]:
     for transport in ("compressedDepth", "compressed"):
         if topic.endswith(f"/{transport}"):
@@ -132,7 +140,12 @@ def replay_over_ros(
     recording = open_recording(plan.source)
     total = len(recording)
     parameters = {**recording_parameters(recording, plan.reliable), **plan.parameters}
+    total = min(total, plan.max_frames) if plan.max_frames else total
     executable, player_arguments = player_command(plan.source, plan.rate)
+    if isinstance(recording, BagRecording):
+        depth = [recording.camera_topics(camera).depth for camera in recording.cameras]
+        player_arguments += ["--depth-topics", *depth, "--wait-for", *_played_images(recording), "/tf"]
+    player_arguments += ["--max-frames", str(plan.max_frames)]
     plan.out.mkdir(parents=True, exist_ok=True)
     report_file = plan.out / "player.json"
     report_file.unlink(missing_ok=True)
