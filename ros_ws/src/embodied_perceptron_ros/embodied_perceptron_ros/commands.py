@@ -182,6 +182,30 @@ def demo_command(
     raise typer.Exit(1 if result.problems else 0)
 
 
+def replay_over_topics(*, source: Path, out: Path, config: Path | None, max_frames: int | None, rate: float) -> int:
+    """``replay --ros``: player and node as processes of their own; the same files as a direct replay. Exit code."""
+    require_ros()
+    from rich.console import Console
+
+    from embodied_perceptron_ros.demo import ProgressDisplay
+    from embodied_perceptron_ros.replaying import ReplayPlan, replay_over_ros
+    from embodied_perceptron_ros.result_files import load_perception, walk, write_result_files
+
+    parameters = {} if config is None else {"config_file": str(config.absolute())}
+    plan = ReplayPlan(source, out, rate, parameters=parameters, max_frames=max_frames or 0)
+    console = Console()
+    display = ProgressDisplay(console)
+    with display.live:
+        outcome = _guarded(lambda: replay_over_ros(plan, display.update))
+    write_result_files(out, outcome, load_perception(outcome.map_file), walk(source, 1)[0])
+    console.print(
+        f"{outcome.sent} frames sent, {outcome.status.fused} fused, dropped {outcome.status.dropped or 'none'}"
+    )
+    if outcome.unexplained:
+        typer.secho(f"{outcome.unexplained} frames were lost without a reason", fg=typer.colors.RED, err=True)
+    return 1 if outcome.unexplained or not outcome.status.fused else 0
+
+
 def _guarded(action: Callable[[], Any]) -> Any:
     from embodied_perceptron_ros.replaying import ReplayFailedError
     from embodied_perceptron_ros.simulated import SimulationError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -11,23 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.io.artifacts import write_json, write_objects_json, write_ply, write_png
-from embodied_perceptron.io.recording import PosedFrameStream, open_recording
-from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.io.artifacts import write_json, write_png
 from embodied_perceptron.results import Perception
-from embodied_perceptron.viewer import render_3d, render_top_view
+from embodied_perceptron.viewer import render_3d
 from embodied_perceptron.viewing.rerun_recording import write_rrd
 from embodied_perceptron_ros.monitor import NodeStatus
 from embodied_perceptron_ros.replaying import ReplayOutcome, ReplayPlan, replay_over_ros
+from embodied_perceptron_ros.result_files import load_perception, percentiles, walk, write_result_files
 from embodied_perceptron_ros.simulated import DEFAULT_SEED, measure_map_error_m, render, simulated_recording
 
 MAX_MAP_ERROR_M = 0.02
@@ -59,15 +53,15 @@ def run_demo(
         source = simulated_recording(seed)
         started = time.monotonic()
         if render(source, seed):
-            console.print(f"rendered in {time.monotonic() - started:.0f} s, kept in {source}")
+            console.print(f"rendered in {time.monotonic() - started:.0f} s, kept in {source}", soft_wrap=True)
     plan = ReplayPlan(source, out, rate)
-    display = _ProgressDisplay(console)
+    display = ProgressDisplay(console)
     with display.live:
         outcome = replay_over_ros(plan, display.update)
     console.print("drawing pictures and measuring the map ...")
     map_error_m = measure_map_error_m(source, outcome.map_file)
-    perception = _load(outcome.map_file)
-    _write_pictures(out, source, perception)
+    perception = load_perception(outcome.map_file)
+    _write_files(out, source, outcome, perception)
     results = summarise(source, outcome, perception, map_error_m)
     write_json(out / "results.json", results)
     problems = find_problems(results)
@@ -75,49 +69,24 @@ def run_demo(
     return DemoResult(results, problems)
 
 
-def _load(map_file: Path) -> Perception:
-    perceptron = Perceptron()
-    perceptron.load(map_file)
-    return perceptron.perceive()
-
-
-def _write_pictures(out: Path, source: Path, perception: Perception) -> None:
-    positions, shown = _walk(source)
-    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=positions))
+def _write_files(out: Path, source: Path, outcome: ReplayOutcome, perception: Perception) -> None:
+    positions, shown = walk(source, _SHOWN_IMAGES)
+    write_result_files(out, outcome, perception, positions)
     write_png(out / "room_3d.png", render_3d(perception, trajectory_m=positions))
-    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
-    write_objects_json(out / "objects.json", perception.objects)
     write_rrd(out / "demo.rrd", perception, positions, shown)
-
-
-def _walk(source: Path) -> tuple[NDArray[np.float64], list[PosedFrame]]:
-    """Positions of the camera at every frame, and some of the frames."""
-    recording = open_recording(source)
-    every = max(1, len(recording) // _SHOWN_IMAGES)
-    positions, shown = [], []
-    for index, posed in enumerate(PosedFrameStream(recording, PerceptronConfig().assembler)):
-        positions.append(posed.T_world_camera[:3, 3])
-        if index % every == 0:
-            shown.append(posed)
-    return np.array(positions).reshape(-1, 3), shown
 
 
 def summarise(
     source: Path, outcome: ReplayOutcome, perception: Perception, map_error_m: float | None
 ) -> dict[str, Any]:
     """Contents of ``results.json``."""
-
-    def latency(stage: str) -> dict[str, float | None]:
-        statistics = outcome.status.latency_ms.get(stage, {})
-        return {key: statistics.get(key) for key in ("p50", "p99")}
-
     return {
         "source": str(source),
         "frames_sent": outcome.sent,
         "frames_fused": outcome.status.fused,
         "frames_dropped": dict(sorted(outcome.status.dropped.items())),
         "frames_unexplained": outcome.unexplained,
-        "latency_ms": {"fused": latency("fused"), "boxes": latency("boxes")},
+        "latency_ms": {stage: percentiles(outcome, stage) for stage in ("fused", "boxes")},
         "voxels": len(perception.voxels),
         "objects": len(perception.objects),
         "map_error_m": None if map_error_m is None else round(map_error_m, 5),
@@ -155,7 +124,7 @@ def summary_table(results: dict[str, Any], out: Path) -> Table:
         return "none" if p50 is None else f"{p50:.1f} ms median, {p99:.1f} ms p99"
 
     rows = (
-        ("recording", results["source"]),
+        ("recording", Path(results["source"]).name),
         ("frames", f"{results['frames_sent']} sent, {results['frames_fused']} fused"),
         ("dropped", ", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "none"),
         ("lost without a reason", str(results["frames_unexplained"])),
@@ -163,14 +132,15 @@ def summary_table(results: dict[str, Any], out: Path) -> Table:
         ("image in -> boxes out", spread("boxes")),
         ("map", f"{results['voxels']:,} voxels, {results['objects']} objects"),
         ("distance to true surface", "no truth" if error_m is None else f"{error_m * 1e3:.1f} mm mean"),
-        ("files", f"{out}: top_view.png room_3d.png demo.rrd voxels.ply objects.json results.json"),
+        ("files in", str(out)),
+        ("", "top_view.png room_3d.png demo.rrd results.json ..."),
     )
     for name, value in rows:
         table.add_row(name, value)
     return table
 
 
-class _ProgressDisplay:
+class ProgressDisplay:
     """Live table: stage, frames, drops, latency."""
 
     def __init__(self, console: Console) -> None:
@@ -211,8 +181,3 @@ def open_viewer(out: Path) -> bool:
     command = [sys.executable, "-m", "rerun", str(out / "demo.rrd")]
     subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     return True
-
-
-def as_dict(result: DemoResult) -> dict[str, Any]:
-    """For tests and scripts."""
-    return dataclasses.asdict(result)

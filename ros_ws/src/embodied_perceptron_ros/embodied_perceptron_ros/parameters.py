@@ -81,7 +81,7 @@ DECLARATIONS: dict[str, _Declaration] = {
     "max_pose_wait_s": _D(0.0, "How long a frame waits for its pose; 0 = as in the configuration", 0.0, 60.0),
     "pair_tolerance_s": _D(0.0, "Colour and depth stamps may differ by this; 0 = as in the configuration", 0.0, 1.0),
 }
-_CAMERA_DECLARATIONS: dict[str, _Declaration] = {
+CAMERA_DECLARATIONS: dict[str, _Declaration] = {
     "color_topic": _D("", "Colour images"),
     "depth_topic": _D("", "Depth images, registered to colour"),
     "info_topic": _D("", "sensor_msgs/CameraInfo of the colour images"),
@@ -186,7 +186,7 @@ def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, .
             "info_topic": f"{prefix}color/camera_info",
         }
         values: dict[str, Any] = {}
-        for field, declaration in _CAMERA_DECLARATIONS.items():
+        for field, declaration in CAMERA_DECLARATIONS.items():
             key = f"{name}.{field}"
             if not node.has_parameter(key):
                 node.declare_parameter(key, declaration.default, declaration.descriptor())
@@ -200,7 +200,7 @@ def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, .
 
 def parameter_problem(name: str, value: Any) -> str:
     """Why ``value`` does not do for parameter ``name``; empty when it does. Ranges are rclpy's business."""
-    declaration = DECLARATIONS.get(name) or _CAMERA_DECLARATIONS.get(name.rpartition(".")[2])
+    declaration = DECLARATIONS.get(name) or CAMERA_DECLARATIONS.get(name.rpartition(".")[2])
     if declaration is None:
         return ""
     if declaration.choices and value not in declaration.choices:
@@ -226,7 +226,7 @@ def check_change(parameters: Sequence[Parameter[Any]], configured: bool) -> SetP
         if problem:
             return SetParametersResult(successful=False, reason=problem)
         declaration = DECLARATIONS.get(parameter.name)
-        camera = parameter.name.rpartition(".")[2] in _CAMERA_DECLARATIONS and declaration is None
+        camera = parameter.name.rpartition(".")[2] in CAMERA_DECLARATIONS and declaration is None
         if configured and (camera or (declaration is not None and not declaration.live)):
             reason = f"{parameter.name} takes effect when the node is configured: clean it up first, then set it"
             return SetParametersResult(successful=False, reason=reason)

@@ -1,0 +1,258 @@
+"""Looks at a running ROS graph and says why a map is wrong or missing.
+
+What is asked, in this order: does anybody publish what the node listens to, does the QoS of every publisher and
+subscriber fit, does data arrive, is depth in the right unit and registered, do stamps, clocks and transforms agree, and
+what does the node itself say. The judgements are pure and stand in :mod:`embodied_perceptron_ros.live_checks`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rcl_interfaces.msg import ParameterType
+from rcl_interfaces.srv import GetParameters
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+
+from embodied_perceptron.checks import Finding, Severity
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron_ros.conversions import camera_model, color_from_message, depth_from_message, stamp_to_ns
+from embodied_perceptron_ros.health import read_diagnostics
+from embodied_perceptron_ros.live_checks import (
+    CameraEvidence,
+    Endpoint,
+    check_arrival,
+    check_delays,
+    check_node,
+    check_publishers,
+    check_qos,
+    check_time_source,
+    judge_camera,
+)
+from embodied_perceptron_ros.monitor import NodeStatus, status_from_areas
+from embodied_perceptron_ros.parameters import CAMERA_DECLARATIONS, CameraParameters
+from embodied_perceptron_ros.transforms import make_transform_source
+
+NODE_NAME = "perception"
+_DISCOVERY_S = 2.0
+_ANSWER_S = 3.0
+_LOOKED_AT = 6
+
+
+class _Listener:
+    """A node that listens to what ``/perception`` listens to."""
+
+    def __init__(self, context: Any) -> None:
+        self.node: Node = rclpy.create_node("doctor", context=context, start_parameter_services=False)
+        self._executor = SingleThreadedExecutor(context=context)
+        self._executor.add_node(self.node)
+        self.transforms = make_transform_source(self.node)
+        self.status: NodeStatus | None = None
+        self.evidence: dict[str, CameraEvidence] = {}
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+
+    def spin(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._executor.spin_once(timeout_sec=left)
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self.node.destroy_node()
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        areas = read_diagnostics(message, NODE_NAME)
+        if areas:
+            self.status = status_from_areas(areas)
+
+    def namespace(self) -> str | None:
+        """Namespace of the running node, ``None`` when it is not there."""
+        for name, namespace in self.node.get_node_names_and_namespaces():
+            if name == NODE_NAME:
+                return str(namespace)
+        return None
+
+    def ask(self, namespace: str, names: Sequence[str]) -> list[Any]:
+        """Values of the node's parameters; ``None`` for each that is not set or when it does not answer."""
+        client = self.node.create_client(GetParameters, f"{namespace.rstrip('/')}/{NODE_NAME}/get_parameters")
+        try:
+            if not client.wait_for_service(timeout_sec=_ANSWER_S):
+                return [None] * len(names)
+            future = client.call_async(GetParameters.Request(names=list(names)))
+            deadline = time.monotonic() + _ANSWER_S
+            while not future.done() and time.monotonic() < deadline:
+                self._executor.spin_once(timeout_sec=0.1)
+            return [_value(v) for v in future.result().values] if future.done() else [None] * len(names)
+        finally:
+            self.node.destroy_client(client)
+
+    def endpoints(self, topic: str) -> tuple[list[Endpoint], list[Endpoint]]:
+        """Publishers and subscribers of ``topic``, without this node."""
+        both = (self.node.get_publishers_info_by_topic(topic), self.node.get_subscriptions_info_by_topic(topic))
+        there = [[Endpoint(i.node_name, i.topic_type, i.qos_profile) for i in infos] for infos in both]
+        own = self.node.get_name()
+        publishers, subscribers = ([e for e in endpoints if e.node != own] for endpoints in there)
+        return publishers, subscribers
+
+    def similar(self, topic: str, kind: str) -> list[str]:
+        """Other topics of that type."""
+        return sorted(n for n, types in self.node.get_topic_names_and_types() if kind in types and n != topic)[:8]
+
+    def listen_to(self, camera: CameraParameters, topics: Mapping[str, str]) -> None:
+        """Subscribe as modestly as possible: whatever is published is heard."""
+        self.evidence[camera.name] = CameraEvidence()
+        qos = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
+        for kind, topic in topics.items():
+            receive = partial(self._receive, camera, kind, topic)
+            self.node.create_subscription(_class_of(camera, kind), topic, receive, qos)
+
+    def _receive(self, camera: CameraParameters, kind: str, topic: str, message: Any) -> None:
+        evidence = self.evidence[camera.name]
+        stamp_ns = stamp_to_ns(message.header.stamp)
+        evidence.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
+        evidence.frames[kind] = message.header.frame_id
+        try:
+            if kind == "info":
+                evidence.model = camera_model(message, camera.rectified)
+            elif kind == "color":
+                evidence.color_ns.append(stamp_ns)
+                if evidence.color_size is None:
+                    image = color_from_message(message)
+                    evidence.color_size = (image.shape[1], image.shape[0])
+            else:
+                evidence.depth_ns.append(stamp_ns)
+                if len(evidence.depths) < _LOOKED_AT:
+                    depth = depth_from_message(message)
+                    evidence.depth_size = (depth.shape[1], depth.shape[0])
+                    evidence.depths.append((stamp_ns, depth.copy()))
+        except ValueError as error:
+            evidence.faults[f"{topic}: {error}"] += 1
+
+
+def _value(value: Any) -> Any:
+    by_type = {
+        ParameterType.PARAMETER_BOOL: "bool_value",
+        ParameterType.PARAMETER_STRING: "string_value",
+        ParameterType.PARAMETER_STRING_ARRAY: "string_array_value",
+    }
+    name = by_type.get(value.type)
+    return None if name is None else getattr(value, name)
+
+
+def _class_of(camera: CameraParameters, kind: str) -> Any:
+    if kind == "info":
+        return CameraInfo
+    transport = camera.color_transport if kind == "color" else camera.depth_transport
+    return Image if transport == "raw" else CompressedImage
+
+
+def _type_name(kind: Any) -> str:
+    return f"sensor_msgs/msg/{kind.__name__}"
+
+
+def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameters]:
+    """As the node has them, or its defaults."""
+    names = listener.ask(namespace, ["cameras"])[0] if namespace is not None else None
+    names = list(names or ["camera"])
+    cameras = []
+    for name in names:
+        prefix = "" if len(names) == 1 else f"{name}/"
+        values = {key: declaration.default for key, declaration in CAMERA_DECLARATIONS.items()}
+        values |= {
+            "color_topic": f"{prefix}color/image_raw",
+            "depth_topic": f"{prefix}depth/image_raw",
+            "info_topic": f"{prefix}color/camera_info",
+        }
+        if namespace is not None:
+            answers = listener.ask(namespace, [f"{name}.{key}" for key in values])
+            values |= {key: answer for key, answer in zip(values, answers, strict=True) if answer not in (None, "")}
+        cameras.append(CameraParameters(name, **values))
+    return cameras
+
+
+def examine_graph(*, duration_s: float = 5.0) -> list[Finding]:
+    """Findings about the running system after listening for ``duration_s``. Uses the environment's ROS domain."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    listener = _Listener(context)
+    try:
+        listener.spin(_DISCOVERY_S)
+        return _examine(listener, duration_s)
+    finally:
+        listener.close()
+        rclpy.try_shutdown(context=context)
+
+
+def _examine(listener: _Listener, duration_s: float) -> list[Finding]:
+    namespace = listener.namespace()
+    findings: list[Finding] = []
+    fusion_frame, sim_time = "odom", None
+    if namespace is None:
+        remedy = "start it: embodied-perceptron perceive, or ros2 launch embodied_perceptron perceive.launch.py"
+        findings.append(
+            Finding("node", Severity.WARNING, f"/{NODE_NAME} is not running; its defaults are assumed", remedy)
+        )
+    else:
+        frame, sim_time = listener.ask(namespace, ["fusion_frame", "use_sim_time"])
+        fusion_frame = frame or fusion_frame
+    cameras = _cameras(listener, namespace)
+    root = "/" if namespace is None else namespace.rstrip("/") + "/"
+    topics = {
+        camera.name: {
+            kind: topic if topic.startswith("/") else root + topic
+            for kind, topic in (
+                ("color", camera.color_subscription),
+                ("depth", camera.depth_subscription),
+                ("info", camera.info_topic),
+            )
+        }
+        for camera in cameras
+    }
+    clock_publishers = len(listener.endpoints("/clock")[0])
+    findings += check_time_source(clock_publishers, sim_time)
+    for camera in cameras:
+        listener.listen_to(camera, topics[camera.name])
+    listener.spin(duration_s)
+    delays: dict[str, float] = {}
+    for camera in cameras:
+        evidence = listener.evidence[camera.name]
+        for kind, topic in topics[camera.name].items():
+            publishers, subscribers = listener.endpoints(topic)
+            expected = _type_name(_class_of(camera, kind))
+            findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected))
+            findings += check_qos(topic, publishers, subscribers)
+            arrived = evidence.delays_s.get(topic, [])
+            findings += check_arrival(topic, len(publishers), len(arrived), duration_s)
+            if arrived:
+                delays[topic] = float(np.median(arrived))
+        answers = [
+            listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp)
+            for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
+        ]
+        findings += judge_camera(camera.name, evidence, answers, AssemblerConfig())
+    findings += _examine_transforms(listener)
+    findings += check_delays(delays, simulated=clock_publishers > 0)
+    if namespace is not None:
+        findings += check_node(listener.status or NodeStatus())
+    return findings
+
+
+def _examine_transforms(listener: _Listener) -> list[Finding]:
+    findings = []
+    for topic in ("/tf", "/tf_static"):
+        publishers, subscribers = listener.endpoints(topic)
+        if not publishers and topic == "/tf":
+            remedy = "start odometry or localisation; for a fixed camera, a static transform from the fusion frame"
+            findings.append(Finding("transforms", Severity.ERROR, "nobody publishes /tf", remedy))
+        findings += check_qos(topic, publishers, subscribers)
+    for reason, count in listener.transforms.refused.items():
+        findings.append(Finding("transforms", Severity.ERROR, f"refused {count} times: {reason}", "fix its publisher"))
+    return findings
