@@ -39,7 +39,8 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: setup
+bench:
+	@$(PYTHON) .ci/setup.py --venv $(VENV) --extra bench
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
 # The optional second engine and its parity test; never needed, not part of the gate.
@@ -48,10 +49,11 @@ minkowski: setup
 	PATH="$(abspath $(BIN)):$$PATH" PYTHON=python docker/minkowski/build.sh
 
 # Universal pins (markers for every supported Python). torch is held: its newest build may lack a CPU wheel.
+PINNED_EXTRAS = ros ros-build train viewer language images onnxruntime onnx-export bench dev
 constraints: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --upgrade --no-header --no-annotate --quiet \
-	  --extra ros --extra ros-build --extra train --extra viewer --extra language --extra images --extra onnxruntime --extra onnx-export --extra dev \
+	  $(foreach extra,$(PINNED_EXTRAS),--extra $(extra)) \
 	  --constraint .ci/held.txt --output-file constraints.txt
 
 clean:

@@ -120,13 +120,14 @@ def make_venv(venv: Path) -> None:
     _done(venv, "venv", digest)
 
 
-def install_packages(venv: Path) -> bool:
-    """Step 2. Returns whether anything was installed."""
-    extras = (*(WHEEL_EXTRAS if wheels_fit() else ()), *COMMON_EXTRAS)
+def install_packages(venv: Path, more_extras: tuple[str, ...] = ()) -> bool:
+    """Step 2, and again for extras that only some targets need. Returns whether anything was installed."""
+    extras = more_extras or (*(WHEEL_EXTRAS if wheels_fit() else ()), *COMMON_EXTRAS)
+    step = "-".join(("packages", *more_extras))
     constraints = ROOT / ".ci" / "constraints-ros.txt" if ros_distribution() else ROOT / "constraints.txt"
     wanted = ",".join(extras + WITHOUT_DEPENDENCIES)
     digest = _digest((ROOT / "pyproject.toml").read_bytes(), constraints.read_bytes(), wanted, str(ROOT))
-    if _is_done(venv, "packages", digest):
+    if _is_done(venv, step, digest):
         return False
     install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     _run([*install, "--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"], "packages")
@@ -139,7 +140,9 @@ def main() -> int:
     """Run the steps; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
-    venv = parser.parse_args().venv.absolute()
+    parser.add_argument("--extra", action="append", default=[], help="install this one too (bench)")
+    options = parser.parse_args()
+    venv = options.venv.absolute()
     try:
         check_machine(venv)
         make_venv(venv)
@@ -147,6 +150,8 @@ def main() -> int:
         print(f"setup: {missing}", file=sys.stderr)
         return 2
     install_packages(venv)
+    for extra in options.extra:
+        install_packages(venv, (extra,))
     if wheels_fit():
         returncode = subprocess.run(
             [str(venv / "bin" / "python"), str(ROOT / "ros_ws" / "build_interfaces.py")], cwd=ROOT, check=False

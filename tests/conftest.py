@@ -9,6 +9,8 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[1]
 
+os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")  # nodes of tests stay on this machine
+
 
 def _shared(variable: str, default: Path) -> Path:
     folder = Path(os.environ.get(variable, default))

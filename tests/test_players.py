@@ -23,6 +23,7 @@ pytest.importorskip("tf2_msgs.msg")
 
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402
+from ros_live import own_domain  # noqa: E402
 from rosgraph_msgs.msg import Clock  # noqa: E402
 from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from tf2_msgs.msg import TFMessage  # noqa: E402
@@ -95,8 +96,9 @@ class Listener:
 
 
 @pytest.fixture
-def domain() -> int:
-    return 10 + os.getpid() % 90
+def domain() -> Iterator[int]:
+    with own_domain() as number:
+        yield number
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def listener(domain: int) -> Iterator[Listener]:
 
 
 def start(player: str, *arguments: Any, domain: int) -> subprocess.Popen[str]:
-    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
     command = [sys.executable, "-m", f"embodied_perceptron_ros.{player}", *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -146,7 +148,7 @@ def test_folder_player_sends_every_frame(folder: Path, listener: Listener, domai
 def test_player_holds_back_until_somebody_listens(folder: Path, listener: Listener, domain: int) -> None:
     for topic in ("color/image_raw", "color/camera_info"):  # not depth, not /tf
         listener.subscribe(topic, TOPICS[topic])
-    process = start("folder_player", folder, "--timeout", 1.5, domain=domain)
+    process = start("folder_player", folder, "--timeout", 8, domain=domain)
     assert listener.spin_until_exit(process) == 3
     assert process.stdout is not None
     output = process.stdout.read()
