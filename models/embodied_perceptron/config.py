@@ -33,7 +33,8 @@ class VolumeConfig:
         voxel_size_m: edge length of a map voxel.
         min_range_m, max_range_m: depth outside of it makes no points (beyond max_range a ray still clears up to it).
         radius_m: blocks further than this from the camera are evicted.
-        max_blocks: block budget (a block is 8^3 voxels); the furthest are evicted first.
+        max_blocks: block budget (a block is 8^3 voxels, 20 KiB); the furthest are evicted first. Memory is reserved for
+            all of them at once: mere address space on the CPU, real memory on a GPU.
         clearing: remove stored voxels that the depth image sees through.
         clearing_margin_m: a voxel must lie this much in front of the measured surface to count as seen through, plus
             ``clearing_margin_per_m2`` times depth squared (structured-light noise grows with the square).

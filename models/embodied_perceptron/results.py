@@ -48,7 +48,7 @@ class VoxelSnapshot:
         coords: (N, 3) int32 voxel coordinates.
         mean_point_m: (N, 3) float32 mean of the points that fell into the voxel, world frame.
         mean_color: (N, 3) uint8 RGB.
-        hits: (N,) int32 points seen.
+        hits: (N,) int32 points that the means are over; halved beyond 65,536, so that means slowly forget.
         evidence: (N,) float32 occupancy log-odds.
         last_seen_ns: (N,) int64 stamp of the last hit.
     """

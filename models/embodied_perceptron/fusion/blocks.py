@@ -244,7 +244,7 @@ class BlockTable:
         evicted = none
         shortage = len(missing) - self._free_count
         if shortage > 0:
-            stored = self.slots()
+            stored = np.flatnonzero(self._keys[: self.slots_ever_used] != _EMPTY).astype(np.int32)
             stored_distance = squared_distance(self._coords[stored], center)
             keep = _nearest(
                 np.concatenate([stored_distance, distance]),

@@ -99,24 +99,28 @@ def _row_points(
 
 
 @njit(cache=True, nogil=True)
-def _row_runs(keys: Array, offsets: Array, color: Array, ends: Array) -> int:
-    """Find runs of pixels in one voxel; ``offsets`` and ``color`` become running sums.
+def _row_runs(keys: Array, offsets: Array, color: Array, prefix: Array, bounds: Array) -> int:
+    """Find runs of pixels in one voxel, and running sums of packed offsets and colours before each pixel.
 
-    Returns the number of runs; ``ends`` are their ends (exclusive). The sum over a run is a difference of two running
-    sums: exact even where those wrap around, as long as the run itself fits its fields, hence the limit on its length.
-    Without branches, since where a run ends is what no processor can predict.
+    Returns the number of runs with points; ``bounds`` are their first pixels and ends (exclusive). The sum over a run
+    is a difference of two running sums: exact even where those wrap around, as long as the run itself fits its fields,
+    hence the limit on its length. Without branches, since where a run ends is what no processor can predict.
     """
     runs = 0
+    start = 0
     offset_sum = np.int64(0)
     color_sum = np.int64(0)
-    last = keys.shape[0] - 1
-    for u in range(last + 1):
+    width = keys.shape[0] - 1  # one more key stands behind the row, unequal to all
+    for u in range(width):
         offset_sum += offsets[u]
-        offsets[u] = offset_sum
         color_sum += np.int64(color[u, 0]) | (np.int64(color[u, 1]) << _FIELD) | (np.int64(color[u, 2]) << (2 * _FIELD))
-        ends[u, 1] = color_sum
-        ends[runs, 0] = u + 1
-        runs += (u == last) | (keys[u] != keys[min(u + 1, last)]) | ((u & (_LONGEST_RUN - 1)) == _LONGEST_RUN - 1)
+        prefix[u + 1, 0] = offset_sum
+        prefix[u + 1, 1] = color_sum
+        bounds[runs, 0] = start
+        bounds[runs, 1] = u + 1
+        ends = (keys[u] != keys[u + 1]) | ((u & (_LONGEST_RUN - 1)) == _LONGEST_RUN - 1)
+        runs += ends & (keys[u] >= 0)
+        start = u + 1 if ends else start
     return runs
 
 
@@ -130,9 +134,10 @@ def scan_rows(
     origin: Array,
     z_min: float,
     z_max: float,
-    row_keys: Array,
-    row_offsets: Array,
-    row_ends: Array,
+    keys: Array,
+    offsets: Array,
+    prefix: Array,
+    bounds: Array,
     table_keys: Array,
     table_ids: Array,
     shift: int,
@@ -144,7 +149,8 @@ def scan_rows(
     """Sum a band's points by voxel into dense scratch rows, numbered in order of first touch.
 
     Returns (blocks, voxels, points, points within the key range); blocks is -1 when ``block_keys`` was too small.
-    ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row.
+    ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row;
+    ``sums`` must be zero. ``keys`` to ``bounds`` are scratch for one row of the image.
     """
     mask = table_keys.shape[0] - 1
     blocks = 0
@@ -152,27 +158,17 @@ def scan_rows(
     points = 0
     stored = 0
     last_block_key, block = -1, -1
+    keys[-1] = -2
+    prefix[0, :] = 0
     for v in range(rows[0], rows[1]):
-        p, s = _row_points(depth[v], ray_x, ray_y[:, v], origin, z_min, z_max, row_keys, row_offsets)
+        p, s = _row_points(depth[v], ray_x, ray_y[:, v], origin, z_min, z_max, keys, offsets)
         points += p
         stored += s
         if s == 0:
             continue
-        runs = _row_runs(row_keys, row_offsets, color[v], row_ends)
-        start = 0
-        offset_before = np.int64(0)
-        color_before = np.int64(0)
-        for run in range(runs):
-            end = row_ends[run, 0]
-            key = row_keys[end - 1]
-            offset_sum = row_offsets[end - 1] - offset_before
-            color_sum = row_ends[end - 1, 1] - color_before
-            count = end - start
-            start = end
-            offset_before = row_offsets[end - 1]
-            color_before = row_ends[end - 1, 1]
-            if key < 0:
-                continue
+        for run in range(_row_runs(keys, offsets, color[v], prefix, bounds)):
+            start, end = bounds[run, 0], bounds[run, 1]
+            key = keys[start]
             block_key = ((key >> BLOCK_BITS) & _BLOCK_FIELDS) + _BLOCK_KEY_SHIFT
             if block_key != last_block_key:
                 last_block_key = block_key
@@ -192,18 +188,19 @@ def scan_rows(
                 | (((key >> KEY_BITS) & _EDGE_MASK) << BLOCK_BITS)
                 | (key & _EDGE_MASK)
             )
-            row = index[block, local] - 1
-            if row < 0:
-                row = voxels
-                voxels += 1
-                index[block, local] = voxels
-                cells[row] = block * BLOCK_VOXELS + local
-                for c in range(RECORD):
-                    sums[row, c] = 0
-            sums[row, HITS] += count
+            row = index[block, local]
+            new = row == 0
+            voxels += new
+            row = voxels if new else row
+            index[block, local] = row
+            cells[row - 1] = block * BLOCK_VOXELS + local
+            total = sums[row - 1]
+            offset_sum = prefix[end, 0] - prefix[start, 0]
+            color_sum = prefix[end, 1] - prefix[start, 1]
+            total[HITS] += end - start
             for c in range(3):
-                sums[row, OFFSET + c] += (offset_sum >> (c * _FIELD)) & _FIELD_MASK
-                sums[row, COLOR + c] += (color_sum >> (c * _FIELD)) & _FIELD_MASK
+                total[OFFSET + c] += (offset_sum >> (c * _FIELD)) & _FIELD_MASK
+                total[COLOR + c] += (color_sum >> (c * _FIELD)) & _FIELD_MASK
     return blocks, voxels, points, stored
 
 
@@ -220,7 +217,7 @@ def fold_rows(
     occupied: Array,
     count: Array,
 ) -> tuple[int, int, int]:
-    """Add scratch rows to the map and empty ``index``. Returns (touched, created, refused points)."""
+    """Add scratch rows to the map; leaves ``index`` and ``sums`` zero. Returns (touched, created, refused points)."""
     touched = 0
     created = 0
     refused = 0
@@ -232,6 +229,7 @@ def fold_rows(
         slot = slots[block]
         if slot < 0:
             refused += sums[row, HITS]
+            sums[row, :] = 0
             continue
         record = records[slot, local]
         counted = first_band or record[HITS] == 0 or last_seen[slot, local] != stamp_ns
@@ -241,6 +239,7 @@ def fold_rows(
             occupied[slot, local >> 6] |= np.uint64(1) << np.uint64(local & 63)
         for c in range(RECORD - 1):
             record[c] += sums[row, c]
+            sums[row, c] = 0
         while record[HITS] > HITS_CAP:
             for c in range(RECORD - 1):
                 record[c] >>= 1

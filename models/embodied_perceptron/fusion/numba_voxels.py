@@ -48,9 +48,9 @@ class NumbaVoxels:
         pixels = (rows[1] - rows[0]) * width
         if len(self._cells) < pixels:
             self._cells = np.empty(pixels, np.int32)
-            self._sums = np.empty((pixels, RECORD), np.int32)
-        row_keys, row_offsets = np.empty(width, np.int64), np.empty(width, np.int64)
-        row_ends = np.empty((width, 2), np.int64)
+            self._sums = np.zeros((pixels, RECORD), np.int32)
+        keys, offsets = np.empty(width + 1, np.int64), np.empty(width, np.int64)
+        prefix, bounds = np.empty((width + 1, 2), np.int64), np.empty((width + 1, 2), np.int32)
         while True:
             self._table_keys.fill(-1)
             blocks, self._voxels, points, stored = kernels.scan_rows(
@@ -62,9 +62,10 @@ class NumbaVoxels:
                 view.origin,
                 min_range_m,
                 max_range_m,
-                row_keys,
-                row_offsets,
-                row_ends,
+                keys,
+                offsets,
+                prefix,
+                bounds,
                 self._table_keys,
                 self._table_ids,
                 self._shift,
@@ -76,6 +77,7 @@ class NumbaVoxels:
             if blocks >= 0:
                 return Scan(self._block_keys[:blocks].copy(), points, points - stored)
             self._size_scratch(4 * len(self._block_keys))
+            self._sums[: self._voxels] = 0
 
     def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
         n, self._voxels = self._voxels, 0
