@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from embodied_perceptron import __version__, cli, commands
 from embodied_perceptron.checks import Finding, Severity
+from embodied_perceptron.command_errors import CommandError
 
 RUN = CliRunner(env={"COLUMNS": "300", "TERM": "dumb", "NO_COLOR": "1"})
 
@@ -112,7 +113,7 @@ def test_a_plugin_that_cannot_be_imported_says_why_when_called_and_breaks_nothin
     assert RUN.invoke(with_both, ["greet", "robot"]).exit_code == 0
     assert "not available" in RUN.invoke(with_both, ["--help"]).output
     result = RUN.invoke(with_both, ["perceive", "--anything", "goes"])
-    assert isinstance(result.exception, cli.CommandError)
+    assert isinstance(result.exception, CommandError)
     assert str(result.exception) == (
         "the plugin 'perceive' could not be loaded: ModuleNotFoundError: No module named 'rclpy'"
     )

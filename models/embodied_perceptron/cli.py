@@ -22,23 +22,15 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from embodied_perceptron import __version__
+from embodied_perceptron import __version__, commands
+from embodied_perceptron.command_errors import EXIT_BAD_INPUT, EXIT_BAD_RESULT, EXIT_INTERRUPTED, CommandError
+
+__all__ = ["CommandError", "build_app", "main"]
 
 COMMANDS_GROUP = "embodied_perceptron.commands"
-EXIT_BAD_RESULT = 1
-EXIT_BAD_INPUT = 2
-EXIT_INTERRUPTED = 130
 _TRACEBACK_VARIABLE = "EMBODIED_PERCEPTRON_TRACEBACK"
 
 errors = Console(stderr=True)
-
-
-class CommandError(Exception):
-    """Ends a command with a message instead of a traceback; plugins may raise it too."""
-
-    def __init__(self, message: str, exit_code: int = EXIT_BAD_INPUT) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 class _Group(TyperGroup):
@@ -59,8 +51,6 @@ class _Group(TyperGroup):
 
 def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
     """The command line with all of its sub-commands; ``plugins`` stands in for the installed entry points."""
-    from embodied_perceptron import commands
-
     failures: dict[str, str] = {}
 
     class Group(_Group):

@@ -17,6 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from embodied_perceptron.command_errors import EXIT_BAD_RESULT, CommandError
+
 if TYPE_CHECKING:
     from embodied_perceptron.checks import Finding
     from embodied_perceptron.config import PerceptronConfig
@@ -62,8 +64,6 @@ def _load_config(path: Path | None) -> PerceptronConfig:
 
 def _load_plugin(group: str, purpose: str) -> Any:
     """The one function of an entry point group."""
-    from embodied_perceptron.cli import CommandError
-
     found = list(entry_points(group=group))
     if not found:
         raise CommandError(f"{purpose} needs the ROS package: run `make setup`, or source your ROS 2 workspace")
@@ -87,7 +87,6 @@ InfoTopic = Annotated[str | None, typer.Option(help="camera_info topic of a bag.
 def _open(
     source: Path, *, world_frame: str | None, topics: tuple[str | None, str | None, str | None], tolerant: bool
 ) -> Recording:
-    from embodied_perceptron.cli import CommandError
     from embodied_perceptron.io.bag_topics import CameraTopics
     from embodied_perceptron.io.recording import open_recording
 
@@ -125,7 +124,6 @@ def replay_command(
     if not direct:
         play: RosReplay = _load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
-    from embodied_perceptron.cli import EXIT_BAD_RESULT
     from embodied_perceptron.replay import write_results
 
     settings = _load_config(config)
@@ -222,7 +220,6 @@ def doctor_command(
     Exits with 1 when there is an error among the findings.
     """
     from embodied_perceptron.checks import has_errors
-    from embodied_perceptron.cli import EXIT_BAD_RESULT
 
     findings: list[Finding] = []
     if source is not None:
@@ -292,8 +289,6 @@ def bench_command(
     run_all: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
 ) -> None:
     """Run benchmarks by name: tables on the screen, JSON in out/bench/."""
-    from embodied_perceptron.cli import CommandError
-
     folder = benchmarks_folder()
     if folder is None:
         raise CommandError("benchmarks are part of the source tree: run this in a clone of the repository")
