@@ -34,18 +34,18 @@ class SourceFacts:
 
     Attributes:
         depth_unit_m: metres of one step of the depth image.
-        rotate_upright: quarter turns clockwise that bring its images upright.
+        stored_sideways: taken with the device held upright, so that stored images are a quarter turn off.
         has_occupancy: whether occupancy truth exists.
     """
 
     depth_unit_m: float = 0.001
-    rotate_upright: int = 0
+    stored_sideways: bool = False
     has_occupancy: bool = True
 
 
 SOURCES: Mapping[str, SourceFacts] = {
     "scannet": SourceFacts(),
-    "3rscan": SourceFacts(rotate_upright=1),  # taken with the device held upright, stored sideways
+    "3rscan": SourceFacts(stored_sideways=True),
     "matterport3d": SourceFacts(depth_unit_m=1 / 4000),
     "arkitscenes": SourceFacts(has_occupancy=False),
     "synthetic": SourceFacts(),
@@ -105,6 +105,15 @@ class Scan:
     labels: tuple[str, ...]
     ids: NDArray[np.int64]
 
+    @property
+    def turns_to_upright(self) -> int:
+        """Quarter turns clockwise that bring this scan's images upright, by where gravity points in its cameras."""
+        if not self.facts.stored_sideways or not self.images:
+            return 0
+        down = -np.mean([image.T_world_camera[2, :2] for image in self.images], axis=0)  # world down in x right, y down
+        # a clockwise turn takes image right to image down
+        return int(np.argmax([down[1], down[0], -down[1], -down[0]]))
+
     def load_view(self, index: int, upright: bool = True) -> View:
         """Read view ``index``; ``upright`` turns images that are stored sideways, and their cameras with them.
 
@@ -124,7 +133,7 @@ class Scan:
             image.T_world_camera,
             image.visible_ids,
         )
-        for _ in range(self.facts.rotate_upright if upright else 0):
+        for _ in range(self.turns_to_upright if upright else 0):
             view = _turn_clockwise(view)
         return view
 

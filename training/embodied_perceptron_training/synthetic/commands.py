@@ -14,6 +14,7 @@ def register(app: typer.Typer) -> None:
     app.command("generate")(generate_command)
     app.command("inspect")(inspect_command)
     app.command("map-error")(map_error_command)
+    app.command("export-bag")(export_bag_command)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -133,6 +134,30 @@ def inspect_command(
         raise _fail(error) from error
     _print_statistics(numbers)
     typer.echo(f"contact sheets and statistics.json in {target}")
+
+
+def export_bag_command(
+    source: Annotated[Path, typer.Argument(help="A recording (TUM folder or bag), or a data set with --scan.")],
+    out: Annotated[Path, typer.Option(help="Folder of the bag; must not exist.")],
+    scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
+    split: Annotated[str, typer.Option(help="Split that the scan is in.")] = "train",
+    rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
+) -> None:
+    """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
+    from embodied_perceptron.io.recording import open_recording
+    from embodied_perceptron_training.datasets import EmbodiedScanDataset
+    from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
+
+    try:
+        if scan is None:
+            count = export_bag(open_recording(source), out)
+        else:
+            count = export_bag(ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate), out)
+    except KeyError as error:
+        raise _fail(ValueError(f"{source} has no scan {error} in split {split}")) from error
+    except (ValueError, OSError) as error:
+        raise _fail(error) from error
+    typer.echo(f"{out}: {count} messages")
 
 
 def _print_statistics(numbers: dict[str, Any]) -> None:

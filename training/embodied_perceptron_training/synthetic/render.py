@@ -69,14 +69,48 @@ class RayCastRenderer:
         return _depth(hits, shape), _lookup(self.scene.instance, hits, shape)
 
     def render(
-        self, intrinsics: Intrinsics, T_world_camera: NDArray[np.floating], exposure: float = 1.0, seed: int = 0
+        self,
+        intrinsics: Intrinsics,
+        T_world_camera: NDArray[np.floating],
+        exposure: float = 1.0,
+        seed: int = 0,
+        gain: float | None = None,
     ) -> View:
-        """One view. ``exposure`` multiplies the automatic exposure; ``seed`` drives the grain of soft shadows."""
+        """One view.
+
+        ``exposure`` multiplies the automatic exposure, which a fixed ``gain`` replaces; ``seed`` drives the grain of
+        soft shadows.
+        """
         T = check_transform(np.asarray(T_world_camera), "T_world_camera")
+        hits, linear, incidence = self._shade(intrinsics, T, seed)
+        shape = (intrinsics.height, intrinsics.width)
+        factor = exposure * (_auto_gain(linear) if gain is None else gain)
+        return View(
+            shading.tone_kernel(linear, factor).reshape(*shape, 3),
+            _depth(hits, shape),
+            _lookup(self.scene.instance, hits, shape),
+            _lookup(self.scene.semantic, hits, shape),
+            incidence.reshape(shape),
+            intrinsics,
+            T,
+        )
+
+    def radiance(self, intrinsics: Intrinsics, T_world_camera: NDArray[np.floating]) -> NDArray[np.float32]:
+        """(H, W, 3) linear light, before exposure."""
+        linear = self._shade(intrinsics, np.asarray(T_world_camera, np.float64), 0)[1]
+        return linear.reshape(intrinsics.height, intrinsics.width, 3)
+
+    def exposure_gain(self, intrinsics: Intrinsics, T_world_camera: NDArray[np.floating]) -> float:
+        """What the automatic exposure multiplies this view's light with."""
+        return _auto_gain(self.radiance(intrinsics, T_world_camera))
+
+    def _shade(
+        self, intrinsics: Intrinsics, T: NDArray[np.float64], seed: int
+    ) -> tuple[Hits, NDArray[np.float32], NDArray[np.float32]]:
+        """Hits, (N, 3) linear radiance and (N,) incidence of all pixels."""
         origins, directions = pixel_rays(intrinsics, T)
         hits = self.caster.closest(origins, directions)
         shape = (intrinsics.height, intrinsics.width)
-        depth = _depth(hits, shape)
         start, normal, to_light, irradiance, contact, mirror, incidence = shading.surface_kernel(
             hits.triangle,
             hits.u,
@@ -93,7 +127,7 @@ class RayCastRenderer:
             intrinsics.width,
             seed & 0xFFFF,
         )
-        visibility = self._visibility(start, to_light, contact, depth, normal.reshape(*shape, 3))
+        visibility = self._visibility(start, to_light, contact, _depth(hits, shape), normal.reshape(*shape, 3))
         table = self._table
         linear = shading.color_kernel(
             hits.triangle,
@@ -118,17 +152,7 @@ class RayCastRenderer:
             np.asarray(self.scene.ambient, np.float32),
             np.array([0.7, 0.8, 1.0], np.float32),
         )
-        luma = max(float(linear.mean()), 1e-4)
-        gain = exposure * (_TARGET_LUMA / luma) ** _EXPOSURE_PULL
-        return View(
-            shading.tone_kernel(linear, gain).reshape(*shape, 3),
-            depth,
-            _lookup(self.scene.instance, hits, shape),
-            _lookup(self.scene.semantic, hits, shape),
-            incidence.reshape(shape),
-            intrinsics,
-            T,
-        )
+        return hits, linear, incidence
 
     def _visibility(
         self,
@@ -150,6 +174,10 @@ class RayCastRenderer:
         ]
         raw = np.stack([1.0 - b.astype(np.float32) for b in blocked]).reshape(3, *depth.shape)
         return shading.smooth_kernel(raw, depth, normal, 4 if depth.shape[1] < 800 else 8)
+
+
+def _auto_gain(linear: NDArray[np.float32]) -> float:
+    return float((_TARGET_LUMA / max(float(linear.mean()), 1e-4)) ** _EXPOSURE_PULL)
 
 
 def _depth(hits: Hits, shape: tuple[int, int]) -> NDArray[np.float32]:

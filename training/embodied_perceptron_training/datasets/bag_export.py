@@ -1,0 +1,192 @@
+"""Any sequence as an MCAP bag, as a robot would have recorded it: images, camera_info, /tf and /tf_static."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, QosReliability, QosTime
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import Stores, get_typestore
+
+from embodied_perceptron.camera_model import CameraModel
+from embodied_perceptron.geometry import rotation_to_quaternion
+from embodied_perceptron.io.image_codec import encode_image
+from embodied_perceptron.io.recording import (
+    CalibrationSample,
+    ColorSample,
+    DepthSample,
+    Recording,
+    Sample,
+    TransformSample,
+)
+from embodied_perceptron.trajectory import NS_PER_S
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Scan
+
+_STORE = get_typestore(Stores.ROS2_JAZZY)
+_LATCHED = Qos(
+    QosHistory.KEEP_LAST, 100, QosReliability.RELIABLE, QosDurability.TRANSIENT_LOCAL, QosTime(0, 0), QosTime(0, 0),
+    QosLiveliness.AUTOMATIC, QosTime(0, 0), False,
+)  # fmt: skip
+
+
+class ScanRecording:
+    """The views of a dataset's scan as a :class:`~embodied_perceptron.io.recording.Recording` at a fixed rate.
+
+    Colour is resized to the depth image where their sizes differ (depth stays as measured); poses are those of the
+    views, interpolation between far views is up to the consumer.
+    """
+
+    def __init__(self, scan: Scan, rate_hz: float = 10.0, world_frame: str = "odom") -> None:
+        if not rate_hz > 0:
+            raise ValueError(f"rate_hz must be positive, got {rate_hz}")
+        self._scan, self._rate_hz, self._world_frame = scan, rate_hz, world_frame
+
+    @property
+    def source(self) -> Path:
+        """Folder of the first image."""
+        return self._scan.images[0].color_path.parent
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """One camera."""
+        return ("camera",)
+
+    @property
+    def world_frame(self) -> str:
+        """Frame of the poses."""
+        return self._world_frame
+
+    @property
+    def truth(self) -> Mapping[str, Any] | None:
+        """Boxes in the form of scene.json."""
+        rows = zip(self._scan.ids.tolist(), self._scan.labels, self._scan.boxes.tolist(), strict=True)
+        return {"objects": [{"id": i, "label": label, "box9": box} for i, label, box in rows]}
+
+    def camera_frame(self, camera: str) -> str:
+        """Optical frame."""
+        if camera != "camera":
+            raise KeyError(f"unknown camera {camera!r}; known: camera")
+        return "camera_optical_frame"
+
+    def __len__(self) -> int:
+        return len(self._scan.images)
+
+    def __iter__(self) -> Iterator[Sample]:
+        import cv2
+
+        for index in range(len(self)):
+            stamp = round((index + 1) * NS_PER_S / self._rate_hz)
+            view = self._scan.load_view(index)
+            k = view.depth_camera
+            color = view.color
+            if color.shape[:2] != view.depth_m.shape:
+                expected = view.color_camera.resized(k.width, k.height).matrix
+                if not np.allclose(expected, k.matrix, rtol=0.05, atol=3.0):
+                    raise DatasetError(f"{self._scan.images[index].name}: depth is not registered to colour")
+                color = np.ascontiguousarray(cv2.resize(color, (k.width, k.height), interpolation=cv2.INTER_AREA))
+            yield TransformSample(stamp, self._world_frame, "camera_optical_frame", view.T_world_camera)
+            yield CalibrationSample(stamp, "camera", CameraModel(k))
+            yield ColorSample(stamp, "camera", color)
+            yield DepthSample(stamp, "camera", view.depth_m)
+
+
+def export_bag(recording: Recording, path: str | Path) -> int:
+    """Write ``recording`` as an MCAP bag folder ``path``; returns the number of messages.
+
+    Topics per camera: ``/<camera>/color/image_raw``, ``/<camera>/color/camera_info``, ``/<camera>/depth/image_raw``
+    (16UC1, millimetres). Samples that could not be decoded are left out.
+    Raises ``FileExistsError`` when ``path`` exists, and what the recording raises.
+    """
+    path = Path(path)
+    if path.exists():
+        raise FileExistsError(f"{path} exists already")
+    count = 0
+    with Writer(path, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
+        connections: dict[str, Any] = {}
+        for sample in recording:
+            for topic, message in _messages(sample, recording):
+                kind = message.__msgtype__
+                if topic not in connections:
+                    qos = (_LATCHED,) if topic == "/tf_static" else ()
+                    connections[topic] = writer.add_connection(topic, kind, typestore=_STORE, offered_qos_profiles=qos)
+                writer.write(connections[topic], sample.stamp_ns, _STORE.serialize_cdr(message, kind))
+                count += 1
+    return count
+
+
+def _messages(sample: Sample, recording: Recording) -> Iterator[tuple[str, Any]]:
+    if isinstance(sample, TransformSample):
+        yield "/tf_static" if sample.is_static else "/tf", _transform(sample)
+        return
+    base, frame = f"/{sample.camera}", recording.camera_frame(sample.camera)
+    if isinstance(sample, CalibrationSample):
+        yield f"{base}/color/camera_info", _camera_info(sample.stamp_ns, frame, sample.calibration)
+    elif isinstance(sample, ColorSample):
+        if isinstance(sample.image, np.ndarray):
+            yield f"{base}/color/image_raw", _image(sample.stamp_ns, frame, sample.image)
+    elif isinstance(sample.depth_m, np.ndarray):
+        finite = np.where(np.isfinite(sample.depth_m), sample.depth_m, 0)
+        raw = np.rint(finite * 1000)
+        raw = np.where(raw < np.iinfo(np.uint16).max, raw, 0).astype(np.uint16)
+        yield f"{base}/depth/image_raw", _image(sample.stamp_ns, frame, raw)
+
+
+def _make(name: str, **fields: Any) -> Any:
+    return _STORE.types[name](**fields)
+
+
+def _header(stamp_ns: int, frame: str) -> Any:
+    stamp = _make("builtin_interfaces/msg/Time", sec=stamp_ns // NS_PER_S, nanosec=stamp_ns % NS_PER_S)
+    return _make("std_msgs/msg/Header", stamp=stamp, frame_id=frame)
+
+
+def _image(stamp_ns: int, frame: str, pixels: NDArray[Any]) -> Any:
+    encoding, step, data = encode_image(pixels)
+    return _make(
+        "sensor_msgs/msg/Image",
+        header=_header(stamp_ns, frame),
+        height=pixels.shape[0],
+        width=pixels.shape[1],
+        encoding=encoding,
+        is_bigendian=0,
+        step=step,
+        data=data,
+    )
+
+
+def _camera_info(stamp_ns: int, frame: str, camera: CameraModel) -> Any:
+    k = camera.intrinsics
+    return _make(
+        "sensor_msgs/msg/CameraInfo",
+        header=_header(stamp_ns, frame),
+        height=k.height,
+        width=k.width,
+        distortion_model=camera.model,
+        d=np.asarray(camera.distortion or np.zeros(5), np.float64),
+        k=k.matrix.ravel(),
+        r=np.eye(3).ravel(),
+        p=np.hstack([k.matrix, np.zeros((3, 1))]).ravel(),
+        binning_x=0,
+        binning_y=0,
+        roi=_make("sensor_msgs/msg/RegionOfInterest", x_offset=0, y_offset=0, height=0, width=0, do_rectify=False),
+    )
+
+
+def _transform(sample: TransformSample) -> Any:
+    x, y, z, w = (float(v) for v in rotation_to_quaternion(sample.T_parent_child[:3, :3]))
+    tx, ty, tz = (float(v) for v in sample.T_parent_child[:3, 3])
+    stamped = _make(
+        "geometry_msgs/msg/TransformStamped",
+        header=_header(sample.stamp_ns, sample.parent),
+        child_frame_id=sample.child,
+        transform=_make(
+            "geometry_msgs/msg/Transform",
+            translation=_make("geometry_msgs/msg/Vector3", x=tx, y=ty, z=tz),
+            rotation=_make("geometry_msgs/msg/Quaternion", x=x, y=y, z=z, w=w),
+        ),
+    )
+    return _make("tf2_msgs/msg/TFMessage", transforms=[stamped])
