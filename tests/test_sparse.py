@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import embodied_perceptron.sparse.engine as engine_module
@@ -85,6 +85,7 @@ def assert_same_with_gradients(
 def test_convolution_equals_dense(
     seed: int, count: int, kernel_size: int, stride: int, in_stride: int, bias: bool
 ) -> None:
+    assume(24 % (in_stride * stride) == 0)  # the dense grid must start on the coarse lattice
     x = random_tensor(seed, count, 3, in_stride)
     layer = SparseConv(3, 4, kernel_size, stride, bias).double()
     if layer.bias is not None:
@@ -93,8 +94,6 @@ def test_convolution_equals_dense(
     low = kernel_size // 2 if kernel_size % 2 else 0
     grid = F.pad(dense_of(x), [low, kernel_size - 1 - low] * 3)
     weight = dense_kernel(layer.kernel.reshape(-1, 3, 4), kernel_size)
-    if (48 // in_stride) % stride:
-        return  # the dense grid does not start on the coarse lattice
     out = F.conv3d(grid, weight, None if layer.bias is None else layer.bias[0], stride=stride)
     expected = torch.unique(floor_site_keys(x.keys, in_stride * stride))
     assert torch.equal(y.keys, expected)
@@ -377,3 +376,21 @@ def test_from_coords_names_bad_values() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             bad()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_equals_cpu() -> None:
+    net = torch.nn.Sequential(SparseConv(3, 8, 3), SparseMaxPool(), SparseConv(8, 8, 3, 2), SparseTransposedConv(8, 4))
+    results = []
+    for device in ("cpu", "cuda"):
+        x = random_tensor(4, 900, 3, dtype=torch.float32)
+        leaf = x.feats.detach().to(device).requires_grad_()
+        y = net.to(device)(SparseTensor.from_coords(x.coords.to(device), leaf, x.samples.to(device), engine=ENGINE))
+        y = union_add(y, prune(y, y.feats[:, 0] > -torch.inf))
+        total = y.feats.square().sum() + interpolate(y, y.sites.coarser(1)).sum() + y.dense([-24] * 3, [24] * 3).sum()
+        grads = torch.autograd.grad(total, [leaf, *net.parameters()])
+        results.append([y.keys.cpu(), y.feats.detach().cpu(), *[g.cpu() for g in grads]])
+    assert torch.equal(results[0][0], results[1][0])
+    for a, b in zip(results[0][1:], results[1][1:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)

@@ -159,8 +159,12 @@ def test_engines_agree_on_a_decoder(record_property: object) -> None:
     assert error < TOLERANCE
 
 
-def test_auto_is_minkowski_only_where_its_build_serves_the_device() -> None:
+def test_auto_takes_minkowski_only_where_it_pays_and_its_build_serves_the_device() -> None:
     import MinkowskiEngine as ME  # noqa: N817
 
-    assert get_engine("auto").name == "minkowski"
+    assert get_engine("auto").name == "torch"
+    assert get_engine("minkowski").name == "minkowski"
     assert get_engine("auto", "cuda").name == ("minkowski" if ME.is_cuda_available() else "torch")
+    if not ME.is_cuda_available():
+        with pytest.raises(ValueError, match="does not support device cuda"):
+            get_engine("minkowski", "cuda")

@@ -183,7 +183,7 @@ class SparseTensor:
             stride: of the sites.
             batch_size: number of samples; None = largest index + 1.
             duplicates: what to do with rows at the same site: refuse, keep the first row, or average the rows.
-            engine: None = the fastest one that is installed (:func:`embodied_perceptron.sparse.engine.get_engine`).
+            engine: None = :func:`embodied_perceptron.sparse.engine.get_engine` chooses for the device.
 
         Raises ``ValueError`` naming the value that does not fit.
         """
