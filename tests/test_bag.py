@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from bag_tools import camera_info, compressed, image, transform, write_bag
+from rosbags.rosbag1 import Writer as Ros1Writer
 from rosbags.rosbag2 import StoragePlugin
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron.geometry import Intrinsics, make_transform
@@ -388,3 +390,33 @@ def test_transforms_are_in_the_stream(tmp_path: Path) -> None:
     assert samples[0].is_static
     assert (samples[0].parent, samples[0].child) == ("base_link", OPTICAL)
     assert sum(not s.is_static for s in samples) == 14
+
+
+def as_ros1(message: Any, store: Any) -> Any:
+    """The same message with ROS 1 types: a sequence number in headers, upper-case calibration."""
+    if isinstance(message, np.ndarray) or not hasattr(message, "__msgtype__"):
+        return [as_ros1(m, store) for m in message] if isinstance(message, list) else message
+    kind = store.types[message.__msgtype__]
+    values = {}
+    for name in kind.__dataclass_fields__:
+        ours = name if hasattr(message, name) else name.lower()  # D K R P
+        if name != "__msgtype__":
+            values[name] = 0 if name == "seq" else as_ros1(getattr(message, ours), store)
+    return kind(**values)
+
+
+def test_a_ros1_bag(tmp_path: Path) -> None:
+    store = get_typestore(Stores.ROS1_NOETIC)
+    store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
+    with Ros1Writer(tmp_path / "a.bag") as writer:
+        connections: dict[str, Any] = {}
+        for topic, logged, message in messages():
+            kind = message.__msgtype__
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, kind, typestore=store)
+            writer.write(connections[topic], logged, store.serialize_ros1(as_ros1(message, store), kind))
+    recording = open_recording(tmp_path / "a.bag")
+    stream = PosedFrameStream(recording, AssemblerConfig())
+    assert len(list(stream)) == 5
+    assert stream.stats.dropped == {}
+    assert len(recording) == 5
