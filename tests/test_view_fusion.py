@@ -12,7 +12,9 @@ from golden import load_arrays, relative_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_perceptron.geometry import Intrinsics, make_transform, pack_site_keys
+from embodied_perceptron.geometry import Intrinsics, back_project, make_transform, pack_site_keys, transform_points
+from embodied_perceptron.io.tum import read_tum_camera
+from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.view_fusion import (
     FusionConfig,
     StreamingFusion,
@@ -302,6 +304,45 @@ def test_bad_input_is_named() -> None:
         FusionConfig(occlusion_margin_m=0.1, official=True)
     with pytest.raises(ValueError, match="T_world_camera is not a rigid transform"):
         view_projection(np.diag([2.0, 1, 1, 1]), INTRINSICS, (64, 96))
+
+
+def test_colours_of_a_real_kitchen_land_on_its_voxels(kitchen_dir: Path) -> None:
+    """Images as feature maps: what the views show of a voxel must be the colour that its own points have.
+
+    Any error of convention (axes, pixel centres, resizing, direction of the pose) shows as a larger difference.
+    """
+    camera = read_tum_camera(kitchen_dir)
+    poses, color_files = dict(camera.poses), dict(camera.color_files)
+    frames = [(stamp, path) for stamp, path in camera.depth_files if stamp in poses and stamp in color_files][::16]
+    points, colors, views = [], [], []
+    size = (96, 128)
+    for stamp, path in frames:
+        color, depth = camera.read_color(color_files[stamp]), camera.read_depth(path)
+        local, valid = back_project(depth, camera.intrinsics)
+        valid &= depth < 3.5
+        points.append(transform_points(poses[stamp], local[valid][::10]))
+        colors.append(color[valid][::10])
+        levels = torch.from_numpy(color).permute(2, 0, 1)[None].float() / 255
+        small = torch.nn.functional.interpolate(levels, size=size, mode="area")[0].permute(1, 2, 0)
+        projection = view_projection(poses[stamp], camera.intrinsics, size)
+        views.append(View(projection, size, (small,), torch.from_numpy(depth)))
+    x = input_from_points(np.concatenate(points), np.concatenate(colors), 0.04, "height_color", engine=ENGINE)
+    where = site_points(x.sites, 0.04)
+
+    def difference(config: FusionConfig, seen_by: list[View]) -> float:
+        feats, count = fuse_views(where, seen_by, 0, 3, config, site_radius(1, 0.04))
+        return float((feats - x.feats[:, 1:4])[count > 0].abs().mean())
+
+    tested = FusionConfig(occlusion_margin_m=0.03)
+    right = difference(tested, views)
+    through_walls = difference(FusionConfig(), views)
+    print(f"mean difference of colour {right:.3f}; without the occlusion test {through_walls:.3f}")
+    assert right < 0.08
+    assert right < 0.9 * through_walls
+    for du, dv in ((4, 0), (-4, 0), (0, 4), (0, -4)):  # four of 128 pixels
+        shift = torch.tensor([[1.0, 0, du], [0, 1, dv], [0, 0, 1]], dtype=torch.float64)
+        moved = [View(shift @ v.projection, size, v.levels, v.depth_m) for v in views]
+        assert difference(tested, moved) > 1.3 * right
 
 
 # --------------------------------------------------------------------------------------------------------------------
