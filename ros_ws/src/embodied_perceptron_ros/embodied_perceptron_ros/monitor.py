@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -147,3 +149,26 @@ class NodeMonitor:
         if not response.success:
             raise RuntimeError(f"save_map failed: {response.message}")
         return str(response.message)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m embodied_perceptron_ros.monitor``: one line about the node; exit code 0 when it is active.
+
+    What a container's health check asks: quick, and independent of cameras.
+    """
+    parser = argparse.ArgumentParser(prog="monitor", description="state of the running node /perception")
+    parser.add_argument("--timeout", type=float, default=10.0, help="how long to wait for its diagnostics, seconds")
+    timeout_s = parser.parse_args(arguments).timeout
+    with NodeMonitor() as monitor:
+        deadline = time.monotonic() + timeout_s
+        while monitor.status.state != "active" and time.monotonic() < deadline:
+            monitor.spin(0.1)
+        status = monitor.status
+    print(
+        f"{status.state}; frames: {status.received} received, {status.fused} fused, {status.dropped or 'none'} dropped"
+    )
+    return 0 if status.state == "active" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
