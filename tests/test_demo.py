@@ -85,6 +85,7 @@ def test_node_parameters_of_a_folder(tmp_path: Path) -> None:
     assert parameters["qos_overrides./depth/image_raw.subscription.reliability"] == "reliable"
     for name in ("front", "rear"):
         write_folder(tmp_path / "two" / name, name)
+    (tmp_path / "two" / "cameras.json").write_text('["front", "rear"]')
     parameters = recording_parameters(open_recording(tmp_path / "two"), reliable=False)
     assert parameters["cameras"] == ["front", "rear"]
     assert parameters["rear.depth_topic"] == "rear/depth/image_raw"
@@ -98,8 +99,9 @@ def test_node_parameters_of_a_bag_follow_its_topics(tmp_path: Path) -> None:
 
         def write(topic: str, message: Any, stamp_ns: int) -> None:
             kind = message.__msgtype__
-            connection = connections.setdefault(topic, writer.add_connection(topic, kind, typestore=store))
-            writer.write(connection, stamp_ns, store.serialize_cdr(message, kind))
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, kind, typestore=store)
+            writer.write(connections[topic], stamp_ns, store.serialize_cdr(message, kind))
 
         connections: dict[str, Any] = {}
         for index in range(3):

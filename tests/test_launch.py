@@ -103,8 +103,8 @@ def test_bad_pairs_are_named(text: str) -> None:
 def test_player_by_what_lies_there(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "rgb.txt").touch()
-    (tmp_path / "many" / "front").mkdir(parents=True)
-    (tmp_path / "many" / "front" / "rgb.txt").touch()
+    (tmp_path / "many").mkdir()
+    (tmp_path / "many" / "cameras.json").touch()
     (tmp_path / "bag").mkdir()
     (tmp_path / "bag" / "metadata.yaml").touch()
     (tmp_path / "run.mcap").touch()

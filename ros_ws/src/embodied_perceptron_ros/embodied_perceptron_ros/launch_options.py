@@ -140,7 +140,7 @@ def player_for(source: Path) -> str:
         raise FileNotFoundError(f"no recording at {source}")
     if source.suffix in (".mcap", ".db3") or (source / "metadata.yaml").is_file():
         return "bag_player"
-    if source.is_dir() and ((source / "rgb.txt").is_file() or any(source.glob("*/rgb.txt"))):
+    if (source / "rgb.txt").is_file() or (source / "cameras.json").is_file():  # one camera, or several
         return "folder_player"
     raise ValueError(f"{source} is neither a bag (.mcap, .db3, metadata.yaml) nor a TUM RGB-D folder (rgb.txt)")
 
