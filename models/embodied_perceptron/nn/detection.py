@@ -79,7 +79,8 @@ class DetectionHead(nn.Module):
         pruning: what says which sites the next finer level keeps. ``class``: the best class score, as published. A
             box is learned on one level only, so its coarser cells learn that nothing is there, and small objects are
             the first to be pruned: harmless while nearly everything is kept (``paper``). ``object``: a score of its
-            own, learned at every cell that an object reaches into (after GSDN, Gwak et al., ECCV 2020).
+            own, learned at every cell that an object reaches into (after GSDN, Gwak et al., ECCV 2020); sites are then
+            chosen before anything is computed at them (the neck's ``prune_first``).
         official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
             expect. Default: points at the cell's centre.
     """
@@ -106,7 +107,7 @@ class DetectionHead(nn.Module):
         self.num_classes = num_classes
         self.voxel_size_m = voxel_size_m
         self.official = official
-        self.neck = TopDownNeck(in_channels, channels, keep, lateral_channels, official)
+        self.neck = TopDownNeck(in_channels, channels, keep, lateral_channels, pruning == "object", official)
         self.center = SparseConv(channels, 1, kernel_size=1)
         self.regression = SparseConv(channels, 6 + rotation_channels, kernel_size=1)
         self.classify = SparseConv(channels, num_classes, kernel_size=1, bias=True)
