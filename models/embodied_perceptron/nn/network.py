@@ -74,15 +74,24 @@ class OccupancyBranch(nn.Module):
 
     def __init__(self, fused_channels: int, in_channels: int, channels: int, levels: int, num_classes: int) -> None:
         super().__init__()
+        # without bias: an empty cell stays zero, so that projecting sites is the same as projecting the grid
         self.project: nn.Module = nn.Identity()
         if fused_channels != in_channels:
-            self.project = nn.Conv3d(fused_channels, in_channels, 1)
+            self.project = nn.Linear(fused_channels, in_channels, bias=False)
         self.pyramid = DensePyramid(in_channels, channels, levels)
         self.head = OccupancyHead(channels, num_classes, levels)
 
-    def forward(self, grid: Tensor) -> list[Tensor]:
-        """(B, C, X, Y, Z) -> logits per scale, finest first."""
-        logits: list[Tensor] = self.head(self.pyramid(self.project(grid)))
+    def forward(
+        self, level: SparseTensor, origin: Sequence[int], cells: Sequence[int], images: SparseTensor | None
+    ) -> list[Tensor]:
+        """Fused level, window, image features of all of its cells or None -> logits per scale, finest first."""
+        if images is None:
+            grid = level.replace(self.project(level.feats)).dense(origin, cells)  # (B, C, X, Y, Z)
+        else:
+            grid = torch.cat([images.dense(origin, cells), level.dense(origin, cells)], dim=1)
+            if not isinstance(self.project, nn.Identity):
+                grid = self.project(grid.movedim(1, -1)).movedim(-1, 1)
+        logits: list[Tensor] = self.head(self.pyramid(grid))
         return logits
 
 
@@ -241,14 +250,13 @@ class PerceptionNetwork(nn.Module):
         if self.occupancy is None or config is None:
             raise ValueError("this network has no occupancy head")
         level = levels[self.config.occupancy_level()]
-        grid = level.dense(origin, config.cells)
+        images: SparseTensor | None = None
         if config.dense_images and self.config.uses_images:
             if lookup is None:
                 raise ValueError("this occupancy head needs image features")
             cells = window_sites(level.sites, origin, config.cells)
-            images = SparseTensor(cells, lookup(0, cells)).dense(origin, config.cells)
-            grid = torch.cat([images, grid], dim=1)
-        logits: list[Tensor] = self.occupancy(grid)
+            images = SparseTensor(cells, lookup(0, cells))
+        logits: list[Tensor] = self.occupancy(level, origin, config.cells, images)
         return logits
 
     def ground(

@@ -215,7 +215,7 @@ def fcaf3d(config: NetworkConfig, our_decoder: bool) -> NetworkConfig:
 
 def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
     tiny = preset == "tiny"
-    channels = (32, 64, 96, 128) if tiny else (48, 96, 160, 256)
+    channels = (32, 64, 96, 128) if tiny else (64, 96, 160, 256)
     voxel_size_m = 0.04 if tiny else 0.02
     return NetworkConfig(
         name=preset,
@@ -226,7 +226,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             in_channels=INPUT_CHANNELS["height_color"],
             stem_channels=24 if tiny else 32,
             channels=channels,
-            blocks=(1, 2, 2, 1) if tiny else (2, 2, 2, 2),
+            blocks=(1, 1, 2, 1) if tiny else (1, 2, 2, 2),
             stem_stride=1 if tiny else 2,  # levels of 0.08, 0.16, 0.32 and 0.64 m in both
             pool=False,
             stem_norm="batch",
@@ -243,7 +243,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             pruning="object",
         ),
         occupancy=OccupancyConfig(
-            in_channels=24 if tiny else 48, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)
+            in_channels=16 if tiny else 32, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)
         ),
         grounding=GroundingConfig(
             channels=96 if tiny else 128,
