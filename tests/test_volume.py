@@ -273,8 +273,8 @@ def test_an_8k_image() -> None:
     assert report.points == 7680 * 4320
     assert report.voxels_touched == len(volume)
     assert (volume.snapshot().mean_color == 128).all()
-    assert volume.integrate(wall(4.0, 1, intrinsics=k)).voxels_cleared == 0
-    assert volume.integrate(wall(4.0, 2, intrinsics=k)).voxels_cleared > 0
+    volume.integrate(wall(4.0, 1, intrinsics=k))
+    assert volume.snapshot().evidence.min() == 0.375  # seen through once
 
 
 def test_kernels_compile_once_whatever_comes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -11,10 +13,11 @@ from volume_frames import posed, random_walk, wall
 from volume_twin import TwinVolume
 
 from embodied_perceptron.config import ConfigError, VolumeConfig
-from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.fusion import voxels
 from embodied_perceptron.fusion.volume import FeatureVolume
 from embodied_perceptron.geometry import Intrinsics
+from embodied_perceptron.io.tum import read_tum_camera
 
 Kernels = Literal["numba", "torch"]
 both = pytest.mark.parametrize("kernels", ["numba", "torch"])
@@ -63,7 +66,7 @@ def integrate_both(volume: FeatureVolume, twin: TwinVolume, frame: PosedFrame) -
 
 @both
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_random_frames(kernels: Kernels, name: str, seed: int) -> None:
     volume, twin = FeatureVolume(CONFIGS[name], kernels=kernels), TwinVolume(CONFIGS[name])
     for i, frame in enumerate(random_walk(seed, 14)):
@@ -148,9 +151,9 @@ def test_many_blocks_in_one_frame(kernels: Kernels) -> None:
     """More blocks than the scratch of the compiled kernels starts with."""
     rng = np.random.default_rng(0)
     config = VolumeConfig(voxel_size_m=0.01, max_range_m=9.0, max_blocks=20_000)
-    k = Intrinsics(100.0, 100.0, 79.5, 59.5, 160, 120)
+    k = Intrinsics(60.0, 60.0, 49.5, 39.5, 100, 80)
     volume, twin = FeatureVolume(config, kernels=kernels), TwinVolume(config)
-    integrate_both(volume, twin, posed(rng.uniform(0.3, 9.0, (120, 160)), 1, intrinsics=k))
+    integrate_both(volume, twin, posed(rng.uniform(0.3, 9.0, (80, 100)), 1, intrinsics=k))
     assert len(twin.blocks()) > 4096
     assert_equal(volume, twin)
 
@@ -179,6 +182,21 @@ def test_kernels_agree_on_borders_of_voxels() -> None:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
 
 
+def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
+    camera = read_tum_camera(kitchen_dir)
+    poses, colors = dict(camera.poses), dict(camera.color_files)
+    volumes = [FeatureVolume(VolumeConfig(max_blocks=8192), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    for stamp, path in camera.depth_files[:40:8]:
+        color, depth = camera.read_color(colors[stamp]), camera.read_depth(path)
+        frame = PosedFrame(RgbdFrame(stamp, "kitchen", color, depth, camera.intrinsics), poses[stamp])
+        reports = [volume.integrate(frame) for volume in volumes]
+        assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
+    a, b = (v.snapshot(1) for v in volumes)
+    assert len(a) > 50_000
+    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
 def test_points_beyond_the_keys_are_refused_by_number() -> None:
     volumes = [FeatureVolume(VolumeConfig(max_blocks=64), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
     for volume in volumes:
@@ -193,7 +211,7 @@ def test_points_beyond_the_keys_are_refused_by_number() -> None:
 def test_cuda_equals_cpu() -> None:
     config = CONFIGS["budget"]
     cpu = FeatureVolume(config)
-    gpu = FeatureVolume(type(config)(**{**config.__dict__, "device": "cuda"}))
+    gpu = FeatureVolume(replace(config, device="cuda"))
     for frame in random_walk(4, 14):
         a, b = cpu.integrate(frame), gpu.integrate(frame)
         assert (a.voxels_touched, a.voxels_cleared, a.blocks_evicted) == (
