@@ -86,6 +86,16 @@ def test_a_single_sighting_needs_two_frames_to_vanish() -> None:
     assert volume.integrate(wall(3.0, 2)).voxels_cleared > 1000
 
 
+def test_a_well_seen_voxel_needs_eight_frames_to_vanish() -> None:
+    volume = small_volume()
+    for i in range(9):
+        volume.integrate(wall(1.01, i))
+    assert volume.snapshot().evidence.max() == 3.5
+    cleared = [volume.integrate(wall(3.0, i)).voxels_cleared for i in range(9, 17)]
+    assert cleared[:7] == [0] * 7
+    assert cleared[7] > 1000
+
+
 @pytest.mark.parametrize("hole", [0.0, 1.0])
 def test_a_near_or_unknown_pixel_protects_what_is_around_it(hole: float) -> None:
     """Every third pixel tells of nothing, or of something at the voxels' own place: nothing may vanish."""
