@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron_training.synthetic.assets.sweethome3d import AssetLibrary
 from embodied_perceptron_training.synthetic.floorplan import SIDE_YAW, Room, Side
 from embodied_perceptron_training.synthetic.mesh import rotation
 from embodied_perceptron_training.synthetic.model import ObjectModel, PlacedObject, Surface, pose_at
@@ -25,9 +26,14 @@ class RoomArranger:
     placer: Placer
     room: Room
     tries: int = 12
+    library: AssetLibrary | None = None  # models that stand in for parametric ones
+
+    def _own(self, model: ObjectModel) -> ObjectModel:
+        return model if self.library is None else self.library.replace(model, self.rng)
 
     def against_wall(self, model: ObjectModel, side: Side | None = None, corner: bool = False) -> PlacedObject | None:
         """Back to a wall, front to the room."""
+        model = self._own(model)
         low, high = model.bounds()
         for _ in range(self.tries):
             s = side or SIDES[int(self.rng.integers(4))]
@@ -127,6 +133,7 @@ class RoomArranger:
 
     def free(self, model: ObjectModel, margin_m: float = 0.3, turn: bool = True) -> PlacedObject | None:
         """Anywhere on the floor."""
+        model = self._own(model)
         x0, y0, x1, y1 = self.room.rect
         for _ in range(self.tries):
             if x1 - x0 < 2 * margin_m or y1 - y0 < 2 * margin_m:
@@ -140,6 +147,7 @@ class RoomArranger:
 
     def middle(self, model: ObjectModel, spread: float = 0.15) -> PlacedObject | None:
         """Near the middle of the room, along its walls."""
+        model = self._own(model)
         x0, y0, x1, y1 = self.room.rect
         cx, cy = self.room.center
         for attempt in range(self.tries):
@@ -155,6 +163,7 @@ class RoomArranger:
         self, model: ObjectModel, anchor: PlacedObject, offset: tuple[float, float], turn_rad: float = 0.0
     ) -> PlacedObject | None:
         """At ``offset`` (x, y) in the anchor's frame, turned by ``turn_rad`` against it, standing on the floor."""
+        model = self._own(model)
         local = pose_at((offset[0], offset[1], 0.0), turn_rad)
         T = anchor.T_world_object @ local
         T[2, 3] = -float(model.bounds()[0][2])
@@ -193,6 +202,7 @@ class RoomArranger:
         joint_states: dict[str, float] | None = None,
     ) -> PlacedObject | None:
         """Stand on a surface of ``anchor``: at random, or at the fraction ``at`` in [-1, 1] of its half sizes."""
+        model = self._own(model) if not joint_states else model
         R = rotation("z", yaw_rad) if tilt is None else rotation("z", yaw_rad) @ tilt
         corners = model.posed_mesh(joint_states).triangles.reshape(-1, 3) @ R.T
         low, high = corners.min(0), corners.max(0)

@@ -80,6 +80,7 @@ def generate_command(
     pose_noise: Annotated[float, typer.Option(help="Random-walk step of the poses in metres.")] = 0.0,
     fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells this many times smaller.")] = 1,
     assets: Annotated[str, typer.Option(help="parametric or sweethome3d.")] = "parametric",
+    renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
@@ -87,6 +88,7 @@ def generate_command(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from embodied_perceptron_training.synthetic.generate import generate
+    from embodied_perceptron_training.synthetic.gl_render import GlUnavailableError
     from embodied_perceptron_training.synthetic.home import HomeSpec
     from embodied_perceptron_training.synthetic.noise import NoiseModel
     from embodied_perceptron_training.synthetic.sample import SampleSpec
@@ -100,7 +102,15 @@ def generate_command(
             pose_sigma_rad=pose_noise * 0.5,
         )
         home = HomeSpec(rooms, assets=assets)  # type: ignore[arg-type]  # checked by HomeSpec
-        spec = SampleSpec(views, width, height, home, noise, fine_occupancy=fine_occupancy)
+        spec = SampleSpec(
+            views,
+            width,
+            height,
+            home,
+            noise,
+            fine_occupancy=fine_occupancy,
+            renderer=renderer,  # type: ignore[arg-type]  # checked by SampleSpec
+        )
         columns = (TextColumn("Homes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns) as progress:
             task = progress.add_task("homes", total=homes)
@@ -113,7 +123,7 @@ def generate_command(
                 ray,
                 lambda done, total: progress.update(task, completed=done),
             )
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, GlUnavailableError) as error:
         raise _fail(error) from error
     typer.echo(f"{out}: {homes} homes, split {split}")
 

@@ -18,6 +18,7 @@ import numpy as np
 from embodied_perceptron.categories import ALL_CATEGORIES
 from embodied_perceptron.files import write_atomically
 from embodied_perceptron_training.synthetic import assets
+from embodied_perceptron_training.synthetic.assets.sweethome3d import library_hash
 from embodied_perceptron_training.synthetic.occupancy import GridSpec
 from embodied_perceptron_training.synthetic.sample import (
     GENERATOR_VERSION,
@@ -125,6 +126,10 @@ def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
     _write_json(root / f"embodiedscan_{split}_negatives.json", [p for r in records for p in r["negatives"]])
     for record in records:
         _write_scan_files(root, record)
+    credits = sorted({line for record in records for line in record["attribution"]})
+    if credits:
+        head = "3-D models from Debian's sweethome3d-furniture, stretched to size, without their texture images:"
+        write_atomically(root / f"ATTRIBUTION_{split}.txt", ("\n".join([head, "", *credits]) + "\n").encode())
     _write_json(root / "homes.json", _overview(root, split, records))
 
 
@@ -167,9 +172,10 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
     splits[split] = [record["seed"] for record in records]
     return {
         "generator_version": GENERATOR_VERSION,
-        "assets": "parametric",
+        "assets": records[0]["spec"]["home"]["assets"],
         "asset_hash": asset_hash(),
-        "renderer": "raycast",
+        "library_hash": library_hash() if records[0]["spec"]["home"]["assets"] == "sweethome3d" else None,
+        "renderer": records[0]["spec"]["renderer"],
         "splits": splits,
         "spec": records[0]["spec"],
         "categories": sorted({i["label"] for record in records for i in record["instances"]}),

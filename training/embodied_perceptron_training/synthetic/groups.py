@@ -43,6 +43,8 @@ def drop_some(a: RoomArranger, wanted: Sequence[tuple[Family, float]]) -> None:
 
 def cushions(a: RoomArranger, seat: PlacedObject, count: int) -> None:
     """Cushions that lean against the back of a couch or a chair."""
+    if not seat.model.surfaces:
+        return
     surface = seat.model.surfaces[0]
     for x in a.rng.permutation(np.linspace(-1, 1, max(count, 3)))[:count]:
         tilt = rotation("x", -float(a.rng.uniform(0.2, 0.35)))

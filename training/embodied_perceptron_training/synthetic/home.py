@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron_training.synthetic.arrange import RoomArranger
+from embodied_perceptron_training.synthetic.assets.sweethome3d import AssetLibrary, open_library
 from embodied_perceptron_training.synthetic.building import build_shell
 from embodied_perceptron_training.synthetic.categories import CATEGORIES
 from embodied_perceptron_training.synthetic.floorplan import FloorPlan, HomeError, Room, RoomType, make_plan
@@ -94,11 +95,18 @@ class Home:
         return replace(self, objects=tuple(moved if o.id == object_id else o for o in self.objects))
 
 
-def build_home(seed: int, spec: HomeSpec | None = None) -> Home:
-    """A home from ``seed``, the same on every machine. Raises :class:`HomeError` when none can be furnished."""
+def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | None = None) -> Home:
+    """A home from ``seed``, the same on every machine.
+
+    ``library`` holds the installed models for ``assets="sweethome3d"``; opened here when not given.
+    Raises :class:`HomeError` when none can be furnished, :class:`assets.sweethome3d.AssetError` when models are asked
+    for and not there.
+    """
     if seed < 0:
         raise HomeError(f"seed must not be negative, got {seed}")
     spec = spec or HomeSpec()
+    if spec.assets == "sweethome3d" and library is None:
+        library = open_library()
     for attempt in range(_ATTEMPTS):
         rng = np.random.default_rng([seed, attempt, 20])
         rooms = spec.rooms or int(rng.choice([1, 2, 3, 4, 5, 6], p=[0.3, 0.15, 0.15, 0.15, 0.15, 0.1]))
@@ -108,9 +116,8 @@ def build_home(seed: int, spec: HomeSpec | None = None) -> Home:
         if any(not placer.passable(room.index) for room in plan.rooms):
             continue  # doors that block each other: draw another plan
         for room in plan.rooms:
-            furnish(
-                RoomArranger(np.random.default_rng([seed, attempt, 21, room.index]), placer, room), room, spec.clutter
-            )
+            rng_room = np.random.default_rng([seed, attempt, 21, room.index])
+            furnish(RoomArranger(rng_room, placer, room, library=library), room, spec.clutter)
         _open_some(rng, placer)
         furniture = [o for o in placer.objects if o.mounted == "floor"]
         if len(furniture) < 2 * rooms:

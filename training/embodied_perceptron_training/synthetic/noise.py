@@ -6,7 +6,7 @@ Every function takes a generator and is a pure function of it and its inputs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -83,7 +83,12 @@ def _structured_light(depth: F32, incidence: F32, rng: np.random.Generator) -> F
     # only the farther side lies in the shadow of the projector
     lost |= edge & (depth > (low + high) / 2) & (rng.random(depth.shape) < 0.8)
     lost |= edge & (rng.random(depth.shape) < 0.15)
-    return np.where(lost, 0, z).astype(np.float32)
+    return _dropped(z, lost)
+
+
+def _dropped(z: NDArray[Any], lost: NDArray[np.bool_]) -> F32:
+    measured: F32 = np.where(lost, 0, z).astype(np.float32)
+    return measured
 
 
 def _lidar_phone(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
@@ -95,7 +100,7 @@ def _lidar_phone(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
     z = cv2.resize(coarse.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
     holes = cv2.resize((coarse <= 0).astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR) > 0.01
     lost = holes | (depth > 5.0) | (incidence < 0.08)
-    return np.where(lost, 0, z).astype(np.float32)
+    return _dropped(z, lost)
 
 
 def depth_to_millimetres(depth_m: F32) -> NDArray[np.uint16]:
@@ -133,17 +138,17 @@ def motion_blur(
             cv2.INTER_LINEAR,
             borderMode=cv2.BORDER_REPLICATE,
         )
-    return (total / len(steps)).round().astype(np.uint8)
+    blurred: NDArray[np.uint8] = (total / len(steps)).round().astype(np.uint8)
+    return blurred
 
 
 def add_grain(color: NDArray[np.uint8], sigma: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Colour noise of a sensor, ``sigma`` in 8-bit steps."""
     if sigma == 0:
         return color
-    noise = np.empty(color.shape, np.float32)
-    cv2.setRNGSeed(int(rng.integers(1 << 31)))
-    cv2.randn(noise, 0.0, sigma)
-    return np.clip(color + noise, 0, 255).round().astype(np.uint8)
+    noise = rng.standard_normal(color.shape, dtype=np.float32) * np.float32(sigma)
+    grainy: NDArray[np.uint8] = np.clip(color + noise, 0, 255).round().astype(np.uint8)
+    return grainy
 
 
 def exposure_drift(count: int, spread: float, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -127,10 +127,10 @@ def visible_cells(
     depth = depth_m[pixels[:, 1], pixels[:, 0]]
     z = camera[inside, 2]
     seen[inside] = (depth > 0) & (z < depth + grid.cell_m * 0.87) & (z < max_range_m)
-    seen = seen.reshape(grid.shape)
+    mask = seen.reshape(grid.shape)
     points, valid = back_project(np.where(depth_m < max_range_m, depth_m, 0), intrinsics)
     world = transform_points(T_world_camera, points[valid])
     cells = np.floor((world - np.asarray(grid.origin_m)) / grid.cell_m).astype(int)
     cells = cells[((cells >= 0) & (cells < np.array(grid.shape))).all(1)]
-    seen[tuple(cells.T)] = True
-    return seen
+    mask[tuple(cells.T)] = True
+    return mask

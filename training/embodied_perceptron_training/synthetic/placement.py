@@ -144,7 +144,7 @@ class Placer:
         """Take back the newest objects."""
         for _ in range(count):
             for stack in (self.objects, self._pieces, self._low, self._high):
-                stack.pop()  # type: ignore[attr-defined]
+                stack.pop()
 
     def _fits(self, pieces: Pieces, room: int, mounted: str, zones: bool, own_id: int = -1) -> bool:
         low, high = pieces.bounds()

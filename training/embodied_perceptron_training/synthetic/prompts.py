@@ -162,7 +162,8 @@ def make_prompts(scene: Scene, scan_id: str, spec: PromptSpec, rng: np.random.Ge
     by_target: dict[int, list[Fact]] = {}
     for fact in facts:
         by_target.setdefault(fact.target, []).append(fact)
-    entries, used = [], set()
+    entries: list[dict[str, Any]] = []
+    used: set[str] = set()
     for fact in _balanced(facts, rng):
         if len(entries) >= spec.per_scene:
             break
@@ -179,7 +180,7 @@ def _balanced(facts: list[Fact], rng: np.random.Generator) -> Iterator[Fact]:
     for fact in facts:
         piles.setdefault(fact.relation, []).append(fact)
     for pile in piles.values():
-        rng.shuffle(pile)  # type: ignore[arg-type]
+        rng.shuffle(pile)
     while piles:
         for relation in sorted(piles):
             yield piles[relation].pop()

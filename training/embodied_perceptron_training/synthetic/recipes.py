@@ -23,6 +23,7 @@ from embodied_perceptron_training.synthetic.assets import (
 from embodied_perceptron_training.synthetic.floorplan import Room
 from embodied_perceptron_training.synthetic.groups import Family, chance, drop_some, stand_some
 from embodied_perceptron_training.synthetic.items import fill_surface
+from embodied_perceptron_training.synthetic.model import PlacedObject
 from embodied_perceptron_training.synthetic.wet_rooms import bathroom, kitchen
 
 
@@ -69,15 +70,7 @@ def bedroom(a: RoomArranger) -> None:
         for sign in (-1, 1):
             if chance(a, 0.75):
                 a.beside(storage.nightstand(a.rng), bed, sign)
-        pillows, cover = bed.model.surfaces
-        double = bed.model.attributes.get("style") == "double"
-        for x in (-0.9, 0.9) if double else (0.0,):
-            a.on_surface(soft.pillow(a.rng), bed, pillows, at=(x, 0.5))
-        if chance(a, 0.6):
-            a.on_surface((soft.spread_blanket if chance(a, 0.6) else soft.blanket)(a.rng), bed, cover)
-        for family, p in ((small.toy, 0.2), (small.book, 0.15), (soft.clothes, 0.15)):
-            if chance(a, p):
-                a.on_surface(family(a.rng), bed, cover, float(a.rng.uniform(-np.pi, np.pi)))
+        _make_bed(a, bed)
         if chance(a, 0.5):
             a.on_wall(decor.picture(a.rng), 1.45, above=bed)
         if chance(a, 0.4):
@@ -96,6 +89,20 @@ def bedroom(a: RoomArranger) -> None:
     groups.walls(a, [(decor.picture, 0.6, 1.4), (decor.poster, 0.35, 1.3), (decor.mirror, 0.4, 0.9),
                      (decor.clock, 0.15, 1.9), (storage.wall_shelf, 0.25, 1.5), (electronics.wall_tv, 0.15, 1.3),
                      (soft.hanging_jacket, 0.2, 1.0)])  # fmt: skip
+
+
+def _make_bed(a: RoomArranger, bed: PlacedObject) -> None:
+    if len(bed.model.surfaces) != 2:
+        return
+    pillows, cover = bed.model.surfaces
+    double = bed.model.attributes.get("style") == "double"
+    for x in (-0.9, 0.9) if double else (0.0,):
+        a.on_surface(soft.pillow(a.rng), bed, pillows, at=(x, 0.5))
+    if chance(a, 0.6):
+        a.on_surface((soft.spread_blanket if chance(a, 0.6) else soft.blanket)(a.rng), bed, cover)
+    for family, p in ((small.toy, 0.2), (small.book, 0.15), (soft.clothes, 0.15)):
+        if chance(a, p):
+            a.on_surface(family(a.rng), bed, cover, float(a.rng.uniform(-np.pi, np.pi)))
 
 
 def office(a: RoomArranger) -> None:

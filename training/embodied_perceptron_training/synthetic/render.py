@@ -84,7 +84,7 @@ class RayCastRenderer:
         T = check_transform(np.asarray(T_world_camera), "T_world_camera")
         hits, linear, incidence = self._shade(intrinsics, T, seed)
         shape = (intrinsics.height, intrinsics.width)
-        factor = exposure * (_auto_gain(linear) if gain is None else gain)
+        factor = exposure * (auto_gain(linear) if gain is None else gain)
         return View(
             shading.tone_kernel(linear, factor).reshape(*shape, 3),
             _depth(hits, shape),
@@ -102,7 +102,7 @@ class RayCastRenderer:
 
     def exposure_gain(self, intrinsics: Intrinsics, T_world_camera: NDArray[np.floating]) -> float:
         """What the automatic exposure multiplies this view's light with."""
-        return _auto_gain(self.radiance(intrinsics, T_world_camera))
+        return auto_gain(self.radiance(intrinsics, T_world_camera))
 
     def _shade(
         self, intrinsics: Intrinsics, T: NDArray[np.float64], seed: int
@@ -176,7 +176,8 @@ class RayCastRenderer:
         return shading.smooth_kernel(raw, depth, normal, 4 if depth.shape[1] < 800 else 8)
 
 
-def _auto_gain(linear: NDArray[np.float32]) -> float:
+def auto_gain(linear: NDArray[np.float32]) -> float:
+    """Automatic exposure: pulls the mean of linear light (any shape) most of the way to a fixed brightness."""
     return float((_TARGET_LUMA / max(float(linear.mean()), 1e-4)) ** _EXPOSURE_PULL)
 
 

@@ -6,8 +6,9 @@ import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -17,8 +18,10 @@ from embodied_perceptron.categories import ALL_CATEGORIES
 from embodied_perceptron.files import write_atomically
 from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron_training.synthetic import noise as sensor
+from embodied_perceptron_training.synthetic.assets.sweethome3d import AssetLibrary, attribution_lines, open_library
 from embodied_perceptron_training.synthetic.descriptions import make_language, openlex_labels
 from embodied_perceptron_training.synthetic.freespace import free_space
+from embodied_perceptron_training.synthetic.gl_render import GlRenderer
 from embodied_perceptron_training.synthetic.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.synthetic.noise import NoiseModel
 from embodied_perceptron_training.synthetic.occupancy import GridSpec, occupancy_truth, visible_cells
@@ -42,6 +45,7 @@ class SampleSpec:
         home: kind of homes.
         noise: sensor faults.
         prompts: how much language.
+        renderer: "raycast" (everywhere the same) or "opengl" (quick on a GPU, no cast shadows).
         fine_occupancy: additionally writes grids with cells this many times smaller; 1 = none.
     """
 
@@ -52,12 +56,15 @@ class SampleSpec:
     noise: NoiseModel = field(default_factory=NoiseModel)
     prompts: PromptSpec = field(default_factory=PromptSpec)
     fine_occupancy: int = 1
+    renderer: Literal["raycast", "opengl"] = "raycast"
 
     def __post_init__(self) -> None:
         if self.views < 1:
             raise ValueError(f"views must be at least 1, got {self.views}")
         if self.width < 16 or self.height < 16:
             raise ValueError(f"images must be at least 16 x 16, got {self.width} x {self.height}")
+        if self.renderer not in ("raycast", "opengl"):
+            raise ValueError(f"renderer must be raycast or opengl, got {self.renderer!r}")
         if not 1 <= self.fine_occupancy <= 8:
             raise ValueError(f"fine_occupancy must be in 1..8, got {self.fine_occupancy}")
 
@@ -111,10 +118,14 @@ def _is_complete(folder: Path, spec: SampleSpec) -> bool:
 
 
 def _fill(seed: int, folder: Path, name: str, spec: SampleSpec) -> None:
-    home = build_home(seed, spec.home)
-    renderer = RayCastRenderer(home.render_scene())
-    space = free_space(home)
-    poses = view_set(space, renderer, spec.views, seed)
+    library = _library() if spec.home.assets == "sweethome3d" else None
+    if library is not None:
+        library.used.clear()
+    home = build_home(seed, spec.home, library)
+    scene = home.render_scene()
+    caster = RayCastRenderer(scene)
+    poses = view_set(free_space(home), caster, spec.views, seed)
+    renderer: RayCastRenderer | GlRenderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
     reported = sensor.shaken_poses(
         poses, spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, np.random.default_rng([seed, 61])
     )
@@ -128,10 +139,18 @@ def _fill(seed: int, folder: Path, name: str, spec: SampleSpec) -> None:
         seen_per_view.append(set(np.nonzero(counts >= _MIN_PIXELS_SHARE * view.instance.size)[0].tolist()))
         masks.append(visible_cells(view.depth_m, spec.intrinsics, T))
         images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
+    if isinstance(renderer, GlRenderer):
+        renderer.close()
     object_ids = sorted(set().union(*seen_per_view))
     _write_occupancy(folder, home, masks, spec)
     record = _record(home, name, spec, object_ids, seen_per_view, images)
+    record["attribution"] = attribution_lines(library) if library is not None else []
     write_atomically(folder / RECORD, json.dumps(record).encode())
+
+
+@lru_cache(maxsize=1)
+def _library() -> AssetLibrary:
+    return open_library()  # once per process: catalogues and meshes are worth keeping
 
 
 def _write_view(folder: Path, i: int, view: View, T_next: NDArray[np.float64], spec: SampleSpec, rng: Any) -> None:

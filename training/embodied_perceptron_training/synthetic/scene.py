@@ -143,7 +143,7 @@ def material_table(materials: tuple[Material, ...]) -> MaterialTable:
 def _pyramid(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """(S, S, 3) -> all mip levels, flat."""
     flat = [image.reshape(-1)]
-    level = image.astype(np.float32)
+    level: NDArray[np.floating] = image.astype(np.float32)
     while level.shape[0] > 1:
         level = (level[0::2, 0::2] + level[1::2, 0::2] + level[0::2, 1::2] + level[1::2, 1::2]) / 4
         flat.append(level.round().astype(np.uint8).reshape(-1))

@@ -16,7 +16,7 @@ def _hash01(a: int, b: int) -> float:
     x = np.uint32(((x >> np.uint32(16)) ^ x) * np.uint32(0x45D9F3B))
     x = np.uint32(((x >> np.uint32(16)) ^ x) * np.uint32(0x45D9F3B))
     x = (x >> np.uint32(16)) ^ x
-    return np.uint32(x) / 4294967296.0
+    return float(np.uint32(x)) / 4294967296.0
 
 
 @njit(cache=True)
