@@ -22,6 +22,7 @@ pytest.importorskip("tf2_msgs")
 from ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth, wait_until
 
 from embodied_perceptron.config import AssemblerConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.fusion import kernels
 from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.trajectory import Disconnected, Found, PoseLookup, TooEarly
@@ -29,6 +30,7 @@ from embodied_perceptron_ros.conversions import make_camera_info, make_image
 from embodied_perceptron_ros.fusion_worker import INTERNAL_ERROR, OVERLOAD, FusionWorker
 from embodied_perceptron_ros.health import Health
 from embodied_perceptron_ros.inputs import Inbox, Received
+from embodied_perceptron_ros.warm_up import warm_up
 
 pytestmark = pytest.mark.ros
 MS = 1_000_000
@@ -134,6 +136,24 @@ def rig():
     yield rig
     rig.worker.stop()
     assert not [t for t in threading.enumerate() if t.name == "fusion" and t.is_alive()]
+
+
+def compiled() -> dict[str, int]:
+    """Signatures of every compiled kernel of the volume."""
+    return {name: len(f.signatures) for name, f in vars(kernels).items() if hasattr(f, "signatures")}
+
+
+@pytest.mark.parametrize("encoding", ["rgb8", "bgr8", "mono8"])
+def test_nothing_is_compiled_after_the_warm_up(rig, encoding):
+    warm_up(rig.config)
+    before = compiled()
+    assert sum(before.values()) > 5
+    step = 80 if encoding == "mono8" else 240
+    rig.frame(color={"encoding": encoding, "step": step})
+    rig.frame(color={"encoding": encoding, "step": step})
+    rig.wait(fused=2)
+    rig.perceptron.perceive()
+    assert compiled() == before
 
 
 def test_frames_are_fused(rig):

@@ -35,8 +35,22 @@ from embodied_perceptron_ros.transforms import TransformSource
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
 
 
+class ViewpointError(LookupError):
+    """The frame that the asker looks from has no place in the map."""
+
+
+def _burst_qos() -> QoSProfile:
+    return QoSProfile(depth=_QUEUE_DEPTH, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def _qos_overrides() -> QoSOverridingOptions:
+    return QoSOverridingOptions.with_default_policies()
+
+
 class GroundingInterface:
-    """Queries in, answers out, from activation to deactivation."""
+    """Queries in, answers out. Publishers and the action live from configure to cleanup, so that goals that were
+    waiting at deactivation still get their answer; queries are taken from :meth:`open` to :meth:`close`.
+    """
 
     def __init__(
         self,
@@ -50,46 +64,66 @@ class GroundingInterface:
         self._node = node
         self._perceptron = perceptron
         self._transforms = transforms
+        self._health = health
         self._parameters = parameters
         self._newest = newest
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
         self._shown: set[MarkerKey] = set()
-        p = parameters()
-        self.worker = QueryWorker(
-            self._ask,
-            self._publish_answer,
-            health,
-            node.get_logger(),
-            queue_size=p.query_queue_size,
-            max_standing=p.max_standing_queries,
-        )
-        qos = {"depth": _QUEUE_DEPTH, "history": HistoryPolicy.KEEP_LAST, "reliability": ReliabilityPolicy.RELIABLE}
-        overrides = QoSOverridingOptions.with_default_policies()
+        self._worker: QueryWorker | None = None
+        self._subscription: Any = None
         self._results = node.create_publisher(
-            GroundingResult, "~/grounding", QoSProfile(**qos), qos_overriding_options=overrides
+            GroundingResult, "~/grounding", _burst_qos(), qos_overriding_options=_qos_overrides()
         )
         self._markers = node.create_publisher(MarkerArray, "~/grounding_markers", 10)
-        self._subscription = node.create_subscription(
-            String, "grounding_query", self._on_query, QoSProfile(**qos), qos_overriding_options=overrides
-        )
         self._server = ActionServer(
             node,
             Ground,
             "~/ground",
             self._execute_goal,
-            goal_callback=lambda _: GoalResponse.ACCEPT,
+            goal_callback=lambda _: GoalResponse.REJECT if self._worker is None else GoalResponse.ACCEPT,
             cancel_callback=lambda _: CancelResponse.ACCEPT,
             callback_group=ReentrantCallbackGroup(),
         )
-        self.worker.start()
+
+    def open(self) -> None:
+        """Begin to take queries."""
+        parameters = self._parameters()
+        self._worker = QueryWorker(
+            self._ask,
+            self._publish_answer,
+            self._health,
+            self._node.get_logger(),
+            queue_size=parameters.query_queue_size,
+            max_standing=parameters.max_standing_queries,
+        )
+        self._worker.start()
+        self._subscription = self._node.create_subscription(
+            String, "grounding_query", self._on_query, _burst_qos(), qos_overriding_options=_qos_overrides()
+        )
 
     def close(self) -> None:
-        """Answer what waits (INVALID), then go."""
-        self._node.destroy_subscription(self._subscription)
-        self.worker.stop("the node was deactivated before it could answer")
+        """Take no more; what waits is answered INVALID."""
+        if self._worker is not None:
+            self._node.destroy_subscription(self._subscription)
+            self._worker.stop("the node was deactivated before it could answer")
+            self._worker = None
+
+    def destroy(self) -> None:
+        """Free everything."""
+        self.close()
         self._server.destroy()
         self._node.destroy_publisher(self._results)
         self._node.destroy_publisher(self._markers)
+
+    def map_changed(self) -> None:
+        """Standing queries are asked again."""
+        if self._worker is not None:
+            self._worker.map_changed()
+
+    @property
+    def status(self) -> dict[str, int]:
+        """Counts for diagnostics."""
+        return {} if self._worker is None else self._worker.status
 
     # ---- asking
 
@@ -99,13 +133,19 @@ class GroundingInterface:
         pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, self._stamp_ns())
         if isinstance(pose, str):
             return invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
-        return self._perceptron.ground(query.text, self._viewpoint(parameters))
+        try:
+            viewpoint = self._viewpoint(parameters)
+        except ViewpointError as error:
+            return invalid(query, str(error))
+        return self._perceptron.ground(query.text, viewpoint)
 
     def _viewpoint(self, parameters: NodeParameters) -> NDArray[np.float64] | None:
         newest = self._newest()
         if parameters.viewpoint_frame:
             answer = self._transforms.lookup_latest(parameters.fusion_frame, parameters.viewpoint_frame)
-            return answer.T if isinstance(answer, Found) else None
+            if not isinstance(answer, Found):
+                raise ViewpointError(f"the viewpoint {parameters.viewpoint_frame!r} is not known: {answer}")
+            return answer.T
         return None if newest is None else newest.posed.T_world_camera
 
     def _stamp_ns(self) -> int:
@@ -139,13 +179,15 @@ class GroundingInterface:
     # ---- the topic
 
     def _on_query(self, message: String) -> None:
+        worker = self._worker
+        if worker is None:  # taken from the wire just before deactivation
+            return
         try:
             query = parse_query(message.data)
         except QueryError as error:
-            unread = Query(error.query_id, error.text)
-            self.worker.refuse(unread, str(error), self._publish_answer)
+            worker.refuse(Query(error.query_id, error.text), str(error), self._publish_answer)
             return
-        self.worker.submit(query, self._publish_answer)
+        worker.submit(query, self._publish_answer)
 
     # ---- the action
 
@@ -161,7 +203,11 @@ class GroundingInterface:
             done.set_result(message)
 
         goal.publish_feedback(Ground.Feedback(stage="waiting"))
-        self.worker.submit(query, deliver)
+        worker = self._worker
+        if worker is None:  # deactivated between accepting and executing
+            deliver(Answer(query, invalid(query, "the node was deactivated before it could answer")))
+        else:
+            worker.submit(query, deliver)
         goal.publish_feedback(Ground.Feedback(stage="answering"))
         await await_in_executor(self._node, done)
         result = done.result()

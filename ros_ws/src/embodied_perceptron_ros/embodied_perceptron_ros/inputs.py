@@ -13,13 +13,16 @@ from typing import Any, Literal
 from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
+from rclpy.subscription import Subscription
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
+from embodied_perceptron_ros.conversions import stamp_to_ns
 from embodied_perceptron_ros.health import Health
 from embodied_perceptron_ros.parameters import CameraParameters
 
 Kind = Literal["color", "depth", "info"]
 INBOX_SIZE = 30  # per camera and kind: one second of a usual camera, while the worker saves a map
+_MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks are told when a message was sent; not in Humble
 _MAX_TRANSPORT_S = 10.0  # a longer way from the publisher means that the two machines' clocks differ
 
 
@@ -92,10 +95,11 @@ class CameraSubscriptions:
         # Best effort matches every publisher; the overrides (qos_overrides.<topic>.subscription.reliability) are for
         # senders whose large messages get lost on the way.
         qos = QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.BEST_EFFORT)
+        receive = partial(self._receive, kind, camera)
         subscription = self._node.create_subscription(
             message_type,
             topic,
-            partial(self._receive, kind, camera),
+            receive if _MESSAGE_INFO else lambda message: receive(message, {}),
             qos,
             qos_overriding_options=QoSOverridingOptions.with_default_policies(),
         )
@@ -103,12 +107,14 @@ class CameraSubscriptions:
 
     def _receive(self, kind: Kind, camera: str, message: Any, info: Any) -> None:
         now_ns = time.time_ns()
-        sent_ns = int(info["source_timestamp"])
+        sent_ns = int(info.get("source_timestamp", now_ns))
         if not 0 <= now_ns - sent_ns <= _MAX_TRANSPORT_S * 1e9:
             sent_ns = now_ns
         if kind == "color":
             self._health.tick(f"input.{camera}")
             self._health.latency("transport", (now_ns - sent_ns) / 1e6)
+            age_ns = self._node.get_clock().now().nanoseconds - stamp_to_ns(message.header.stamp)
+            self._health.latency("stamp_age", age_ns / 1e6)  # far off: another clock, or a recording
         self._inbox.put(Received(kind, camera, message, sent_ns))
 
     def close(self) -> None:

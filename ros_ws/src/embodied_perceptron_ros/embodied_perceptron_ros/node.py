@@ -7,11 +7,13 @@ keeps the map, cleanup frees everything.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import rclpy
@@ -38,10 +40,13 @@ from embodied_perceptron_ros.parameters import (
     read_parameters,
 )
 from embodied_perceptron_ros.perception_worker import PerceptionWorker
+from embodied_perceptron_ros.processes import ros_environment
 from embodied_perceptron_ros.services import MapServices
 from embodied_perceptron_ros.transforms import TransformSource, make_transform_source
 from embodied_perceptron_ros.warm_up import warm_up
 
+_SWITCH_INTERVAL_S = 0.0005
+_FAREWELL_S = 0.1
 _SUCCESS, _FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
 
 
@@ -103,7 +108,7 @@ class PerceptionNode(LifecycleNode):
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Stop listening; the map stays."""
-        self._close_live()
+        self.stop_listening()
         self._state = "inactive"
         return super().on_deactivate(state)
 
@@ -131,16 +136,17 @@ class PerceptionNode(LifecycleNode):
         return self.trigger_configure() == _SUCCESS and self.trigger_activate() == _SUCCESS
 
     def close(self) -> None:
-        """Stop all threads, whatever the state."""
+        """Stop all threads and free everything, whatever the state."""
         self._free()
 
-    def _close_live(self) -> None:
+    def stop_listening(self) -> None:
+        """Take nothing more; what waits is answered."""
         if self._live is not None:
             self._live.close()
             self._live = None
 
     def _free(self) -> None:
-        self._close_live()
+        self.stop_listening()
         if self._map is not None:
             self._map.close()
             self._map = None
@@ -169,8 +175,6 @@ class PerceptionNode(LifecycleNode):
         counts, areas = FrameCounts(), {}
         if self._map is not None:
             counts, areas = self._map.fusion.counts, self._map.diagnostics()
-        if self._live is not None:
-            areas["queries"] = self._live.grounding.worker.status
         now_ns = self.get_clock().now().nanoseconds
         self._diagnostics.publish(self.health.diagnostics(now_ns, self._state, counts, areas))
 
@@ -208,15 +212,19 @@ class _ConfiguredMap:
             parameters.fusion_frame,
             lambda: self.on_map_replaced(),
         )
+        self.grounding = GroundingInterface(
+            node, self.perceptron, self.transforms, node.health, lambda: node.parameters, lambda: self.fusion.newest
+        )
         self.fusion.start()
 
     def diagnostics(self) -> dict[str, dict[str, Any]]:
         """Values by area."""
         refused = {f"refused.{link}": count for link, count in self.transforms.refused.items()}
         transforms = {"source": type(self.transforms).__name__, "time_restarts": self.transforms.restarts, **refused}
-        return {"map": self.fusion.map_statistics, "transforms": transforms}
+        return {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
 
     def close(self) -> None:
+        self.grounding.destroy()
         self.services.close()
         self.fusion.stop()
         self.transforms.close()
@@ -228,15 +236,11 @@ class _LiveParts:
 
     def __init__(self, node: PerceptionNode, configured: _ConfiguredMap) -> None:
         self._configured = configured
-        newest = lambda: configured.fusion.newest  # noqa: E731
-        self.grounding = GroundingInterface(
-            node, configured.perceptron, configured.transforms, node.health, lambda: node.parameters, newest
-        )
         self._perception = PerceptionWorker(
             configured.perceptron,
             node.health,
             node.get_logger(),
-            newest=newest,
+            newest=lambda: configured.fusion.newest,
             publish=self._publish,
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
@@ -245,18 +249,19 @@ class _LiveParts:
         configured.fusion.on_fused = self._perception.map_changed
         configured.on_map_replaced = self._perception.map_changed
         self._perception.start()
+        configured.grounding.open()
         self._cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
 
     def _publish(self, perception: Any, newest: Any, everything: bool) -> None:
         self._configured.outputs.publish(perception, newest, everything=everything)
-        self.grounding.worker.map_changed()
+        self._configured.grounding.map_changed()
 
     def close(self) -> None:
         self._cameras.close()
         self._configured.fusion.on_fused = lambda: None
         self._configured.on_map_replaced = lambda: None
         self._perception.stop()
-        self.grounding.close()
+        self._configured.grounding.close()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -265,6 +270,9 @@ class _LiveParts:
 
 def main(args: list[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM; exit code 0 then, 1 when it could not start."""
+    # Perceiving is long stretches of Python: at the default of 5 ms a message would wait several times that long
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    os.environ.update(ros_environment())
     # Our own handlers: with rclpy's the context is gone before waiting queries can be answered.
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)
     stop = threading.Event()
@@ -287,13 +295,30 @@ def main(args: list[str] | None = None) -> int:
         spinning.start()
         while not stop.wait(0.5):
             pass
-        node.close()
+        _run_in_executor(executor, node.stop_listening, timeout_s=10.0)
     finally:
         executor.shutdown()
-        spinning.join(timeout=5.0)
+        if spinning.is_alive():
+            spinning.join(timeout=5.0)
+        node.close()
         node.destroy_node()
         rclpy.try_shutdown()
     return exit_code
+
+
+def _run_in_executor(executor: SingleThreadedExecutor, job: Callable[[], None], timeout_s: float) -> None:
+    """Entities change in the thread that looks at them; then a moment for answers that this set free."""
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            job()
+        finally:
+            done.set()
+
+    executor.create_task(run)
+    if done.wait(timeout_s):
+        time.sleep(_FAREWELL_S)
 
 
 def _spin(executor: SingleThreadedExecutor, node: PerceptionNode, stop: threading.Event) -> None:

@@ -25,7 +25,9 @@ def warm_up(config: PerceptronConfig) -> None:
     reach_m = 0.5 * (config.volume.min_range_m + config.volume.max_range_m)
     depth_m = np.broadcast_to(np.minimum(floor_m, reach_m), (height, width)).astype(np.float32)
     color = np.zeros((height, width, 3), np.uint8)
-    for stamp_ns in range(1, config.volume.min_hits + 2):
-        frame = RgbdFrame(stamp_ns, "warm_up", color, np.ascontiguousarray(depth_m), intrinsics)
-        perceptron.integrate(PosedFrame(frame, T_world_camera))
+    depth_m = np.ascontiguousarray(depth_m)
+    for stamp_ns in range(1, 2 * config.volume.min_hits + 2):
+        # kernels are compiled once for images that share a message's memory (read-only), once for converted ones
+        color.setflags(write=stamp_ns % 2 == 0)
+        perceptron.integrate(PosedFrame(RgbdFrame(stamp_ns, "warm_up", color, depth_m, intrinsics), T_world_camera))
     perceptron.perceive()
