@@ -84,14 +84,14 @@ def main() -> int:
     source = options.source or default_source()
     recorded_hz = frame_rate_hz(source)
     console = Console()
-    table = Table("frames/s", "boxes, grid", "frames", "fused", "transport", "fused after", "fusion", "overhead p50")
+    table = Table("frames/s", "boxes", "fused", "transport", "image in -> fused", "fusion", "overhead p50")
     rows = []
     for quiet in (True, False):
         for rate_hz in options.rates:
             row = row_of(measure(source, rate_hz / recorded_hz, quiet), rate_hz, quiet)
             rows.append(row)
             cells = [f"{row[k]['p50']:.1f} / {row[k]['p99']:.1f}" for k in ("transport_ms", "fused_ms", "fusion_ms")]
-            counts = (f"{rate_hz:g}", "off" if quiet else "on", str(row["frames"]), str(row["fused"]))
+            counts = (f"{rate_hz:g}", "off" if quiet else "on", f"{row['fused']} of {row['frames']}")
             table.add_row(*counts, *cells, f"{row['overhead_p50_ms']:.1f} ms")
             console.print(f"{rate_hz:g} frames/s, perception {'off' if quiet else 'on'}: done")
     table.title = f"Image in -> fused over ROS 2, {source.name}; ms p50 / p99; goal: overhead <= {GOAL_MS:g} ms"

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ from tf2_msgs.msg import TFMessage  # noqa: E402
 from embodied_perceptron.io.tum import TumWriter  # noqa: E402
 from embodied_perceptron_ros.conversions import depth_from_message, stamp_to_ns  # noqa: E402
 from embodied_perceptron_ros.folder_player import encode_depth  # noqa: E402
+from embodied_perceptron_ros.playback import read_ahead  # noqa: E402
 
 pytestmark = pytest.mark.ros
 
@@ -224,6 +226,36 @@ def test_bag_player_sends_messages_as_recorded(plugin: str, tmp_path: Path, list
     assert [stamp_to_ns(m.header.stamp) for m in images] == [START_NS + i * PERIOD_NS for i in range(FRAMES)]
     assert [m.data for m in listener.received["/label"]] == ["chair"]
     assert json.loads(report.read_text())["messages"] == {"/camera/depth": FRAMES, "/label": 1}
+
+
+def test_read_ahead_keeps_order_and_raises_in_turn() -> None:
+    assert list(read_ahead(range(100), 3)) == list(range(100))
+
+    def broken() -> Iterator[int]:
+        yield 1
+        raise RuntimeError("torn page")
+
+    items = read_ahead(broken(), 3)
+    assert next(items) == 1
+    with pytest.raises(RuntimeError, match="torn page"):
+        next(items)
+
+
+def test_read_ahead_is_bounded_and_ends_when_given_up() -> None:
+    made: list[int] = []
+
+    def endless() -> Iterator[int]:
+        while True:
+            made.append(len(made))
+            yield made[-1]
+
+    before = threading.active_count()
+    items = read_ahead(endless(), 3)
+    assert next(items) == 0
+    time.sleep(0.1)
+    assert len(made) <= 1 + 3 + 1  # taken, waiting, in hand
+    items.close()
+    assert threading.active_count() == before
 
 
 def test_depth_encodings() -> None:

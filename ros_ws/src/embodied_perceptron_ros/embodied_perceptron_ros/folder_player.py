@@ -12,6 +12,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,12 @@ from embodied_perceptron_ros.playback import (
     PlaybackReport,
     image_qos,
     latched_qos,
+    read_ahead,
     wait_for_subscribers,
 )
 
 DEPTH_ENCODINGS = ("32FC1", "16UC1")
+_AHEAD = 24  # messages made ahead: about six exposures
 
 
 def encode_depth(depth_m: NDArray[np.float32], encoding: str) -> NDArray[Any]:
@@ -67,6 +70,18 @@ def start_stamp_ns(recording: Recording) -> int:
         if not isinstance(sample, TransformSample):
             return sample.stamp_ns
     raise RecordingError(f"{recording.source} holds no images")
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A message that only waits for its time; ``message`` is None for an image that could not be decoded."""
+
+    stamp_ns: int
+    publisher: Any
+    message: Any
+    is_image: bool = True
+    is_frame: bool = False
+    fault: str = ""
 
 
 class RecordingPlayer:
@@ -99,11 +114,12 @@ class RecordingPlayer:
                 return
         started_s = time.monotonic()
         self._pacer.start()
-        for sample in self._recording:
+        # Decoded ahead: colour and depth of one exposure leave together, as from a driver, not a PNG apart.
+        for ready in read_ahead(map(self._prepare, self._recording), _AHEAD):
             # transforms come ahead of their images, and a robot's odometry is there before its images too
-            if not isinstance(sample, TransformSample) and not self._pacer.wait_until(sample.stamp_ns):
+            if ready.is_image and not self._pacer.wait_until(ready.stamp_ns):
                 break
-            self._publish(sample)
+            self._send(ready)
             if self.report.frames_sent == max_frames > 0:
                 self.report.complete = True
                 break
@@ -112,27 +128,30 @@ class RecordingPlayer:
         self.report.wall_s = time.monotonic() - started_s
         self.report.max_late_ms = self._pacer.max_late_ms
 
-    def _publish(self, sample: Sample) -> None:
+    def _prepare(self, sample: Sample) -> _Ready:
         if isinstance(sample, TransformSample):
             stamped = make_transform_stamped(sample.T_parent_child, sample.stamp_ns, sample.parent, sample.child)
             publisher = self._tf_static if sample.is_static else self._tf
-            publisher.publish(TFMessage(transforms=[stamped]))
-            self.report.messages[publisher.topic_name] += 1
-            return
+            return _Ready(sample.stamp_ns, publisher, TFMessage(transforms=[stamped]), is_image=False)
         publisher = self._publishers[sample.camera, type(sample)]
         frame_id = self._recording.camera_frame(sample.camera)
         if isinstance(sample, CalibrationSample):
             message = make_camera_info(sample.calibration, sample.stamp_ns, frame_id)
-        else:
-            pixels, encoding = self._pixels(sample)
-            if isinstance(pixels, BadImage):
-                self.report.skipped[f"{publisher.topic_name} at {sample.stamp_ns}"] = pixels.reason
-                return
-            message = make_image(pixels, encoding, sample.stamp_ns, frame_id)
-        publisher.publish(message)
-        self.report.messages[publisher.topic_name] += 1
-        if isinstance(sample, DepthSample):
-            self.report.frames_sent += 1
+            return _Ready(sample.stamp_ns, publisher, message)
+        pixels, encoding = self._pixels(sample)
+        if isinstance(pixels, BadImage):
+            return _Ready(sample.stamp_ns, publisher, None, fault=pixels.reason)
+        message = make_image(pixels, encoding, sample.stamp_ns, frame_id)
+        return _Ready(sample.stamp_ns, publisher, message, is_frame=isinstance(sample, DepthSample))
+
+    def _send(self, ready: _Ready) -> None:
+        topic = ready.publisher.topic_name
+        if ready.message is None:
+            self.report.skipped[f"{topic} at {ready.stamp_ns}"] = ready.fault
+            return
+        ready.publisher.publish(ready.message)
+        self.report.messages[topic] += 1
+        self.report.frames_sent += ready.is_frame
 
     def _pixels(self, sample: ColorSample | DepthSample) -> tuple[NDArray[Any] | BadImage, str]:
         if isinstance(sample, ColorSample):

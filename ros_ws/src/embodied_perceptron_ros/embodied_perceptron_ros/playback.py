@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import queue
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import rclpy
 from rclpy.node import Node
@@ -16,6 +18,8 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from rosgraph_msgs.msg import Clock
 
 from embodied_perceptron_ros.conversions import ns_to_stamp
+
+T = TypeVar("T")
 
 EXIT_NO_SUBSCRIBER = 3
 EXIT_BAD_SOURCE = 4
@@ -65,6 +69,47 @@ def wait_for_subscribers(publishers: Mapping[str, Any], timeout_s: float, on_wai
         on_wait()
         time.sleep(_SLICE_S)
     return False
+
+
+def read_ahead(items: Iterable[T], count: int) -> Iterator[T]:
+    """The same items, made in a thread that is up to ``count`` of them ahead; its exception is raised here in turn.
+
+    The thread ends with the iteration, also when that is given up early.
+    """
+    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=count)
+    given_up = threading.Event()
+
+    def put(kind: str, value: Any) -> bool:
+        while not given_up.is_set():
+            try:
+                waiting.put((kind, value), timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def make() -> None:
+        try:
+            for item in items:
+                if not put("item", item):
+                    return
+            put("end", None)
+        except BaseException as error:  # handed over, whatever it is
+            put("error", error)
+
+    thread = threading.Thread(target=make, name="read_ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, value = waiting.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            yield value
+    finally:
+        given_up.set()
+        thread.join()
 
 
 class Pacer:
