@@ -29,6 +29,7 @@ class Cells:
         cell_of_voxel: (N,) int64 row of the cell that each voxel of the snapshot belongs to; -1 for voxels left out.
         index: (X, Y, Z) int32 dense row numbers, -1 where empty, with one empty cell of border on every side.
         origin: (3,) int64 lattice coordinates of ``index[0, 0, 0]``.
+        dense: (M, 3) int64 subscripts of the cells in ``index``.
     """
 
     size_m: float
@@ -39,14 +40,10 @@ class Cells:
     cell_of_voxel: NDArray[np.int64]
     index: NDArray[np.int32]
     origin: NDArray[np.int64]
+    dense: NDArray[np.int64]
 
     def __len__(self) -> int:
         return int(self.coords.shape[0])
-
-    @property
-    def dense(self) -> NDArray[np.int64]:
-        """(M, 3) int64 subscripts of the cells in ``index``."""
-        return self.coords - self.origin
 
 
 def build_cells(
@@ -71,6 +68,7 @@ def build_cells(
             cell_of_voxel,
             np.full((2, 2, 2), -1, np.int32),
             np.zeros(3, np.int64),
+            np.zeros((0, 3), np.int64),
         )
     coords = world_to_voxel(points, size_m)
     origin = coords.min(axis=0) - 1
@@ -99,7 +97,7 @@ def build_cells(
     normal = np.zeros((len(cells_flat), 3))
     if normals:
         normal = _surface_normals(_neighbourhood_covariance(dense_index, cell_coords - origin, moments, size_m))
-    return Cells(size_m, cell_coords, mean_m, count, normal, cell_of_voxel, dense_index, origin)
+    return Cells(size_m, cell_coords, mean_m, count, normal, cell_of_voxel, dense_index, origin, cell_coords - origin)
 
 
 @njit(cache=True)

@@ -300,16 +300,16 @@ def _fit(
 
     A level surface ends at its own height (near ``top_z_m``), whatever stands on it.
     """
-    points = np.asarray(snapshot.mean_point_m, dtype=np.float64)
-    yaw = rectangle_direction(points[outline, :2], layers.yaw_rad)
-    low, high = np.percentile(points[voxels, 2], [0.5, 99.5])
+    outer = snapshot.mean_point_m[outline].astype(np.float64)
+    yaw = rectangle_direction(outer[:, :2], layers.yaw_rad)
+    low, high = np.percentile(snapshot.mean_point_m[voxels, 2].astype(np.float64), [0.5, 99.5])
     bottom = layers.floor_z_m if stands else float(low)
     top = float(high)
     if top_z_m is not None:
-        z = points[outline, 2]
+        z = outer[:, 2]
         level = z[np.abs(z - top_z_m) < 0.75 * layers.cells.size_m]
         top = float(np.percentile(level, 90.0)) if len(level) else top
-    box = upright_box(points[outline], yaw, min(bottom, top), top)
+    box = upright_box(outer, yaw, min(bottom, top), top)
     box[3:6] = np.maximum(box[3:6], snapshot.voxel_size_m)  # one face seen straight on has no depth
     return box
 

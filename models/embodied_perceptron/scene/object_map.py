@@ -344,7 +344,7 @@ def count_voxels(
     rows = np.stack([first, last], axis=1).astype(np.int64)
     R = _rotations(boxes)
     counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
-        snapshot.mean_point_m, snapshot.last_seen_ns, rows, boxes[:, :3].copy(), R, half, margin_m
+        snapshot.mean_point_m, snapshot.last_seen_ns, rows, boxes[:, :3].copy(), R, half, reach, margin_m
     )
     return counts
 
@@ -357,6 +357,7 @@ def _count_in_slabs(
     center: NDArray[np.float64],
     R: NDArray[np.float64],
     half: NDArray[np.float64],
+    reach: NDArray[np.float64],
     margin: float,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     inside = np.zeros(len(center), np.int64)
@@ -364,6 +365,8 @@ def _count_in_slabs(
     newest = np.zeros(len(center), np.int64)
     for b in range(len(center)):
         for row in range(slabs[b, 0], slabs[b, 1]):
+            if abs(points[row, 1] - center[b, 1]) > reach[b] or abs(points[row, 2] - center[b, 2]) > reach[b]:
+                continue
             excess = -1e9
             for axis in range(3):
                 local = 0.0
