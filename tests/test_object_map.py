@@ -153,9 +153,31 @@ def test_duplicates_merge_into_the_oldest_confirmed():
     for i in range(2):
         objects.update(found(left, right), world(whole), i)
     assert ids(objects, ObjectState.CONFIRMED) == [1, 2]
-    objects.update(found(whole), world(whole), 2)  # the halves were one thing
+    for i in range(4):
+        objects.update(found(whole), world(whole), i * SECOND)  # the halves were one thing
     assert ids(objects) == [1]
     assert objects.objects()[0].box == pytest.approx(whole)
+
+
+def test_a_part_of_something_larger_goes_but_not_at_once():
+    objects = ObjectMap()
+    front = (0.0, -0.3, 0.4, 1.4, 0.1, 0.8, 0.0, 0.0, 0.0)
+    whole = (0.0, 0.05, 0.4, 1.4, 0.8, 0.8, 0.0, 0.0, 0.0)
+    for i in range(2):
+        objects.update(found(front), world(whole), i)
+    objects.update(found(whole), world(whole), 1 * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]  # a front may be missed for a moment
+    for i in range(2, 5):
+        objects.update(found(whole), world(whole), i * SECOND)
+    assert ids(objects) == [2]
+
+
+def test_overlapping_duplicates_keep_the_older_id_with_the_newer_box():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A), world(A), i)
+    objects.update(found(A, (A[0] + 0.1, *A[1:])), world(A), 2)
+    assert ids(objects) == [1]
 
 
 def test_label_by_vote_and_score_by_mean():

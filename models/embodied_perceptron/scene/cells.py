@@ -10,9 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from embodied_perceptron.geometry import world_to_voxel
 from embodied_perceptron.results import VoxelSnapshot
+
+_EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,3 +151,17 @@ def _surface_normals(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     flat = values[:, 0] < 0.25 * values[:, 1]
     normal[~flat] = 0.0
     return normal
+
+
+def connected_parts(cells: Cells, mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    """Rows of the cells of each 26-connected component of the (M,) ``mask``, ascending."""
+    rows = np.flatnonzero(mask)
+    if len(rows) == 0:
+        return []
+    dense = cells.dense[rows] - cells.dense[rows].min(axis=0)  # no larger than what is asked about
+    volume = np.zeros(dense.max(axis=0) + 1, dtype=bool)
+    volume[tuple(dense.T)] = True
+    labels, count = ndimage.label(volume, structure=_EVERYWHERE)
+    label = labels[tuple(dense.T)]
+    order = np.argsort(label, kind="stable")
+    return np.split(rows[order], np.searchsorted(label[order], np.arange(2, count + 1)))

@@ -2,7 +2,7 @@
 
 Furniture touches: chairs stand under tables, tables against counters. Plain connected components would melt them into
 one. So level surfaces large enough to put things on (table tops, counters, seats of sofas) are taken out first; each
-becomes an object together with what stands wholly beneath it, and the rest falls apart into its own components.
+becomes an object together with what stands mostly beneath it, and the rest falls apart into its own components.
 """
 
 from __future__ import annotations
@@ -15,44 +15,20 @@ from scipy import ndimage
 
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.scene.cells import Cells
+from embodied_perceptron.scene.cells import Cells, connected_parts
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.scene.layers import STRUCTURE, THING, Layers
-from embodied_perceptron.scene.rectangles import rectangle_direction, rectangular_parts, upright_box
+from embodied_perceptron.scene.rectangles import rectangle_direction, upright_box
+from embodied_perceptron.scene.surfaces import find_surfaces, is_back, rectangular_footprints
 
-_MIN_LEVEL_NORMAL_Z = 0.85
-_MIN_SURFACE_AREA_M2 = 0.25
-_MIN_SURFACE_SIDE_M = 0.3
-_MAX_SURFACE_HEIGHT_M = 1.3
-_BENEATH_FRACTION = 0.6  # of a component's cells under a surface make it a part of it
+_BENEATH_RATIO = 1.5  # what lies beneath a surface, over what stands out of it, before the surface owns it
+_RIM = 2.5  # cells around a level surface that are no longer level but belong to it: rounded edges, frames
 _STANDS_WITHIN_M = 0.15
 _SPLIT_FROM_M = 1.2  # smaller things stay whole, whatever their shape
+_TALL_M, _MAX_TALL_LENGTH_M, _MAX_TALL_DEPTH_M = 1.3, 2.6, 1.0  # wardrobes, fridges, shelves
 _MAX_HIDDEN_M = 0.9  # the highest gap under an object that occlusion explains
 _SUPPORTED_SHARE = 0.3  # of its columns with something below: it stands on that
-_MAX_SEAT_M, _MAX_BACK_M, _BACK_DEPTH_M, _BACK_SHARE = 0.65, 1.3, 0.3, 0.6
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
-
-
-@dataclass(frozen=True, eq=False)
-class _Surface:
-    """A level surface on the dense lattice."""
-
-    cells: NDArray[np.int64]  # all of it, edges included
-    outline: NDArray[np.int64]  # those of them that tell its extent
-    center: NDArray[np.float64]  # (2,) of the rectangle around it
-    half: NDArray[np.float64]  # (2,) half of its sides
-    axes: NDArray[np.float64]  # (2, 2) directions of its sides, in columns
-    top: int
-    top_z_m: float
-
-    def local(self, xy: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(K, 2) dense positions relative to the rectangle, along its sides."""
-        out: NDArray[np.float64] = (xy - self.center) @ self.axes
-        return out
-
-    def covers(self, xy: NDArray[np.int64], margin: float = 1.5) -> NDArray[np.bool_]:
-        """(K,) which of (K, 2) dense positions lie within the rectangle, widened by ``margin`` cells."""
-        return np.asarray((np.abs(self.local(xy)) <= self.half + margin).all(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,22 +69,23 @@ def _group(layers: Layers, config: ObjectsConfig) -> list[_Group]:
     thing = layers.cell_label == THING
     if not thing.any():
         return []
-    surfaces = _surfaces(layers, thing)
+    surfaces = find_surfaces(cells, thing, layers.floor_z_m, layers.yaw_rad)
     free = thing.copy()
     for surface in surfaces:
         free[surface.cells] = False
-    beneath: list[list[NDArray[np.int64]]] = [[] for _ in surfaces]
-    loose: list[NDArray[np.int64]] = []
-    for component in _components(cells, free):
-        for rows in _split(cells, component, layers.yaw_rad, config.max_size_m):
-            owner = _owner(cells, rows, surfaces)
-            if owner is None:
-                loose.append(rows)
-            else:
-                beneath[owner].append(rows)
+    owner = np.full(len(cells), -1, dtype=np.int64)
+    for i, surface in enumerate(surfaces):
+        beneath = surface.covers(cells.dense[:, :2], _RIM) & (cells.dense[:, 2] < surface.top)
+        owner[free & beneath & (owner < 0)] = i
+    loose = [
+        rows
+        for component in connected_parts(cells, free & (owner < 0))
+        for rows in _split(cells, component, layers, config.max_size_m)
+    ]
+    owned = _share_what_is_beneath(cells, owner, loose, len(surfaces))
     groups = []
-    for surface, below in zip(surfaces, beneath, strict=True):
-        backs = [rows for rows in loose if _is_back(cells, rows, surface, layers.floor_z_m)]
+    for surface, below in zip(surfaces, owned, strict=True):
+        backs = [rows for rows in loose if is_back(cells, rows, surface, layers.floor_z_m)]
         loose = [rows for rows in loose if not any(rows is back for back in backs)]
         # a chair pushed under a table must not widen it: only the top, and what rises from it, tell the extent
         outline = np.concatenate([surface.outline, *backs])
@@ -117,138 +94,54 @@ def _group(layers: Layers, config: ObjectsConfig) -> list[_Group]:
     return groups + [_Group(rows, rows) for rows in loose]
 
 
-def _components(cells: Cells, mask: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Rows of the cells of each 26-connected component of ``mask``."""
-    volume = np.zeros(cells.index.shape, dtype=bool)
-    volume[tuple(cells.dense[mask].T)] = True
-    labels, count = ndimage.label(volume, structure=_EVERYWHERE)
-    rows = np.flatnonzero(mask)
-    label = labels[tuple(cells.dense[rows].T)]
-    order = np.argsort(label, kind="stable")
-    return np.split(rows[order], np.searchsorted(label[order], np.arange(2, count + 1))) if count else []
+def _share_what_is_beneath(
+    cells: Cells, owner: NDArray[np.int64], loose: list[NDArray[np.int64]], surfaces: int
+) -> list[list[NDArray[np.int64]]]:
+    """What each surface owns beneath it. A chair half under a table is whole again: ``loose`` parts grow in place.
+
+    Args:
+        owner: (M,) surface that a cell lies beneath, or -1.
+        loose: cells of the parts that lie beneath none.
+        surfaces: how many there are.
+    """
+    owned: list[list[NDArray[np.int64]]] = [[] for _ in range(surfaces)]
+    part_at = np.full(cells.index.shape, -1, dtype=np.int32)
+    for number, rows in enumerate(loose):
+        part_at[tuple(cells.dense[rows].T)] = number
+    size = np.array([len(rows) for rows in loose])
+    for number in range(surfaces):
+        for rows in connected_parts(cells, owner == number):
+            around = _neighbours(part_at, cells.dense[rows])
+            largest = int(around[np.argmax(size[around])]) if len(around) else -1
+            if largest >= 0 and len(rows) <= _BENEATH_RATIO * size[largest]:
+                loose[largest] = np.sort(np.concatenate([loose[largest], rows]))
+            else:
+                owned[number].append(rows)
+    return owned
 
 
-def _surfaces(layers: Layers, thing: NDArray[np.bool_]) -> list[_Surface]:
-    """Level surfaces large enough to put things on, largest first."""
-    cells = layers.cells
-    height_m = cells.mean_m[:, 2] - layers.floor_z_m
-    level = thing & (np.abs(cells.normal[:, 2]) > _MIN_LEVEL_NORMAL_Z) & (height_m < _MAX_SURFACE_HEIGHT_M)
-    taken = np.zeros(len(cells), dtype=bool)
-    found = []
-    for patch in _components(cells, level):
-        if len(patch) * cells.size_m**2 < 0.5 * _MIN_SURFACE_AREA_M2:
-            continue
-        for footprint in _footprints(cells, patch, layers.yaw_rad):
-            if np.count_nonzero(footprint) * cells.size_m**2 < _MIN_SURFACE_AREA_M2:
-                continue
-            surface = _surface(cells, patch, footprint, thing & ~taken, layers.yaw_rad)
-            if 2 * surface.half.min() + 1 < _MIN_SURFACE_SIDE_M / cells.size_m:
-                continue
-            taken[surface.cells] = True
-            found.append(surface)
-    return sorted(found, key=lambda s: (-len(s.cells), int(s.cells[0])))
+def _neighbours(part_at: NDArray[np.int32], dense: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of the parts that touch any of (K, 3) dense positions, ascending."""
+    steps = np.argwhere(_EVERYWHERE) - 1
+    near = (dense[:, None, :] + steps).reshape(-1, 3)  # the dense lattice has an empty border
+    numbers = np.unique(part_at[tuple(near.T)]).astype(np.int64)
+    return numbers[numbers >= 0]
 
 
-def _footprints(cells: Cells, patch: NDArray[np.int64], yaw_rad: float) -> list[NDArray[np.bool_]]:
-    """(X, Y) masks of the rectangular parts of a patch, holes filled."""
-    shape = cells.index.shape[:2]
-    footprint = np.zeros(shape, dtype=bool)
-    footprint[tuple(cells.dense[patch, :2].T)] = True
-    # things on the surface hide it: close gaps of two cells, fill holes
-    footprint = ndimage.binary_closing(np.pad(footprint, 3), iterations=2)[3:-3, 3:-3]
-    footprint = ndimage.binary_fill_holes(footprint)
-    return _rectangular(cells, footprint, yaw_rad)
-
-
-def _rectangular(
-    cells: Cells, footprint: NDArray[np.bool_], yaw_rad: float, max_size_m: float = float("inf")
-) -> list[NDArray[np.bool_]]:
-    """(X, Y) masks of the parts of a footprint that rectangles along the walls fit."""
-    at = np.argwhere(footprint)
-    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
-    turned = at @ np.array([[c, -s], [s, c]])
-    part = rectangular_parts(turned, _MIN_SURFACE_SIDE_M / cells.size_m, max_size_m / cells.size_m)
-    out = []
-    for number in range(int(part.max(initial=-1)) + 1):
-        piece = np.zeros(footprint.shape, dtype=bool)
-        piece[tuple(at[part == number].T)] = True
-        out.append(piece)
-    return out
-
-
-def _surface(
-    cells: Cells,
-    patch: NDArray[np.int64],
-    footprint: NDArray[np.bool_],
-    available: NDArray[np.bool_],
-    wall_yaw_rad: float,
-) -> _Surface:
-    """The slab of a patch over a footprint: edge cells and noise one cell up and down belong to it."""
-    inside = patch[footprint[tuple(cells.dense[patch, :2].T)]]
-    # the highest level cell of each column: a board's underside may be seen too. Rows are sorted by x, y, z
-    last = np.append((np.diff(cells.dense[inside, :2], axis=0) != 0).any(axis=1), True)
-    highest = inside[last]
-    top = int(np.median(cells.dense[highest, 2]))
-    wide = ndimage.binary_dilation(footprint, structure=np.ones((3, 3), dtype=bool))
-    near = np.abs(cells.dense[:, 2] - top) <= 1
-    slab = np.flatnonzero(available & near & wide[tuple(cells.dense[:, :2].T)])
-    top_z_m = float(np.median(cells.mean_m[highest, 2]))
-    # a chair's back that touches the edge rises above it, and must not widen the table
-    x, y, _ = cells.dense[slab].T
-    above = cells.index[x, y, min(top + 1, cells.index.shape[2] - 1)]
-    rises = (above >= 0) & (cells.mean_m[above, 2] > top_z_m + 0.6 * cells.size_m)
-    within = footprint[x, y] | ~rises
-    outline = slab[within] if within.any() else slab
-    # legs stand under corners, where nothing looks level: they are sought within the whole rectangle
-    at = np.argwhere(footprint).astype(np.float64)
-    yaw = rectangle_direction(at, wall_yaw_rad)
-    c, s = np.cos(yaw), np.sin(yaw)
-    axes = np.array([[c, -s], [s, c]])
-    low, high = (at @ axes).min(axis=0), (at @ axes).max(axis=0)
-    return _Surface(slab, outline, axes @ ((low + high) / 2), (high - low) / 2, axes, top, top_z_m)
-
-
-def _is_back(cells: Cells, rows: NDArray[np.int64], surface: _Surface, floor_z_m: float) -> bool:
-    """Whether a component is the back, arm or head of a seat or bed: it rises along most of a side of it."""
-    if surface.top_z_m - floor_z_m > _MAX_SEAT_M:
-        return False
-    dense = cells.dense[rows]
-    if not dense[:, 2].max() > surface.top + 1 or not dense[:, 2].min() <= surface.top + 1:
-        return False
-    if cells.mean_m[rows, 2].max() - floor_z_m > _MAX_BACK_M:
-        return False
-    margin = _BACK_DEPTH_M / cells.size_m
-    if float(surface.covers(dense[:, :2], margin).mean()) < _BACK_SHARE:
-        return False
-    side = int(np.argmin(np.ptp(surface.local(dense[:, :2]), axis=0)))  # thin across, long along a side
-    touching = surface.covers(dense[:, :2], 2.0)
-    if not touching.any():
-        return False
-    length = float(np.ptp(surface.local(dense[touching, :2])[:, 1 - side]))
-    return length >= _BACK_SHARE * 2 * float(surface.half[1 - side])
-
-
-def _split(cells: Cells, rows: NDArray[np.int64], yaw_rad: float, max_size_m: float) -> list[NDArray[np.int64]]:
+def _split(cells: Cells, rows: NDArray[np.int64], layers: Layers, max_size_m: float) -> list[NDArray[np.int64]]:
     """Cut a large component where its shape from above is no rectangle: counters around a corner, touching things."""
-    extent = cells.dense[rows, :2].max(axis=0) - cells.dense[rows, :2].min(axis=0) + 1
-    if extent.max() * cells.size_m < _SPLIT_FROM_M:
+    dense = cells.dense[rows]
+    c, s = np.cos(layers.yaw_rad), np.sin(layers.yaw_rad)
+    depth, length = np.sort(np.ptp(dense[:, :2] @ np.array([[c, -s], [s, c]]), axis=0) + 1) * cells.size_m
+    # of a wardrobe often no more than front and one side are seen: an L, but nothing to cut
+    tall = cells.mean_m[rows, 2].max() - layers.floor_z_m > _TALL_M
+    if length < _SPLIT_FROM_M or (tall and length < _MAX_TALL_LENGTH_M and depth < _MAX_TALL_DEPTH_M):
         return [rows]
     footprint = np.zeros(cells.index.shape[:2], dtype=bool)
-    footprint[tuple(cells.dense[rows, :2].T)] = True
-    parts = _rectangular(cells, footprint, yaw_rad, max_size_m)
-    inside = [rows[part[tuple(cells.dense[rows, :2].T)]] for part in parts]
+    footprint[tuple(dense[:, :2].T)] = True
+    parts = rectangular_footprints(cells, footprint, layers.yaw_rad, max_size_m)
+    inside = [rows[part[tuple(dense[:, :2].T)]] for part in parts]
     return [part for part in inside if len(part)]
-
-
-def _owner(cells: Cells, rows: NDArray[np.int64], surfaces: list[_Surface]) -> int | None:
-    """Index of the surface that a component stands beneath, or None."""
-    best, share = None, _BENEATH_FRACTION
-    for i, surface in enumerate(surfaces):
-        beneath = surface.covers(cells.dense[rows, :2]) & (cells.dense[rows, 2] < surface.top)
-        fraction = float(beneath.mean())
-        if fraction > share:
-            best, share = i, fraction
-    return best
 
 
 def _voxels_of(cells: Cells, groups: list[NDArray[np.int64]]) -> list[NDArray[np.int64]]:

@@ -31,6 +31,7 @@ _EMPTY_SHARE = 0.3  # of its voxels left: the object is gone
 _KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
 _SURROUNDINGS_M = 0.3
 _TENTATIVE_NS = 2_000_000_000  # not found for longer: a tentative object goes
+_PART_NS = 2_000_000_000  # one inside of another that is found was a part of it
 _CONFIRMED_NS = 4_000_000_000  # a confirmed one grows stale
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 _SAME_IOU = 0.5  # two objects that overlap this much are one
@@ -61,6 +62,17 @@ class _Track:
     @property
     def label(self) -> str:
         return max(sorted(self.votes), key=lambda name: self.votes[name])
+
+    def absorb(self, other: _Track) -> None:
+        """Take over what is known of the same thing under another id."""
+        if self.missed and not other.missed:
+            self.box, self.missed = other.box.copy(), False
+            self.support, self.surroundings = other.support, other.surroundings
+        self.found += other.found
+        self.found_ns = max(self.found_ns, other.found_ns)
+        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
+        for label, votes in other.votes.items():
+            self.votes[label] = self.votes.get(label, 0.0) + votes
 
     def as_object(self) -> SceneObject:
         return SceneObject(self.id, self.label, self.score, self.box.copy(), self.state, self.last_seen_ns)
@@ -108,7 +120,7 @@ class ObjectMap:
             if row not in matched:
                 matched[row] = self._begin(found, row, now_ns)
         self._judge_places({t.id for t in matched.values()}, snapshot, now_ns, camera_m, reach_m)
-        self._merge_duplicates()
+        self._merge_duplicates(now_ns)
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
         """Forget objects whose centre lies in the (9,) ``box``; returns their ids."""
@@ -214,27 +226,26 @@ class ObjectMap:
             track.state = ObjectState.STALE
         return True
 
-    def _merge_duplicates(self) -> None:
-        """One object for each group of boxes that tell of the same thing; the lowest confirmed id stays."""
+    def _merge_duplicates(self, now_ns: int) -> None:
+        """One object for each thing: of two that overlap strongly the lower confirmed id stays, with the box that was
+        found; what has not been found for a while and lies inside what is, was a part of it."""
         if len(self._tracks) < 2:
             return
         rank = {ObjectState.CONFIRMED: 0, ObjectState.STALE: 1, ObjectState.TENTATIVE: 2}
         order = sorted(self._tracks, key=lambda t: (rank[t.state], t.id))
         boxes = np.stack([t.box for t in order])
         iou, share = overlaps(boxes, boxes)
+        found = np.array([not t.missed for t in order])
         gone: set[int] = set()
+        for i, track in enumerate(order):
+            lost = track.missed and now_ns - track.found_ns > _PART_NS
+            if lost and (found & (share[i] >= _INSIDE_SHARE)).any():
+                gone.add(track.id)
         for i, keeper in enumerate(order):
-            if keeper.id in gone:
-                continue
             for j in range(i + 1, len(order)):
-                other = order[j]
-                explained = other.missed and not keeper.missed and share[j, i] >= _INSIDE_SHARE
-                if other.id not in gone and (iou[i, j] >= _SAME_IOU or explained):
-                    gone.add(other.id)
-                    keeper.found += other.found
-                    keeper.last_seen_ns = max(keeper.last_seen_ns, other.last_seen_ns)
-                    for label, votes in other.votes.items():
-                        keeper.votes[label] = keeper.votes.get(label, 0.0) + votes
+                if iou[i, j] >= _SAME_IOU and not gone & {keeper.id, order[j].id}:
+                    gone.add(order[j].id)
+                    keeper.absorb(order[j])
         self._tracks = [t for t in self._tracks if t.id not in gone]
 
     # ---------------------------------------------------------------------------------------------------- persistence

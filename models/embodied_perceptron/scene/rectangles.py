@@ -58,7 +58,11 @@ def upright_box(points_m: NDArray[np.float64], yaw_rad: float, low_z_m: float, h
 
 
 def rectangular_parts(
-    xy: NDArray[np.float64], min_side: float, max_side: float = float("inf"), min_gain: float = 0.22, depth: int = 4
+    xy: NDArray[np.float64],
+    min_side: float,
+    max_side: float = float("inf"),
+    min_gain: float = 0.22,
+    rounds: int = 4,
 ) -> NDArray[np.int64]:
     """Split (K, 2) positions on a lattice of spacing 1 into parts that rectangles fit well: an L becomes two bars.
 
@@ -68,7 +72,7 @@ def rectangular_parts(
     stays one. Returns the (K,) number of the part of each position.
     """
     part = np.zeros(len(xy), dtype=np.int64)
-    if depth == 0 or len(xy) < 2:
+    if rounds == 0 or len(xy) < 2:
         return part
     spread = np.ptp(xy, axis=0) + 1
     whole = float(_areas_up_to(xy, np.array([len(xy)]))[0])
@@ -92,7 +96,7 @@ def rectangular_parts(
         return part
     first = np.setdiff1d(np.arange(len(xy)), second)
     for side in (first, second):
-        sub = rectangular_parts(xy[side], min_side, max_side, min_gain, depth - 1)
+        sub = rectangular_parts(xy[side], min_side, max_side, min_gain, rounds - 1)
         part[side] = sub + (part.max() + 1 if side is second else 0)
     return part
 
