@@ -24,6 +24,10 @@ class HomeError(ValueError):
     """A home that cannot be built as asked; the message says why."""
 
 
+class PlanError(HomeError):
+    """One drawn plan that has no room for its doors; another draw may."""
+
+
 @dataclass(frozen=True)
 class Opening:
     """A hole in a wall.
@@ -151,7 +155,7 @@ def _row(rng: np.random.Generator, count: int, kind: RoomType | None) -> list[Re
 
 def _two_bands(rng: np.random.Generator, count: int) -> list[Rect]:
     upper = (count + 1) // 2
-    corridor = float(rng.uniform(1.35, 1.7))
+    corridor = float(rng.uniform(1.5, 1.8))
     depth_up, depth_low = rng.uniform(3.6, 4.8), rng.uniform(3.2, 4.4)
     width = float(max(upper, count - upper) * rng.uniform(3.6, 4.4))
 
@@ -215,7 +219,7 @@ def _open(rng: np.random.Generator, walls: list[Wall], rooms: tuple[Room, ...]) 
             if not w.outer and (w.below in linked) != (w.above in linked) and w.stop_m - w.start_m > DOOR_WIDTH_M + 0.5
         ]
         if not options:
-            raise HomeError("no wall is long enough for a door to every room")
+            raise PlanError("no wall is long enough for a door to every room")
         i = options[int(rng.integers(len(options)))]
         new = walls[i].above if walls[i].below in linked else walls[i].below
         openings[i].append(_door(rng, walls[i], new))
@@ -258,6 +262,6 @@ def _entrance(
         if w.outer and hall in (w.below, w.above) and w.stop_m - w.start_m > DOOR_WIDTH_M + 0.45
     ]
     if not options:
-        raise HomeError(f"no outer wall of room {hall} is long enough for the entrance")
+        raise PlanError(f"no outer wall of room {hall} is long enough for the entrance")
     i = options[int(rng.integers(len(options)))]
     openings[i].append(_door(rng, walls[i], hall))

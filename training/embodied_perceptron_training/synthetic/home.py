@@ -13,7 +13,7 @@ from embodied_perceptron_training.synthetic.arrange import RoomArranger
 from embodied_perceptron_training.synthetic.assets.sweethome3d import AssetLibrary, open_library
 from embodied_perceptron_training.synthetic.building import build_shell
 from embodied_perceptron_training.synthetic.categories import CATEGORIES
-from embodied_perceptron_training.synthetic.floorplan import FloorPlan, HomeError, Room, RoomType, make_plan
+from embodied_perceptron_training.synthetic.floorplan import FloorPlan, HomeError, PlanError, Room, RoomType, make_plan
 from embodied_perceptron_training.synthetic.model import PlacedObject
 from embodied_perceptron_training.synthetic.placement import Placer
 from embodied_perceptron_training.synthetic.recipes import furnish
@@ -110,7 +110,10 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
     for attempt in range(_ATTEMPTS):
         rng = np.random.default_rng([seed, attempt, 20])
         rooms = spec.rooms or int(rng.choice([1, 2, 3, 4, 5, 6], p=[0.3, 0.15, 0.15, 0.15, 0.15, 0.1]))
-        plan = make_plan(rng, rooms, spec.kind)
+        try:
+            plan = make_plan(rng, rooms, spec.kind)
+        except PlanError:
+            continue
         placer = Placer(plan.rooms)
         build_shell(rng, plan, placer)
         if any(not placer.passable(room.index) for room in plan.rooms):
