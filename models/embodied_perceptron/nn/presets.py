@@ -18,6 +18,7 @@ from embodied_perceptron.nn.detection import Pruning
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color"]
 RotationCoder = Literal["sixd", "euler", "mobius"]
+MODALITIES: tuple[Modality, ...] = ("rgbd", "depth", "rgb", "painting")
 PRESETS = ("tiny", "base", "paper")
 TASKS = ("detection", "occupancy", "grounding")
 ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3, "mobius": 2}
@@ -137,7 +138,7 @@ class NetworkConfig:
     def __post_init__(self) -> None:
         if self.voxel_size_m <= 0:
             raise ValueError(f"voxel_size_m must be positive, got {self.voxel_size_m}")
-        if self.modality not in ("rgbd", "depth", "rgb", "painting"):
+        if self.modality not in MODALITIES:
             raise ValueError(f"modality must be rgbd, depth, rgb or painting, got {self.modality!r}")
         if self.inputs not in INPUT_CHANNELS:
             raise ValueError(f"inputs must be one of {sorted(INPUT_CHANNELS)}, got {self.inputs!r}")
