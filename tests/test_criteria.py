@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from embodied_perceptron_training.losses import (
     semantic_affinity,
     sigmoid_focal,
 )
-from embodied_perceptron_training.matching import QueryMatcher
+from embodied_perceptron_training.matching import QueryMatcher, objects_reach
 
 
 def parts(n: int, seed: int) -> BoxParts:
@@ -192,6 +193,35 @@ def test_detection_gradient_reaches_only_positives_of_the_box_loss() -> None:
     assert prediction.boxes.size.grad is not None
     touched = (prediction.boxes.size.grad.abs().sum(1) > 0).sum()
     assert 0 < touched <= 3 * 18
+
+
+def test_object_scores_by_hand() -> None:
+    """Cells of 0.4 m around a box that ends at x = 0.5: the one at 0.6 still reaches in, the one at 0.8 does not."""
+    points = torch.tensor([[0.0, 0, 0], [0.6, 0, 0], [0.8, 0, 0]])
+    box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0]])
+    assert objects_reach(points, box, 0.2).tolist() == [True, True, False]
+    assert objects_reach(points, box, 0.0).tolist() == [True, False, False]
+    assert objects_reach(points, box[:0], 0.2).tolist() == [False] * 3
+    assert objects_reach(points[:0], box, 0.2).tolist() == []
+    logits = torch.tensor([0.0, math.log(3.0), math.log(3.0)], requires_grad=True)
+    fine = DetectionPrediction(
+        [points[:1], points],
+        torch.zeros(4),
+        BoxParts.of(box.expand(4, 9)),
+        torch.zeros(4, 2),
+        reaches=[0.1, 0.2],
+        object_logits=[None, logits],
+    )
+    target = BoxTarget(box, torch.tensor([1]))
+    expected = (math.log(2.0) - math.log(0.75) - math.log(0.25)) / 3
+    for scenes in (1, 2):  # the mean over all cells
+        losses = DetectionCriterion()([fine] * scenes, [target] * scenes)
+        assert losses["object"].item() == pytest.approx(expected, rel=1e-5)
+    nothing = DetectionCriterion()([fine], [BoxTarget(box[:0], torch.zeros(0).long())])["object"]
+    assert nothing.item() == pytest.approx((math.log(2.0) + 2 * math.log(4.0)) / 3, rel=1e-5)
+    nothing.backward()
+    assert logits.grad is not None
+    assert "object" not in DetectionCriterion()([dataclasses.replace(fine, object_logits=[])], [target])
 
 
 def test_detection_names_a_bad_label() -> None:
