@@ -354,7 +354,10 @@ def print_tables(console: Console, result: dict[str, Any]) -> None:
 
 def goals(result: dict[str, Any]) -> list[dict[str, Any]]:
     ours, *peers = result["contenders"]
-    rows = [("<= 16 ms per frame, clearing included", ours["wall_ms_median"], "ms", ours["wall_ms_median"] <= GOAL_MS)]
+    # of one core: the wall time of a core that is shared with others says nothing about the work
+    cpu_ms, wall_ms = ours["cpu_ms_median"], ours["wall_ms_median"]
+    unit = f"ms of one core ({wall_ms:.1f} ms wall)"
+    rows = [("<= 16 ms per frame, clearing included", cpu_ms, unit, cpu_ms <= GOAL_MS)]
     for kind, least in (("Open3D", GOAL_OPEN3D), ("OctoMap", GOAL_OCTOMAP)):
         found = [p["cpu_ms_median"] for p in peers if p["name"].startswith(kind)]
         if found:
