@@ -65,6 +65,7 @@ def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
             ros_arguments=["--log-level", values["log_level"]],
             output="screen",
             emulate_tty=True,
+            sigterm_timeout="15",  # a frame in work is finished, a map being saved is whole
         )
     )
     prefix = values["namespace"].strip("/")

@@ -9,7 +9,6 @@ that perceive.launch.py takes can be given too.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from ament_index_python.packages import get_package_share_directory
@@ -44,7 +43,8 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
     seed = int(values["seed"])
     recording = Path(values["recording"]).expanduser() if values["recording"] else simulated_recording(seed)
-    render = ExecuteProcess(cmd=[sys.executable, *render_command(recording, seed)], name="render", output="screen")
+    # not sys.executable: ros2 runs with the system's Python, the library may live in an active virtual environment
+    render = ExecuteProcess(cmd=["python3", *render_command(recording, seed)], name="render", output="screen")
     share = Path(get_package_share_directory("embodied_perceptron"))
     replay = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(str(share / "launch" / "replay.launch.py")),

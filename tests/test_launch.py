@@ -198,7 +198,7 @@ def test_perceive_starts_the_node_with_the_given_parameters(package_prefix: Path
     assert "__node:=perception" in command
     assert "__ns:=/robot" in command
     assert str(package_prefix / "share/embodied_perceptron/config/perception.yaml") in command
-    assert "[ERROR]" not in output.split("signal_handler")[0]
+    assert "[ERROR]" not in output.split("user interrupted with ctrl-c")[0]
 
 
 def run_launch(prefix: Path, file: str, arguments: list[str], until: str, tmp_path: Path) -> str:

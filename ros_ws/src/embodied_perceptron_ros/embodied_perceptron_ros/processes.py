@@ -52,7 +52,7 @@ class Supervisor:
         grace_s: how long a child may take to stop after SIGINT, and again after SIGTERM, before SIGKILL.
     """
 
-    def __init__(self, grace_s: float = 5.0) -> None:
+    def __init__(self, grace_s: float = 10.0) -> None:
         if grace_s <= 0:
             raise ValueError(f"grace_s must be positive, got {grace_s}")
         self.grace_s = grace_s
