@@ -33,6 +33,7 @@ LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability
 MAPPING_CAMERA = Intrinsics(60.0, 60.0, 39.5, 29.5, 80, 60)
 # one metre above the floor, looking along x
 T_ODOM_CAMERA = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
+_START_S = 100.0  # importing and compiling on a busy machine; nothing else takes so long
 OPTICAL = "camera_optical_frame"
 
 
@@ -227,13 +228,23 @@ class NodeProcess:
 @contextmanager
 def running_node(folder: Path, **parameters: Any) -> Iterator[tuple[NodeProcess, Peer]]:
     """Node and peer in a domain of their own; the node must end with exit code 0."""
-    values = {"diagnostics_hz": 10.0, "perception_hz": 10.0, "voxels_hz": 10.0, "voxel_size_m": 0.05, **parameters}
+    # on a busy machine frames shall wait, not be dropped
+    values = {
+        "max_backlog": 100,
+        "diagnostics_hz": 10.0,
+        "perception_hz": 10.0,
+        "voxels_hz": 10.0,
+        "voxel_size_m": 0.05,
+        **parameters,
+    }
     arguments = [argument for name, value in values.items() for argument in ("-p", f"{name}:={_yaml(value)}")]
     folder.mkdir(parents=True, exist_ok=True)
     with own_domain() as domain:
         process = NodeProcess(domain, folder / "node.log", *arguments)
         peer = Peer(domain)
         try:
+            up = "active" if parameters.get("autostart", True) else "unconfigured"
+            wait_until(lambda: peer.value("node", "state") == up or process.process.poll() is not None, _START_S)
             yield process, peer
         except BaseException:
             print(process.output)

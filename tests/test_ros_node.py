@@ -71,15 +71,16 @@ class Stream:
     def send_and_wait(self, n: int = 1, **options) -> None:
         """Send and wait until all are in the map."""
         self.peer.fresh()
-        before = self.fused()
-        self.send(n, **options)
-        wait_until(lambda: self.fused() >= before + n, 20, f"{before} + {n} fused: {self.peer.areas()}")
+        before, target = self.fused(), self.fused() + n
+        while (left := target - before) > 0:
+            self.send(min(left, 5), **options)
+            before += min(left, 5)
+            wait_until(lambda before=before: self.fused() >= before, 20, f"{before} fused: {self.peer.areas()}")
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
     with running_node(tmp_path_factory.mktemp("live"), max_pose_wait_s=0.3) as (process, peer):
-        peer.wait_value("node", "state", lambda s: s == "active")
         yield process, peer, Stream(peer)
 
 
@@ -517,7 +518,7 @@ def test_a_bad_start_ends_with_the_reason(tmp_path, parameter, words):
     with own_domain() as domain:
         process = NodeProcess(domain, tmp_path / "log", "-p", parameter)
         try:
-            assert process.process.wait(60) == 1
+            assert process.process.wait(100) == 1
         finally:
             process.stop()
         assert words in process.output
@@ -527,6 +528,6 @@ def test_sigterm_ends_it_cleanly_too(tmp_path):
     """SIGINT is what ends every other node here, with exit code 0."""
     with own_domain() as domain:
         process = NodeProcess(domain, Path(tmp_path / "log"))
-        wait_until(lambda: "active" in process.output, 60, process.output)
+        wait_until(lambda: "active" in process.output, 100, process.output)
         assert process.stop(signal.SIGTERM) == 0
         assert "Traceback" not in process.output

@@ -83,7 +83,7 @@ class CameraSubscriptions:
         self._node = node
         self._inbox = inbox
         self._health = health
-        self._subscriptions = []
+        self._subscriptions: list[Any] = []
         for camera in cameras:
             color_type = Image if camera.color_transport == "raw" else CompressedImage
             depth_type = Image if camera.depth_transport == "raw" else CompressedImage

@@ -122,9 +122,8 @@ def _set_xyz(rows: NDArray[Any], points: NDArray[np.float32], T: NDArray[np.floa
 
 
 def _pack_rgb(color: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    c = color.astype(np.uint32)
-    packed: NDArray[np.uint32] = (c[:, 0] << 16) | (c[:, 1] << 8) | c[:, 2]
-    return packed
+    r, g, b = (color[:, i].astype(np.uint32) for i in range(3))
+    return np.asarray((r << 16) | (g << 8) | b, dtype=np.uint32)
 
 
 def unpack_rgb(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import rclpy
@@ -27,7 +28,8 @@ from rclpy.parameter import Parameter
 from rclpy.signals import SignalHandlerOptions
 
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron_ros.fusion_worker import FusionWorker
+from embodied_perceptron.results import Perception
+from embodied_perceptron_ros.fusion_worker import FusedFrame, FusionWorker
 from embodied_perceptron_ros.grounding import GroundingInterface
 from embodied_perceptron_ros.health import FrameCounts, Health
 from embodied_perceptron_ros.inputs import CameraSubscriptions, Inbox
@@ -180,7 +182,10 @@ class PerceptionNode(LifecycleNode):
 
 
 class _ConfiguredMap:
-    """What lives from configure to cleanup: the map, its thread, publishers, services, transforms."""
+    """What lives from configure to cleanup: the map, its thread, publishers, services, transforms.
+
+    Whatever was built is freed again when a later part cannot be built.
+    """
 
     def __init__(self, node: PerceptionNode) -> None:
         parameters = node.parameters
@@ -188,8 +193,33 @@ class _ConfiguredMap:
         self.perceptron = Perceptron(parameters.config)
         if parameters.map_file:
             self.perceptron.load(parameters.map_file)
-        self.transforms: TransformSource = make_transform_source(node, lambda: self.fusion.transforms_changed())
-        self.fusion = FusionWorker(
+        self.on_map_replaced: Callable[[], None] = lambda: None
+        with ExitStack() as parts:
+            self.transforms: TransformSource = make_transform_source(node, lambda: self.fusion.transforms_changed())
+            parts.callback(self.transforms.close)
+            self.fusion = self._make_fusion(node)
+            self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters)
+            parts.callback(self.outputs.close)
+            self.services = MapServices(
+                node,
+                self.perceptron,
+                self.fusion,
+                self.transforms,
+                parameters.fusion_frame,
+                lambda: self.on_map_replaced(),
+            )
+            parts.callback(self.services.close)
+            self.grounding = GroundingInterface(
+                node, self.perceptron, self.transforms, node.health, lambda: node.parameters, lambda: self.fusion.newest
+            )
+            parts.callback(self.grounding.destroy)
+            self.fusion.start()
+            parts.callback(self.fusion.stop)
+            self._parts = parts.pop_all()
+
+    def _make_fusion(self, node: PerceptionNode) -> FusionWorker:
+        parameters = node.parameters
+        return FusionWorker(
             self.perceptron,
             self.inbox,
             self.transforms,
@@ -202,20 +232,6 @@ class _ConfiguredMap:
             max_backlog=lambda: node.parameters.max_backlog,
             reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
         )
-        self.on_map_replaced = lambda: None
-        self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters)
-        self.services = MapServices(
-            node,
-            self.perceptron,
-            self.fusion,
-            self.transforms,
-            parameters.fusion_frame,
-            lambda: self.on_map_replaced(),
-        )
-        self.grounding = GroundingInterface(
-            node, self.perceptron, self.transforms, node.health, lambda: node.parameters, lambda: self.fusion.newest
-        )
-        self.fusion.start()
 
     def diagnostics(self) -> dict[str, dict[str, Any]]:
         """Values by area."""
@@ -224,11 +240,8 @@ class _ConfiguredMap:
         return {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
 
     def close(self) -> None:
-        self.grounding.destroy()
-        self.services.close()
-        self.fusion.stop()
-        self.transforms.close()
-        self.outputs.close()
+        """Stop the thread, then free the rest in reverse order."""
+        self._parts.close()
 
 
 class _LiveParts:
@@ -236,7 +249,7 @@ class _LiveParts:
 
     def __init__(self, node: PerceptionNode, configured: _ConfiguredMap) -> None:
         self._configured = configured
-        self._perception = PerceptionWorker(
+        perception = PerceptionWorker(
             configured.perceptron,
             node.health,
             node.get_logger(),
@@ -246,22 +259,27 @@ class _LiveParts:
             new_listeners=configured.outputs.new_listeners,
             rate_hz=lambda: node.parameters.perception_hz,
         )
-        configured.fusion.on_fused = self._perception.map_changed
-        configured.on_map_replaced = self._perception.map_changed
-        self._perception.start()
-        configured.grounding.open()
-        self._cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
+        with ExitStack() as parts:
+            configured.grounding.open()
+            parts.callback(configured.grounding.close)
+            perception.start()
+            parts.callback(perception.stop)
+            configured.fusion.on_fused = configured.on_map_replaced = perception.map_changed
+            parts.callback(self._disconnect)
+            cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
+            parts.callback(cameras.close)
+            self._parts = parts.pop_all()
 
-    def _publish(self, perception: Any, newest: Any, everything: bool) -> None:
+    def _disconnect(self) -> None:
+        self._configured.fusion.on_fused = self._configured.on_map_replaced = lambda: None
+
+    def _publish(self, perception: Perception, newest: FusedFrame | None, everything: bool) -> None:
         self._configured.outputs.publish(perception, newest, everything=everything)
         self._configured.grounding.map_changed()
 
     def close(self) -> None:
-        self._cameras.close()
-        self._configured.fusion.on_fused = lambda: None
-        self._configured.on_map_replaced = lambda: None
-        self._perception.stop()
-        self._configured.grounding.close()
+        """Ears first, then the rest in reverse order."""
+        self._parts.close()
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -90,9 +90,9 @@ class Outputs:
         self._transforms = transforms
         self._health = health
         self._parameters = parameters
-        reliable = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
-        plain = {"depth": 2, **reliable}
-        latched = {"depth": 1, "durability": DurabilityPolicy.TRANSIENT_LOCAL, **reliable}
+        reliable: dict[str, Any] = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
+        plain: dict[str, Any] = {"depth": 2, **reliable}
+        latched: dict[str, Any] = {"depth": 1, "durability": DurabilityPolicy.TRANSIENT_LOCAL, **reliable}
         self._publishers: dict[str, Any] = {}
         for topic, message_type, profile in (
             ("voxels", PointCloud2, plain),
@@ -171,8 +171,9 @@ class Outputs:
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
                 self._held.discard("voxels")
         topic = "overlay/image"
-        wanted = topic in self._held and newest is not None and self._heard(topic)
-        if wanted and self._overlay_limit.due(parameters.overlay_hz, everything):
+        if newest is None or topic not in self._held or not self._heard(topic):
+            return
+        if self._overlay_limit.due(parameters.overlay_hz, everything):
             self._send(topic, _overlay(perception, newest))
             self._held.discard(topic)
 

@@ -33,11 +33,11 @@ def draw_objects(
             segment = clip_to_front(corners[a], corners[b])
             if segment is None:
                 continue
-            pixels = [_to_pixel(p, intrinsics) for p in segment]
-            inside, start, end = cv2.clipLine((0, 0, intrinsics.width, intrinsics.height), *pixels)
+            first, second = (_to_pixel(p, intrinsics) for p in segment)
+            inside, start, end = cv2.clipLine((0, 0, intrinsics.width, intrinsics.height), first, second)
             if inside:
                 cv2.line(image, start, end, rgb, 2, cv2.LINE_AA)
-                seen += [tuple(start), tuple(end)]
+                seen += [(start[0], start[1]), (end[0], end[1])]
         if seen:
             x, y = min(seen, key=lambda p: p[1])
             where = (min(max(x, 2), max(intrinsics.width - 120, 2)), max(y - 6, 14))

@@ -72,7 +72,7 @@ class _Subscribed:
         self.restarts = 0
         self._node = node
         self._on_change = on_change
-        reliable = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
+        reliable: dict[str, Any] = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
         moving = QoSProfile(depth=100, **reliable)
         # transient local: a static transform is published once, perhaps before this node started
         static = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL, **reliable)
