@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_perceptron.boxes import matrix_to_euler
+from embodied_perceptron.boxes import euler_to_matrix, matrix_to_euler
 from embodied_perceptron.categories import ALL_CATEGORIES, DETECTION_CLASSES
-from embodied_perceptron.geometry import Intrinsics, back_project, invert_transform, transform_points
+from embodied_perceptron.geometry import Intrinsics, back_project, transform_points
 from embodied_perceptron.io.tum import read_tum_camera
 from embodied_perceptron_training.synthetic.floorplan import HomeError
 from embodied_perceptron_training.synthetic.home import Home, HomeSpec, build_home
@@ -75,21 +75,33 @@ def test_boxes_hold_what_is_rendered_and_touch_the_geometry(home: Home) -> None:
     renderer = RayCastRenderer(home.render_scene())
     inside, total = np.zeros(len(home.objects)), np.zeros(len(home.objects))
     boxes = home.boxes()
+    rotations = euler_to_matrix(torch.from_numpy(boxes[:, 6:9])).numpy()
     for T in look_around(home):
         view = renderer.render(CAMERA, T)
         points = transform_points(T, back_project(view.depth_m, CAMERA)[0])
         for o in home.objects:
             seen = points[view.instance == o.id + 1]
-            local = (seen - boxes[o.id, :3]) @ o.T_world_object[:3, :3]
+            local = (seen - boxes[o.id, :3]) @ rotations[o.id]
             inside[o.id] += (np.abs(local) <= boxes[o.id, 3:6] / 2 + 1e-4).all(1).sum()
             total[o.id] += len(seen)
     seen_ids = total > 0
     assert seen_ids.sum() > 15
     assert (inside[seen_ids] >= 0.99 * total[seen_ids]).all()
     for o in home.objects:
-        local = transform_points(invert_transform(o.T_world_object), o.mesh().triangles.reshape(-1, 3))
-        low, high = local.min(0), local.max(0)
-        np.testing.assert_allclose(high - low, boxes[o.id, 3:6], atol=1e-6)
+        local = (o.mesh().triangles.reshape(-1, 3) - boxes[o.id, :3]) @ rotations[o.id]
+        np.testing.assert_allclose(local.max(0), boxes[o.id, 3:6] / 2, atol=1e-6)
+        np.testing.assert_allclose(local.min(0), -boxes[o.id, 3:6] / 2, atol=1e-6)
+
+
+def test_an_open_door_has_the_box_of_its_leaf() -> None:
+    home = build_home(4, HomeSpec(3))
+    doors = [o for o in home.objects if o.label == "door"]
+    assert any(o.joint_states["leaf"] > 0.5 for o in doors)
+    for o in doors:
+        width, depth, height = o.box9()[3:6]
+        assert 0.7 < width < 0.95
+        assert depth < 0.25  # with its handles
+        assert 1.9 < height < 2.1
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -113,7 +113,8 @@ def _around(space: FreeSpace, center: F64, reach: float) -> F64:
     points = space.center_of(space.cells())
     distance = np.linalg.norm(points - center[:2], axis=1)
     ring = points[(distance > 0.7 * reach) & (distance < 1.8 * reach)]
-    return ring[:: max(1, len(ring) // 40)]
+    thinned: F64 = ring[:: max(1, len(ring) // 40)]
+    return thinned
 
 
 def _articulation(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:

@@ -101,7 +101,8 @@ class GlRenderer:
         except ImportError as error:
             raise GlUnavailableError("the OpenGL renderer needs the package moderngl: pip install moderngl") from error
         try:
-            self._context = moderngl.create_context(standalone=True, backend="egl", require=330)
+            create: Any = moderngl.create_context  # its stub types the keyword arguments wrongly
+            self._context = create(standalone=True, backend="egl", require=330)
         except Exception as error:  # moderngl raises bare Exception for a missing driver
             raise GlUnavailableError(f"no OpenGL 3.3 through EGL: {error}") from error
         self.scene = scene
@@ -131,11 +132,12 @@ class GlRenderer:
         def per_corner(values: NDArray[Any]) -> NDArray[np.float32]:
             return np.repeat(values.astype(np.float32), 3, axis=0)
 
-        m = mesh.material
+        of_face = mesh.material
         buffer = np.concatenate(
             [
                 mesh.triangles.reshape(-1, 3), mesh.normals.reshape(-1, 3), mesh.uv.reshape(-1, 2), per_corner(normal),
-                per_corner(look[m]), per_corner(color[m]), per_corner(is_image[m])[:, None], per_corner(ids),
+                per_corner(look[of_face]), per_corner(color[of_face]), per_corner(is_image[of_face])[:, None],
+                per_corner(ids),
             ],
             axis=1,
         ).astype(np.float32)  # fmt: skip

@@ -55,7 +55,7 @@ def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def draw_boxes(view: View, scan: Scan) -> Picture:
     """The colour image with the boxes of the visible instances and their names."""
-    canvas = view.color.copy()
+    canvas: Picture = view.color.copy()
     T_camera_world = invert_transform(view.T_world_camera)
     k = view.color_camera
     for i in view.visible_ids:
@@ -137,7 +137,8 @@ def contact_sheet(dataset: EmbodiedScanDataset, scan: Scan, texts: list[str], vi
         pictures = [draw_boxes(view, scan), depth_picture(view.depth_m)]
         ids = scan.images[i].color_path.parent.parent / "ids" / (scan.images[i].color_path.stem + ".png")
         if ids.exists():
-            pictures.append(id_colors(cv2.imread(str(ids), cv2.IMREAD_UNCHANGED)))
+            stored = cv2.imread(str(ids), cv2.IMREAD_UNCHANGED)
+            pictures.append(id_colors(np.asarray(stored, np.uint16)))
         columns.append(np.vstack([cv2.resize(p, (width, height)) for p in pictures]))
     sheet = np.hstack(columns)
     grid = dataset.occupancy(scan)
@@ -148,7 +149,7 @@ def contact_sheet(dataset: EmbodiedScanDataset, scan: Scan, texts: list[str], vi
     strip = np.hstack([*bottom, page])
     wide = max(sheet.shape[1], strip.shape[1])
 
-    def padded(p: Picture) -> Picture:
+    def padded(p: NDArray[Any]) -> NDArray[Any]:
         return np.pad(p, ((0, 0), (0, wide - p.shape[1]), (0, 0)), constant_values=255)
 
     return np.vstack([padded(sheet), padded(strip)]).astype(np.uint8)

@@ -256,7 +256,9 @@ class MeshBuilder:
         theta = np.linspace(-np.pi, np.pi, around + 1)[None, :]
 
         def power(v: F64, e: float) -> F64:
-            return np.sign(v) * np.maximum(np.abs(v), 1e-9) ** e
+            # what is zero but for rounding must stay zero: a small power would tear the seam open
+            powered: F64 = np.where(np.abs(v) < 1e-9, 0.0, np.sign(v) * np.maximum(np.abs(v), 1e-9) ** e)
+            return powered
 
         direction = np.stack(
             [

@@ -87,6 +87,7 @@ class ObjectModel:
         synonyms: other names that a person would use.
         has_front: whether "in front of it" means anything.
         states: unary states that it starts with, such as ("filled",) or ("folded",).
+        box_part: moving part that carries the box with it (a door's leaf); empty = the body.
     """
 
     category: str
@@ -96,6 +97,14 @@ class ObjectModel:
     synonyms: tuple[str, ...] = ()
     has_front: bool = True
     states: tuple[str, ...] = ()
+    box_part: str = ""
+
+    def box_frame(self, states: Mapping[str, float] | None = None) -> F64:
+        """(4, 4) pose in the object frame of the axes that its tight box is aligned with."""
+        for part in self.parts:
+            if part.name == self.box_part and part.joint is not None:
+                return part.joint.transform((states or {}).get(part.name, 0.0))
+        return np.eye(4)
 
     def posed_mesh(self, states: Mapping[str, float] | None = None) -> Mesh:
         """One soup in the object frame, with joints at ``states`` (part name -> 0..1, missing = closed)."""
@@ -169,9 +178,13 @@ class PlacedObject:
 
     def box9(self) -> F64:
         """Tight (9,) box x y z dx dy dz alpha beta gamma in the world frame, R = Rz(alpha) Rx(beta) Ry(gamma)."""
-        low, high = self.model.bounds(self.joint_states)
-        center = transform_points(self.T_world_object, (low + high) / 2)
-        return np.concatenate([center, high - low, euler_zxy(self.T_world_object[:3, :3])])
+        T_object_box = self.model.box_frame(self.joint_states)
+        corners = self.model.posed_mesh(self.joint_states).triangles.reshape(-1, 3)
+        corners = transform_points(invert_transform(T_object_box), corners)
+        low, high = corners.min(0), corners.max(0)
+        T_world_box = self.T_world_object @ T_object_box
+        center = transform_points(T_world_box, (low + high) / 2)
+        return np.concatenate([center, high - low, euler_zxy(T_world_box[:3, :3])])
 
     def to_object(self, points_world: F64) -> F64:
         """World points (N, 3) -> object frame."""

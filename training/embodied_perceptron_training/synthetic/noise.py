@@ -60,7 +60,8 @@ def noisy_depth(depth_m: F32, incidence: F32, sensor: Sensor, rng: np.random.Gen
         return _structured_light(depth_m, incidence, rng)
     if sensor == "lidar-phone":
         return _lidar_phone(depth_m, incidence, rng)
-    return depth_m.copy()
+    exact: F32 = depth_m.copy()
+    return exact
 
 
 def _structured_light(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
@@ -165,7 +166,7 @@ def shaken_poses(
     poses: NDArray[np.float64], sigma_m: float, sigma_rad: float, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """(N, 4, 4) true poses -> reported poses with a bounded random-walk error."""
-    result = poses.copy()
+    result: NDArray[np.float64] = poses.copy()
     shift, turn = np.zeros(3), np.zeros(3)
     for i in range(len(poses)):
         shift = 0.98 * shift + rng.normal(0, 1, 3) * sigma_m

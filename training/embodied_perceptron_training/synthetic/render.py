@@ -127,7 +127,7 @@ class RayCastRenderer:
             intrinsics.width,
             seed & 0xFFFF,
         )
-        visibility = self._visibility(start, to_light, contact, _depth(hits, shape), normal.reshape(*shape, 3))
+        visibility = self._visibility(start, to_light, contact, normal.reshape(*shape, 3))
         table = self._table
         linear = shading.color_kernel(
             hits.triangle,
@@ -159,7 +159,6 @@ class RayCastRenderer:
         start: NDArray[np.float32],
         to_light: NDArray[np.float32],
         contact: NDArray[np.float32],
-        depth: NDArray[np.float32],
         normal: NDArray[np.float32],
     ) -> NDArray[np.float32]:
         """(3, H, W): share of the two lights that arrives, and openness."""
@@ -172,8 +171,8 @@ class RayCastRenderer:
             self.caster.occluded(start, to_light[1], nearly),
             self.caster.occluded(start, contact, reach),
         ]
-        raw = np.stack([1.0 - b.astype(np.float32) for b in blocked]).reshape(3, *depth.shape)
-        return shading.smooth_kernel(raw, depth, normal, 4 if depth.shape[1] < 800 else 8)
+        raw = np.stack([1.0 - b.astype(np.float32) for b in blocked]).reshape(3, *normal.shape[:2])
+        return shading.smooth_kernel(raw, start.reshape(normal.shape), normal, 4 if normal.shape[1] < 800 else 8)
 
 
 def auto_gain(linear: NDArray[np.float32]) -> float:

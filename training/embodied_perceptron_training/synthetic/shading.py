@@ -144,12 +144,12 @@ def surface_kernel(
 
 @njit(cache=True)
 def smooth_kernel(
-    values: NDArray[np.float32], depth: NDArray[np.float32], normal: NDArray[np.float32], radius: int
+    values: NDArray[np.float32], position: NDArray[np.float32], normal: NDArray[np.float32], radius: int
 ) -> NDArray[np.float32]:
     """(C, H, W) noisy visibilities -> the same averaged over neighbours on the same surface.
 
-    ``depth`` is (H, W), ``normal`` (H, W, 3). ``radius`` is a multiple of 2. Separable passes: cheap, and edges stay
-    where geometry breaks.
+    ``position`` and ``normal`` are (H, W, 3); a neighbour counts when it lies in the pixel's tangent plane. ``radius``
+    is a multiple of 2. Separable passes: cheap, and edges stay where geometry breaks.
     """
     channels, height, width = values.shape
     current = values.copy()
@@ -157,7 +157,6 @@ def smooth_kernel(
         result = np.empty_like(current)
         for y in range(height):
             for x in range(width):
-                z = depth[y, x]
                 total = 0.0
                 for c in range(channels):
                     result[c, y, x] = 0.0
@@ -170,7 +169,12 @@ def smooth_kernel(
                         + normal[y, x, 1] * normal[yy, xx, 1]
                         + normal[y, x, 2] * normal[yy, xx, 2]
                     )
-                    if abs(depth[yy, xx] - z) > 0.02 + 0.04 * z or agree < 0.8:
+                    if agree < 0.8:
+                        continue
+                    off = 0.0
+                    for c in range(3):
+                        off += normal[y, x, c] * (position[yy, xx, c] - position[y, x, c])
+                    if abs(off) > 0.03:
                         continue
                     total += 1.0
                     for c in range(channels):
@@ -178,7 +182,8 @@ def smooth_kernel(
                 for c in range(channels):
                     result[c, y, x] /= max(total, 1.0)
         current = result
-    return current
+    smooth: NDArray[np.float32] = current
+    return smooth
 
 
 @njit(cache=True, inline="always")

@@ -21,30 +21,30 @@ def _point_triangle_squared(p: F64, a: F64, b: F64, c: F64) -> float:
     ab, ac, ap = b - a, c - a, p - a
     d1, d2 = (ab * ap).sum(), (ac * ap).sum()
     if d1 <= 0 and d2 <= 0:
-        return (ap * ap).sum()
+        return float((ap * ap).sum())
     bp = p - b
     d3, d4 = (ab * bp).sum(), (ac * bp).sum()
     if d3 >= 0 and d4 <= d3:
-        return (bp * bp).sum()
+        return float((bp * bp).sum())
     vc = d1 * d4 - d3 * d2
     if vc <= 0 and d1 >= 0 and d3 <= 0:
         q = ap - ab * (d1 / (d1 - d3))
-        return (q * q).sum()
+        return float((q * q).sum())
     cp = p - c
     d5, d6 = (ab * cp).sum(), (ac * cp).sum()
     if d6 >= 0 and d5 <= d6:
-        return (cp * cp).sum()
+        return float((cp * cp).sum())
     vb = d5 * d2 - d1 * d6
     if vb <= 0 and d2 >= 0 and d6 <= 0:
         q = ap - ac * (d2 / (d2 - d6))
-        return (q * q).sum()
+        return float((q * q).sum())
     va = d3 * d6 - d5 * d4
     if va <= 0 and d4 - d3 >= 0 and d5 - d6 >= 0:
         q = p - (b + (c - b) * ((d4 - d3) / ((d4 - d3) + (d5 - d6))))
-        return (q * q).sum()
+        return float((q * q).sum())
     total = va + vb + vc
     q = ap - ab * (vb / total) - ac * (vc / total)
-    return (q * q).sum()
+    return float((q * q).sum())
 
 
 @njit(cache=True)

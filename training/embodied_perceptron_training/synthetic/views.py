@@ -173,7 +173,7 @@ def handheld(poses: F64, rate_hz: float, seed: int, sway_m: float = 0.015, shake
     noise = rng.normal(0, 1, (6, len(poses)))
     smooth = ndimage.gaussian_filter1d(noise, max(rate_hz / 6, 0.5), axis=1)
     smooth /= np.maximum(smooth.std(axis=1, keepdims=True), 1e-9)
-    result = poses.copy()
+    result: F64 = poses.copy()
     for i, T in enumerate(poses):
         turn = smooth[3:, i] * shake_rad
         R = rotation("x", turn[0]) @ rotation("y", turn[1]) @ rotation("z", turn[2])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from embodied_perceptron_training.synthetic import materials as mat
@@ -30,7 +32,7 @@ def door(rng: Rng, width: float, height: float) -> ObjectModel:
         leaf.box((0.12, 0.02, 0.02), (w / 2 - 0.09, s * 0.055, 1.02), steel)
         leaf.cylinder(0.012, 0.05, (w / 2 - 0.05, s * 0.04, 1.02), steel, axis="y", segments=8)
     part = part_from(leaf, "leaf", Joint("revolute", (0.0, 0.0, -1.0), (-w / 2, -0.02, 0.0), 1.75))
-    return model("door", b, m, [part], synonyms=("room door",))
+    return replace(model("door", b, m, [part], synonyms=("room door",)), box_part="leaf")
 
 
 def doorframe(rng: Rng, width: float, height: float, thickness: float) -> ObjectModel:
