@@ -50,19 +50,26 @@ GOALS: dict[tuple[str, str], float] = {
     ("tiny", "pass: grounding on top"): 100,
     ("base", "pass: all heads"): 700,
 }
+LONG_S = 5.0
 SENTENCE = "the chair that is closest to the door"
 Row = dict[str, Any]
 
 
 def best_of(calls: dict[str, Callable[[], Any]], repeats: int = 3) -> dict[str, tuple[float, float]]:
-    """(wall, CPU) seconds of each call, run in turn; the first round, which may compile, is not counted."""
+    """(wall, CPU) seconds of each call, run in turn.
+
+    The first round, which may compile, counts only for calls that take so long that compiling does not matter; those
+    are not repeated.
+    """
     best = dict.fromkeys(calls, (float("inf"), float("inf")))
     for i in range(repeats + 1):
         for name, call in calls.items():
+            if best[name][1] > LONG_S and best[name][1] < float("inf"):
+                continue
             wall, cpu = time.perf_counter(), time.process_time()
             call()
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-            if i:
+            if i or cpu > LONG_S:
                 best[name] = (min(best[name][0], wall), min(best[name][1], cpu))
     return best
 
@@ -323,6 +330,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1,2")
     arguments = parser.parse_args()
     torch.set_grad_enabled(False)
+    OUT.parent.mkdir(parents=True, exist_ok=True)
     scenes = {"room": simulated_room(), "kitchen": recorded_kitchen()}
     rows: list[Row] = []
     console = Console(width=120)
@@ -349,6 +357,7 @@ def main() -> None:
                     for stage, (wall, cpu) in times.items():
                         row = {"preset": f"{preset} {task}".removesuffix(" all"), "threads": threads, "scene": scene}
                         rows.append({**row, "sites": sites, "stage": stage, "seconds": wall, "cpu_seconds": cpu})
+                OUT.write_text(json.dumps({"stages": rows}, indent=2) + "\n", encoding="utf-8")
                 console.print(f"{preset} {task}, {threads} thread(s): measured")
     table = Table("preset", "threads", "scene", "sites", "stage", "ms", "CPU ms", title="network, time per stage")
     before: tuple[Any, ...] = ()
@@ -366,7 +375,6 @@ def main() -> None:
             goal["preset"], goal["scene"], goal["stage"], f"{goal['goal_ms']:g}", f"{goal['cpu_ms']:.0f}", met
         )
     console.print(table)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps({"stages": rows, "goals": goals}, indent=2) + "\n", encoding="utf-8")
 
 
