@@ -44,7 +44,7 @@ GOOD: dict[str, Any] = {
         ({"map_error_m": 0.0201}, "20.1 mm off"),
         ({"map_error_m": float("nan")}, "mm off"),
         ({"frames_unexplained": 1}, "1 frames were lost"),
-        ({"frames_unexplained": -1}, "lost"),  # more fused than sent: the counting is wrong
+        ({"frames_fused": 11}, "more frames were fused than sent"),
         ({"frames_fused": 0}, "no frame was fused"),
         ({"frames_sent": 0, "frames_fused": 0}, "no frame was sent"),
         ({"messages": {"voxels": 3, "boxes": 0}}, "published on boxes"),
@@ -66,6 +66,23 @@ def test_unexplained_frames_are_those_without_a_fate() -> None:
     assert outcome.unexplained == 2
     assert percentiles(outcome, "fused") == {"p50": 4, "p99": None}
     assert percentiles(outcome, "boxes") == {"p50": None, "p99": None}
+
+
+def test_frames_sent_are_exposures() -> None:
+    parameters = {
+        "cameras": ["front", "rear"],
+        **{"front.color_topic": "front/color/image_raw", "front.color_transport": "raw"},
+        **{"front.depth_topic": "front/depth/image_raw", "front.depth_transport": "raw"},
+        **{"rear.color_topic": "/rear/rgb", "rear.color_transport": "compressed"},
+        **{"rear.depth_topic": "/rear/depth", "rear.depth_transport": "compressedDepth"},
+    }
+    messages = {"/front/color/image_raw": 10, "/front/depth/image_raw": 12, "/rear/rgb/compressed": 7, "/tf": 99}
+    assert frames_sent({"messages": messages}, parameters) == 12 + 7
+
+
+def test_more_fates_than_frames_explain_everything() -> None:
+    status = NodeStatus("active", received=12, fused=9, dropped={"no_depth": 2, "no_color": 1})
+    assert ReplayOutcome(11, status, {}, Path("m"), {}, {}, 1.0).unexplained == 0
 
 
 def write_folder(path: Path, name: str = "camera") -> None:

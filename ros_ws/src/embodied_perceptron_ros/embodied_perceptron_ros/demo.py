@@ -102,6 +102,8 @@ def find_problems(results: dict[str, Any]) -> tuple[str, ...]:
         problems.append("no frame was sent")
     if results["frames_unexplained"]:
         problems.append(f"{results['frames_unexplained']} frames were lost without a reason")
+    if results["frames_fused"] > results["frames_sent"]:
+        problems.append("more frames were fused than sent: the counting is wrong")
     if results["frames_fused"] == 0:
         problems.append("no frame was fused")
     silent = [topic for topic, count in results["messages"].items() if count == 0]

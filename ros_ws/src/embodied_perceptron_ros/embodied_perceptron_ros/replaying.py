@@ -58,7 +58,7 @@ class ReplayOutcome:
     """What happened.
 
     Attributes:
-        sent: frames that the player sent.
+        sent: frames (exposures) that the player sent.
         status: the node's last word.
         published: messages per output topic.
         map_file: the saved map.
@@ -77,8 +77,11 @@ class ReplayOutcome:
 
     @property
     def unexplained(self) -> int:
-        """Frames that were sent and neither fused nor dropped for a reason."""
-        return self.sent - self.status.settled
+        """Frames that were sent and neither fused nor dropped for a reason.
+
+        Colour and depth that find no partner are two drops of one frame that was sent, so the sum may exceed it.
+        """
+        return max(0, self.sent - self.status.settled)
 
 
 def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]:
@@ -104,6 +107,19 @@ def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]
                 key = f"qos_overrides.{topic if topic.startswith('/') else '/' + topic}.subscription"
                 parameters |= {f"{key}.reliability": "reliable", f"{key}.depth": 30}
     return parameters
+
+
+def frames_sent(report: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+    """Exposures in a player's report: per camera the larger number of colour and depth images."""
+    total = 0
+    for camera in parameters["cameras"]:
+        counts = []
+        for kind in ("color", "depth"):
+            topic, transport = parameters[f"{camera}.{kind}_topic"], parameters[f"{camera}.{kind}_transport"]
+            name = topic if topic.startswith("/") else f"/{topic}"
+            counts.append(report["messages"].get(name if transport == "raw" else f"{name}/{transport}", 0))
+        total += max(counts)
+    return total
 
 
 def _played_images(recording: BagRecording) -> list[str]:
@@ -183,7 +199,8 @@ def replay_over_ros(
             watch("playing")
         watch("playing")
         report = json.loads(report_file.read_text())
-        _settle(monitor, int(report["frames_sent"]), lambda: watch("settling"))
+        sent = frames_sent(report, parameters)
+        _settle(monitor, sent, lambda: watch("settling"))
         wall_s = time.monotonic() - started
         map_file = (plan.out / "map.safetensors").absolute()
         monitor.save_map(map_file)
@@ -192,7 +209,7 @@ def replay_over_ros(
         exit_codes = processes.stop()
     if combined_exit_code(exit_codes):
         raise ReplayFailedError(f"processes ended with {exit_codes}; logs in {plan.out}")
-    return ReplayOutcome(int(report["frames_sent"]), status, published, map_file, report, exit_codes, wall_s)
+    return ReplayOutcome(sent, status, published, map_file, report, exit_codes, wall_s)
 
 
 def _wait(done: Callable[[], bool], step: Callable[[], None], timeout_s: float, what: str) -> None:
