@@ -130,9 +130,12 @@ def install_packages(venv: Path, more_extras: tuple[str, ...] = ()) -> bool:
     if _is_done(venv, step, digest):
         return False
     install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*install, "--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"], "packages")
-    _run([*install, "--no-deps", *WITHOUT_DEPENDENCIES], "packages without their dependencies")
-    _done(venv, "packages", digest)
+    _run(
+        [*install, "--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"], " ".join(step.split("-"))
+    )
+    if not more_extras:
+        _run([*install, "--no-deps", *WITHOUT_DEPENDENCIES], "packages without their dependencies")
+    _done(venv, step, digest)
     return True
 
 

@@ -22,7 +22,7 @@ from embodied_perceptron.io.tum import TumWriter
 from embodied_perceptron_ros import simulated
 from embodied_perceptron_ros.demo import find_problems
 from embodied_perceptron_ros.monitor import NodeStatus
-from embodied_perceptron_ros.replaying import ReplayOutcome, choose_domain, recording_parameters
+from embodied_perceptron_ros.replaying import ReplayOutcome, choose_domain, frames_sent, recording_parameters
 from embodied_perceptron_ros.result_files import percentiles
 
 INTRINSICS = Intrinsics(fx=60.0, fy=60.0, cx=39.5, cy=29.5, width=80, height=60)

@@ -366,3 +366,16 @@ def test_constraints_pin_what_the_project_needs() -> None:
     names = {re.split(r"[<>=!~\s;\[]", requirement)[0].lower().replace("_", "-") for requirement in wanted}
     assert not names - pinned, f"run make constraints: {sorted(names - pinned)} not pinned"
     assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
+
+
+def test_setup_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    setup = load_script(ROOT / ".ci" / "setup.py")
+    ran: list[str] = []
+    monkeypatch.setattr(setup, "_run", lambda command, what: ran.append(what))
+    (tmp_path / "setup-stamps").mkdir()
+    for _ in range(2):  # an extra of its own must not unsettle the rest
+        setup.install_packages(tmp_path)
+        setup.install_packages(tmp_path, ("bench",))
+    assert ran == ["packages", "packages without their dependencies", "packages bench"]
+    monkeypatch.setattr(setup, "COMMON_EXTRAS", ("dev",))
+    assert setup.install_packages(tmp_path)
