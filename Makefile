@@ -49,12 +49,10 @@ minkowski: setup
 	PATH="$(abspath $(BIN)):$$PATH" PYTHON=python docker/minkowski/build.sh
 
 # Universal pins (markers for every supported Python). torch is held: its newest build may lack a CPU wheel.
-PINNED_EXTRAS = ros ros-build train viewer language images onnxruntime onnx-export bench dev
 constraints: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --upgrade --no-header --no-annotate --quiet \
-	  $(foreach extra,$(PINNED_EXTRAS),--extra $(extra)) \
-	  --constraint .ci/held.txt --output-file constraints.txt
+	  --all-extras --constraint .ci/held.txt --output-file constraints.txt
 
 clean:
 	rm -rf $(OUT) build dist ros_ws/build ros_ws/install ros_ws/log .pytest_cache .mypy_cache .ruff_cache
