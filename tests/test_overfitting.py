@@ -168,7 +168,9 @@ def test_grounding(scene: SparseTensor) -> None:
     config = small("grounding")
     assert config.grounding is not None
     # random features of an untrained encoder must pass without a projection that would have to stay random
-    config = dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, channels=64))
+    config = dataclasses.replace(
+        config, grounding=dataclasses.replace(config.grounding, channels=64, keep=64, num_queries=32)
+    )
     network = PerceptionNetwork(config)
     tokens = torch.randn(3, 6, 384)
     token_pad = torch.zeros(3, 6, dtype=torch.bool)
@@ -176,7 +178,8 @@ def test_grounding(scene: SparseTensor) -> None:
     positive[0, 2] = True
     viewpoint = Viewpoint(torch.tensor([[0.5, 0.2, 0.0]]).expand(3, 3), torch.tensor([0.3, -1.0, 2.0]))
     targets = [GroundingTarget(BOXES[i : i + 1], positive) for i in range(3)]
-    criterion = GroundingCriterion()
+    # corner distances alone can rest a quarter turn away from the truth, with the sizes nearly swapped
+    criterion = GroundingCriterion(two_sided=True, iou_weight=0.5)
 
     with torch.no_grad():  # one look at the scene serves all sentences
         levels = network.encode(scene)
@@ -202,4 +205,4 @@ def test_grounding(scene: SparseTensor) -> None:
         out = run()
     best = out.logits[-1, :, :, 2].argmax(dim=1)
     for i in range(3):
-        assert float(box_iou(out.boxes[-1, i, best[i]][None], BOXES[i : i + 1])) > 0.6
+        assert float(box_iou(out.boxes[-1, i, best[i]][None], BOXES[i : i + 1])) > 0.8

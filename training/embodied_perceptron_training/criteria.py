@@ -230,6 +230,7 @@ class GroundingCriterion:
         class_weight, box_weight, contrastive_weight: of the three terms; contrastive needs embeddings, 0 leaves it out.
         temperature: of the contrastive softmax.
         iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
+        two_sided: corner distances in both directions.
         reduce: mean of a scalar over processes.
     """
 
@@ -239,6 +240,7 @@ class GroundingCriterion:
     contrastive_weight: float = 0.0
     temperature: float = 0.07
     iou_weight: float = 0.0
+    two_sided: bool = False
     reduce: Callable[[Tensor], Tensor] = same
 
     def __call__(
@@ -274,7 +276,7 @@ class GroundingCriterion:
         parts = BoxParts.of(predicted), BoxParts.of(wanted)
         losses = {
             "class": self.class_weight * torch.stack(focal).sum() / norm,
-            "box": self.box_weight * decoupled_corner_loss(*parts).sum() / norm,
+            "box": self.box_weight * decoupled_corner_loss(*parts, two_sided=self.two_sided).sum() / norm,
         }
         if self.iou_weight:
             losses["iou"] = self.iou_weight * rotated_iou_loss(*parts, distance_weight=1.0).sum() / norm
