@@ -9,7 +9,7 @@ from volume_frames import posed, random_walk, wall
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.fusion import blocks, kernels
+from embodied_perceptron.fusion import blocks, kernels, scan_kernels
 from embodied_perceptron.fusion.volume import FeatureVolume, warm_up
 from embodied_perceptron.geometry import Intrinsics
 
@@ -290,7 +290,7 @@ def test_an_8k_image() -> None:
 def test_kernels_compile_once_whatever_comes() -> None:
     """A kernel that compiles for another kind of argument would stop a live robot for seconds."""
     warm_up()
-    dispatchers = [f for m in (kernels, blocks) for f in vars(m).values() if isinstance(f, Dispatcher)]
+    dispatchers = [f for m in (kernels, scan_kernels, blocks) for f in vars(m).values() if isinstance(f, Dispatcher)]
     used = [f for f in dispatchers if f.signatures]
     assert len(used) > 12
     before = {f: list(f.signatures) for f in dispatchers}
@@ -307,7 +307,7 @@ def test_kernels_compile_once_whatever_comes() -> None:
     volume.reset()
     volume.integrate(wall(1.0, 0))
     assert {f: list(f.signatures) for f in dispatchers} == before
-    for entry in (kernels.scan_rows, kernels.fold_rows, kernels.window_minimum, kernels.clear_blocks):
+    for entry in (scan_kernels.scan_rows, kernels.fold_rows, kernels.window_minimum, kernels.clear_blocks):
         assert len(entry.signatures) == 1
 
 

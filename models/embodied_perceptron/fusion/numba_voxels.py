@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.fusion import kernels
+from embodied_perceptron.fusion import kernels, scan_kernels
 from embodied_perceptron.fusion.blocks import BLOCK_EDGE, BLOCK_VOXELS
 from embodied_perceptron.fusion.voxels import RECORD, ClearingRule, Fold, Scan, View, VoxelRows
 
@@ -53,7 +53,7 @@ class NumbaVoxels:
         prefix, bounds = np.empty((width + 1, 2), np.int64), np.empty((width + 1, 2), np.int32)
         while True:
             self._table_keys.fill(-1)
-            blocks, self._voxels, points, stored = kernels.scan_rows(
+            blocks, self._voxels, points, stored = scan_kernels.scan_rows(
                 view.depth_m,
                 view.color,
                 rows,
