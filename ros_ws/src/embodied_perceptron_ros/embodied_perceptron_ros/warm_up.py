@@ -1,33 +1,54 @@
-"""Compile and load everything before the first frame comes, so that it does not wait for a compiler."""
+"""Compile and load everything before the first frame comes, so that no frame waits for a compiler."""
 
 from __future__ import annotations
 
 import dataclasses
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.geometry import Intrinsics
+from embodied_perceptron.geometry import Intrinsics, back_project
 from embodied_perceptron.perceptron import Perceptron
+
+_CAMERA = Intrinsics(125.0, 125.0, 79.5, 59.5, 160, 120)
+# level, one metre above the floor, looking along x
+_T_WORLD_CAMERA = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
+_ROOM = np.array([[-4.0, -2.0, 0.0], [2.4, 2.0, 2.5]])
+# two things side by side, so that whatever compares objects has something to compare
+_THINGS = np.array([[[1.5, -0.7, 0.0], [1.9, -0.2, 0.6]], [[1.4, 0.2, 0.0], [1.8, 0.6, 0.5]]])
+
+_LOOKS_UNTIL_CLEARED = 3
 
 
 def warm_up(config: PerceptronConfig) -> None:
-    """Run a small scene through a throw-away perceptron of the same configuration."""
-    small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=4096))
+    """Run a small room through a throw-away perceptron of the same configuration: things come and go."""
+    small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
     perceptron = Perceptron(small)
-    width, height = 64, 48
-    intrinsics = Intrinsics(50.0, 50.0, 31.5, 23.5, width, height)
-    # level, one metre above a floor that the lower half of the image sees, a wall behind it
-    T_world_camera = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
-    rows = np.arange(height)[:, None] - 23.5
-    floor_m = np.where(rows > 0, 50.0 / np.maximum(rows, 1e-3), np.inf)
-    reach_m = 0.5 * (config.volume.min_range_m + config.volume.max_range_m)
-    depth_m = np.broadcast_to(np.minimum(floor_m, reach_m), (height, width)).astype(np.float32)
-    color = np.zeros((height, width, 3), np.uint8)
-    depth_m = np.ascontiguousarray(depth_m)
-    for stamp_ns in range(1, 2 * config.volume.min_hits + 2):
-        # kernels are compiled once for images that share a message's memory (read-only), once for converted ones
-        color.setflags(write=stamp_ns % 2 == 0)
-        perceptron.integrate(PosedFrame(RgbdFrame(stamp_ns, "warm_up", color, depth_m, intrinsics), T_world_camera))
-    perceptron.perceive()
+    furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
+    stamp_ns = 0
+    for depth_m in (*[furnished] * (config.objects.confirm_count + 1), *[empty] * _LOOKS_UNTIL_CLEARED):
+        for writable in (False, True) * config.volume.min_hits:
+            # kernels are compiled once for images that share a message's memory (read-only), once for converted ones
+            color = np.zeros((*depth_m.shape, 3), np.uint8)
+            color.setflags(write=writable)
+            stamp_ns += 1_000_000_000
+            frame = RgbdFrame(stamp_ns, "warm_up", color, depth_m, _CAMERA)
+            perceptron.integrate(PosedFrame(frame, _T_WORLD_CAMERA))
+        perceptron.perceive()
+    perceptron.ground("the chair next to the table")
+
+
+def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
+    """(120, 160) metres: floor, walls and (N, 2, 3) boxes, their lowest and highest corners."""
+    rays, _ = back_project(np.ones((_CAMERA.height, _CAMERA.width)), _CAMERA)
+    direction = rays @ _T_WORLD_CAMERA[:3, :3].T
+    direction = np.where(np.abs(direction) < 1e-9, 1e-9, direction)  # (H, W, 3), z component 1 along the optical axis
+    origin = _T_WORLD_CAMERA[:3, 3]
+    depth = np.maximum((_ROOM[0] - origin) / direction, (_ROOM[1] - origin) / direction).min(-1)
+    for low, high in things:
+        a, b = (low - origin) / direction, (high - origin) / direction
+        enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
+        depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
+    return depth.astype(np.float32)
