@@ -27,7 +27,7 @@ from embodied_perceptron_training.synthetic.prompts import (
     fact_holds,
     make_negatives,
 )
-from embodied_perceptron_training.synthetic.sample import SampleSpec, write_sample
+from embodied_perceptron_training.synthetic.sample import SampleSpec, load_record, write_sample
 from embodied_perceptron_training.synthetic.views import shortest_tour
 
 SPEC = SampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
@@ -246,3 +246,52 @@ def test_commands(root: Path, tmp_path: Path) -> None:
     done = runner.invoke(app, ["generate", "--out", str(tmp_path / "y"), "--split", "dev", "--homes", "1"])
     assert done.exit_code == 1
     assert "split" in done.output
+
+
+@pytest.mark.slow
+def test_ray_makes_the_same_files(root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    generate(tmp_path / "ray", SEEDS, SPEC, ray_address="local")
+    assert contents(tmp_path / "ray") == contents(root)
+
+
+def test_record_says_states_and_pairs_per_frame(root: Path) -> None:
+    record = load_record(root, "synthetic/21")
+    assert len(record["frames"]) == len(record["images"]) == 4
+    for frame, image in zip(record["frames"], record["images"], strict=True):
+        visible = set(image["visible_instance_ids"])
+        assert {int(i) for i in frame["states"]} <= visible
+        for a, relation, b in frame["pairs"]:
+            assert relation in ("ontop", "inside", "under")
+            assert {a, b} <= visible
+    with pytest.raises(FileNotFoundError):
+        load_record(root, "synthetic/999")
+
+
+def test_things_under_a_table_are_found_by_geometry() -> None:
+    from dataclasses import replace
+
+    from embodied_perceptron_training.synthetic.assets import small, tables
+    from embodied_perceptron_training.synthetic.model import PlacedObject, pose_at
+
+    home = build_home(5, HomeSpec(1, "living room"))
+    rng = np.random.default_rng(0)
+    table = PlacedObject(0, tables.dining_table(rng), pose_at((0, 0, 0), 0.3), 0)
+    ball = PlacedObject(1, small.ball(rng), pose_at((0.1, 0.3, 0), 0.0), 0)
+    away = PlacedObject(2, small.ball(rng), pose_at((3.0, 0.0, 0), 0.0), 0)
+    on_top = PlacedObject(3, small.book(rng), pose_at((0, 0, 0.75), 0.0), 0, support=0, support_relation="ontop")
+    pairs = relations.support_pairs(replace(home, objects=(table, ball, away, on_top)))
+    assert sorted(pairs) == [(1, "under", 0), (3, "ontop", 0)]
+
+
+def test_a_home_without_free_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from embodied_perceptron_training.synthetic import placement
+    from embodied_perceptron_training.synthetic.floorplan import HomeError
+    from embodied_perceptron_training.synthetic.freespace import free_space
+
+    home = build_home(5, HomeSpec(1, "living room"))
+    with pytest.raises(HomeError, match="radius 4"):
+        free_space(home, radius_m=4.0)
+    monkeypatch.setattr(placement, "ROBOT_RADIUS_M", 3.0)
+    with pytest.raises(HomeError, match="free floor"):
+        build_home(5, HomeSpec(1, "bathroom"))

@@ -84,6 +84,14 @@ def sample_idx(seed: int) -> str:
     return f"synthetic/{seed}"
 
 
+def load_record(root: str | Path, name: str) -> dict[str, Any]:
+    """Everything that is known of the finished sample ``name``: what the index files hold, and beyond them per
+    instance ``object_id, states, joints, attributes``, per frame ``states`` and ``pairs`` (ids are those of the
+    instances). Raises ``FileNotFoundError``."""
+    record: dict[str, Any] = json.loads((Path(root) / name / RECORD).read_text())
+    return record
+
+
 def write_sample(seed: int, root: str | Path, spec: SampleSpec) -> str:
     """Generate home ``seed`` below ``root`` and return its sample_idx.
 
