@@ -98,12 +98,15 @@ def _run_ray(seeds: list[int], root: Path, spec: SampleSpec, address: str) -> It
         import ray
     except ImportError as error:
         raise ValueError("--ray needs the package ray: pip install ray") from error
-    ray.init(address=address, ignore_reinit_error=True)
-    remote = ray.remote(write_sample)
-    waiting = [remote.remote(seed, str(root.resolve()), spec) for seed in seeds]
-    while waiting:
-        done, waiting = ray.wait(waiting)
-        yield ray.get(done[0])
+    ray.init(address=address)
+    try:
+        remote = ray.remote(write_sample)
+        waiting = [remote.remote(seed, str(root.resolve()), spec) for seed in seeds]
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            yield ray.get(done[0])
+    finally:
+        ray.shutdown()
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -103,13 +103,10 @@ def surface_kernel(
             dz - 2 * (dx * nx + dy * ny + dz * nz) * nz,
         )
         best0, best1 = 0.0, 0.0
+        strength0, strength1 = 0.0, 0.0
+        index0, index1 = -1, -1
         for k in range(light_position.shape[0]):
-            jitter = light_shape[k, 0]
-            ja = (sy4 + _hash01(i, seed + 11 + k)) * (np.pi / 2)
-            jr = jitter * np.sqrt((sx4 + _hash01(i, seed + 37 + k)) / 4)
-            lx = light_position[k, 0] + jr * np.cos(ja) - ox
-            ly = light_position[k, 1] + jr * np.sin(ja) - oy
-            lz = light_position[k, 2] + jitter * (2 * _hash01(i, seed + 71 + k) - 1) * 0.5 - oz
+            lx, ly, lz = light_position[k, 0] - ox, light_position[k, 1] - oy, light_position[k, 2] - oz
             d2 = lx * lx + ly * ly + lz * lz
             d = np.sqrt(d2) + 1e-9
             cosine = (nx * lx + ny * ly + nz * lz) / d
@@ -121,21 +118,26 @@ def surface_kernel(
                 strength *= max(0.0, -(sx * lx + sy * ly + sz * lz) / d)
             inside = light_region[k, 0] <= px <= light_region[k, 2] and light_region[k, 1] <= py <= light_region[k, 3]
             rank = strength * (light_color[k, 0] + light_color[k, 1] + light_color[k, 2]) * (1.0 if inside else 0.1)
-            slot = -1
             if rank > best0:
-                best1 = best0
-                for c in range(3):
-                    irradiance[1, i, c] = irradiance[0, i, c]
-                    to_light[1, i, c] = to_light[0, i, c]
-                mirror[1, i] = mirror[0, i]
-                best0, slot = rank, 0
+                best1, index1, strength1 = best0, index0, strength0
+                best0, index0, strength0 = rank, k, strength
             elif rank > best1:
-                best1, slot = rank, 1
-            if slot >= 0:
-                to_light[slot, i, 0], to_light[slot, i, 1], to_light[slot, i, 2] = lx, ly, lz
-                mirror[slot, i] = max(0.0, (rx * lx + ry * ly + rz * lz) / d)
-                for c in range(3):
-                    irradiance[slot, i, c] = light_color[k, c] * strength
+                best1, index1, strength1 = rank, k, strength
+        for slot in range(2):
+            k = index0 if slot == 0 else index1
+            if k < 0:
+                continue
+            jitter = light_shape[k, 0]
+            ja = (sy4 + _hash01(i, seed + 11 + slot)) * (np.pi / 2)
+            jr = jitter * np.sqrt((sx4 + _hash01(i, seed + 37 + slot)) / 4)
+            lx = light_position[k, 0] + jr * np.cos(ja) - ox
+            ly = light_position[k, 1] + jr * np.sin(ja) - oy
+            lz = light_position[k, 2] + jitter * (2 * _hash01(i, seed + 71 + slot) - 1) * 0.5 - oz
+            d = np.sqrt(lx * lx + ly * ly + lz * lz) + 1e-9
+            to_light[slot, i, 0], to_light[slot, i, 1], to_light[slot, i, 2] = lx, ly, lz
+            mirror[slot, i] = max(0.0, (rx * lx + ry * ly + rz * lz) / d)
+            for c in range(3):
+                irradiance[slot, i, c] = light_color[k, c] * (strength0 if slot == 0 else strength1)
         for slot in range(2):
             if to_light[slot, i, 0] == 0 and to_light[slot, i, 1] == 0 and to_light[slot, i, 2] == 0:
                 to_light[slot, i, 2] = 1e-3
