@@ -95,6 +95,14 @@ def test_chairs_do_not_melt_into_their_table():
     assert len(found) == 5
 
 
+def test_a_chair_does_not_take_the_leg_of_its_table():
+    points = [room(), table((0, 0), (2.0, 0.9, 0.75)), chair((-0.6, -0.5), np.pi / 2)]  # beside a leg, touching it
+    found = boxes_of(noisy(np.concatenate(points), 0.004))
+    assert best_iou(found, [0, 0, 0.375, 2.0, 0.9, 0.75, 0, 0, 0]) > 0.85
+    assert best_iou(found, [-0.6, -0.5, 0.45, 0.44, 0.44, 0.9, 0, 0, 0]) > 0.5
+    assert len(found) == 2
+
+
 def test_table_whose_legs_were_never_seen_reaches_the_floor():
     top = box_surface((0, 0, 0.73), (1.4, 0.8, 0.04))
     found = boxes_of(np.concatenate([plane((-2, -2, 0), (4, 0, 0), (0, 4, 0)), top]))

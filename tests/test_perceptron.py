@@ -9,7 +9,7 @@ import pytest
 
 from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, VolumeConfig
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.fusion.storage import MapFileError
+from embodied_perceptron.fusion.storage import MapFileError, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume
 from embodied_perceptron.geometry import Intrinsics, make_transform
 from embodied_perceptron.perceptron import Perceptron
@@ -180,6 +180,35 @@ def test_perceiving_does_not_block_fusing():
         go_on.set()
         thread.join(20)
     assert not thread.is_alive()
+
+
+def test_saving_does_not_block_fusing(tmp_path, monkeypatch):
+    perceptron = Perceptron(CONFIG)
+    seen(perceptron, 3)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def slow_disk(*args):
+        inside.set()
+        assert go_on.wait(20)
+        write_map(*args)
+
+    monkeypatch.setattr("embodied_perceptron.perceptron.write_map", slow_disk)
+    before = perceptron.perceive().voxels
+    thread = threading.Thread(target=perceptron.save, args=(tmp_path / "map.safetensors",))
+    thread.start()
+    try:
+        assert inside.wait(20)
+        for i in range(50, 53):
+            assert perceptron.integrate(frame(i)).fused
+        perceptron.perceive()
+    finally:
+        go_on.set()
+        thread.join(20)
+    loaded = Perceptron(CONFIG)
+    loaded.load(tmp_path / "map.safetensors")  # the map as it was when saving began
+    after = loaded.perceive().voxels
+    assert np.array_equal(after.coords, before.coords)
+    assert np.array_equal(after.hits, before.hits)
 
 
 def test_two_threads_agree_with_one():

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.fusion.storage import MapFileError, read_extra
+from embodied_perceptron.fusion.storage import MapFileError, read_extra, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.results import FusionReport, Grounding, GroundingStatus, ObjectState, Perception, VoxelSnapshot
 from embodied_perceptron.scene.components import find_boxes
@@ -34,6 +34,7 @@ from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.query import printable_query, query_problem
 
 _OBJECTS = "objects"  # entry of a map file
+_FLOOR_VOXELS = 250_000  # enough to find the floor
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +117,13 @@ class Perceptron:
     # ------------------------------------------------------------------------------------------------ care for the map
 
     def save(self, path: str | Path) -> None:
-        """Write map and objects to one file; atomic. Raises ``OSError`` when it cannot be written."""
+        """Write map and objects to one file; atomic. Fusing goes on while the disk works.
+
+        Raises ``OSError`` when it cannot be written.
+        """
         with self._scene_lock, self._volume_lock:
-            self._volume.save(path, extra={_OBJECTS: self._objects.to_json()})
+            tensors, header = self._volume.pack({_OBJECTS: self._objects.to_json()})
+        write_map(path, tensors, header)
 
     def load(self, path: str | Path) -> None:
         """Replace map and objects by saved ones. Raises like :meth:`FeatureVolume.load`; then nothing has changed."""
@@ -168,7 +173,8 @@ class Perceptron:
 
     def _floor_z(self, snapshot: VoxelSnapshot) -> float:
         """Height of the floor; while it is out of the map the last known one; before, just below everything."""
-        found = estimate_floor_z(snapshot.mean_point_m)
+        step = 1 + len(snapshot) // _FLOOR_VOXELS
+        found = estimate_floor_z(snapshot.mean_point_m[::step])
         if found is not None:
             self._last_floor_z_m = found
         if self._last_floor_z_m is not None:

@@ -310,6 +310,10 @@ class FeatureVolume:
 
         Raises ``OSError`` when the folder is missing or cannot be written.
         """
+        write_map(path, *self.pack(extra))
+
+    def pack(self, extra: Mapping[str, str] | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """All that :meth:`save` writes, as a copy for ``write_map``: writing may then take its time elsewhere."""
         rows = self._gather(self._blocks.slots(), 1).cpu()
         tensors, entries = pack_keyframes(list(self.keyframes))
         tensors["voxels.keys"] = pack_keys(rows.coords)
@@ -322,7 +326,7 @@ class FeatureVolume:
             "keyframes_taken": self.keyframes.taken,
             "extra": dict(extra or {}),
         }
-        write_map(path, tensors, header)
+        return tensors, header
 
     def load(self, path: str | Path) -> None:
         """Replace the map by a saved one; configuration, device and limits stay this volume's own.

@@ -12,10 +12,11 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from embodied_perceptron.geometry import world_to_voxel
+from embodied_perceptron.geometry import voxel_centers, world_to_voxel
 from embodied_perceptron.results import VoxelSnapshot
 
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
+_MAX_DENSE = 32_000_000  # cells of scratch memory, 5 bytes each
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,58 +50,71 @@ class Cells:
         return int(self.coords.shape[0])
 
 
-def build_cells(
-    snapshot: VoxelSnapshot, size_m: float, keep: NDArray[np.bool_] | None = None, normals: bool = True
-) -> Cells:
+def build_cells(snapshot: VoxelSnapshot, size_m: float, keep: NDArray[np.bool_] | None = None) -> Cells:
     """Gather the voxels of ``snapshot`` (only those in the (N,) mask ``keep``, if given) into cells of ``size_m``.
 
-    Without ``normals`` they are all zero.
+    The dense index covers the bounding box of what is kept: keep a band of heights where the map may be tall.
     """
-    points = np.asarray(snapshot.mean_point_m, dtype=np.float64)
-    rows = np.arange(len(points)) if keep is None else np.flatnonzero(keep)
-    points = points[rows]
+    rows = np.arange(len(snapshot)) if keep is None else np.flatnonzero(keep)
+    points = snapshot.mean_point_m[rows].astype(np.float64)
+    cell_coords, cell = assign_cells(points, size_m)
     cell_of_voxel = np.full(len(snapshot), -1, dtype=np.int64)
-    if len(rows) == 0:
-        empty = np.zeros((0, 3))
-        return Cells(
-            size_m,
-            np.zeros((0, 3), np.int64),
-            empty,
-            np.zeros(0, np.int64),
-            empty.copy(),
-            cell_of_voxel,
-            np.full((2, 2, 2), -1, np.int32),
-            np.zeros(3, np.int64),
-            np.zeros((0, 3), np.int64),
-        )
-    coords = world_to_voxel(points, size_m)
-    origin = coords.min(axis=0) - 1
-    shape = coords.max(axis=0) - origin + 2
-    flat = np.ravel_multi_index(tuple((coords - origin).T), tuple(shape))
-    occupied = np.zeros(int(np.prod(shape)), dtype=bool)  # a dense scan orders the cells faster than sorting voxels
-    occupied[flat] = True
-    cells_flat = np.flatnonzero(occupied)
-    index = np.full(occupied.shape, -1, dtype=np.int32)
-    index[cells_flat] = np.arange(len(cells_flat), dtype=np.int32)
-    cell = index[flat].astype(np.int64)
     cell_of_voxel[rows] = cell
-    cell_coords = np.stack(np.unravel_index(cells_flat, tuple(shape)), axis=1).astype(np.int64) + origin
+    # one empty cell of border all around, so that neighbours need no checks
+    origin = cell_coords.min(axis=0) - 1 if len(rows) else np.zeros(3, np.int64)
+    dense = cell_coords - origin
+    index = np.full(dense.max(axis=0, initial=0) + 2, -1, dtype=np.int32)
+    index[tuple(dense.T)] = np.arange(len(cell_coords), dtype=np.int32)
+    centers_m = voxel_centers(cell_coords, size_m)
+    moments = _cell_moments(points, cell, centers_m)
+    mean_m = centers_m + moments[:, 1:4] / moments[:, :1]
+    normal = _surface_normals(_neighbourhood_covariance(index, dense, moments, size_m))
+    return Cells(
+        size_m, cell_coords, mean_m, moments[:, 0].astype(np.int64), normal, cell_of_voxel, index, origin, dense
+    )
 
-    count = np.bincount(cell, minlength=len(cells_flat))
-    dense_index = index.reshape(tuple(shape))
-    # moments about the cell's own centre: coordinates stay small, so that squares keep their digits
-    local = points - (coords + 0.5) * size_m
-    moments = np.empty((len(cells_flat), 10))
-    moments[:, 0] = count
-    for i in range(3):
-        moments[:, 1 + i] = np.bincount(cell, local[:, i], minlength=len(cells_flat))
-    for k, (i, j) in enumerate(((0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2))):
-        moments[:, 4 + k] = np.bincount(cell, local[:, i] * local[:, j], minlength=len(cells_flat))
-    mean_m = (cell_coords + 0.5) * size_m + moments[:, 1:4] / count[:, None]
-    normal = np.zeros((len(cells_flat), 3))
-    if normals:
-        normal = _surface_normals(_neighbourhood_covariance(dense_index, cell_coords - origin, moments, size_m))
-    return Cells(size_m, cell_coords, mean_m, count, normal, cell_of_voxel, dense_index, origin, cell_coords - origin)
+
+def assign_cells(points_m: NDArray[np.float64], size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(K, 3) points -> (M, 3) lattice coordinates of the occupied cells, sorted, and the (K,) cell of each point."""
+    if len(points_m) == 0:
+        return np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
+    coords = world_to_voxel(points_m, size_m)
+    origin = coords.min(axis=0)
+    shape = coords.max(axis=0) - origin + 1
+    coords -= origin
+    flat = (coords[:, 0] * shape[1] + coords[:, 1]) * shape[2] + coords[:, 2]
+    if int(np.prod(shape)) <= _MAX_DENSE:  # a dense scan orders the cells faster than sorting
+        occupied = np.zeros(int(np.prod(shape)), dtype=bool)
+        occupied[flat] = True
+        distinct = np.flatnonzero(occupied)
+        number = np.zeros(len(occupied), dtype=np.int32)
+        number[distinct] = np.arange(len(distinct), dtype=np.int32)
+        cell = number[flat].astype(np.int64)
+    else:
+        distinct, cell = np.unique(flat, return_inverse=True)
+    return np.stack(np.unravel_index(distinct, tuple(shape)), axis=1) + origin, cell
+
+
+@njit(cache=True)
+def _cell_moments(
+    points: NDArray[np.float64], cell: NDArray[np.int64], centers_m: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(M, 10) count, sums and sums of products of each cell's points about its centre: small numbers keep digits."""
+    out = np.zeros((len(centers_m), 10))
+    for row in range(len(points)):
+        c = cell[row]
+        x, y, z = points[row, 0] - centers_m[c, 0], points[row, 1] - centers_m[c, 1], points[row, 2] - centers_m[c, 2]
+        out[c, 0] += 1.0
+        out[c, 1] += x
+        out[c, 2] += y
+        out[c, 3] += z
+        out[c, 4] += x * x
+        out[c, 5] += x * y
+        out[c, 6] += x * z
+        out[c, 7] += y * y
+        out[c, 8] += y * z
+        out[c, 9] += z * z
+    return out
 
 
 @njit(cache=True)

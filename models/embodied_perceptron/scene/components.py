@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
+from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.results import VoxelSnapshot
@@ -22,6 +23,7 @@ from embodied_perceptron.scene.rectangles import rectangle_direction, upright_bo
 from embodied_perceptron.scene.surfaces import find_surfaces, is_back, rectangular_footprints
 
 _BENEATH_RATIO = 1.5  # what lies beneath a surface, over what stands out of it, before the surface owns it
+_SEAT_DEPTH_M = 0.4  # of a chair that may be pushed under a table
 _RIM = 2.5  # cells around a level surface that are no longer level but belong to it: rounded edges, frames
 _STANDS_WITHIN_M = 0.15
 _SPLIT_FROM_M = 1.2  # smaller things stay whole, whatever their shape
@@ -114,10 +116,18 @@ def _share_what_is_beneath(
             around = _neighbours(part_at, cells.dense[rows])
             largest = int(around[np.argmax(size[around])]) if len(around) else -1
             if largest >= 0 and len(rows) <= _BENEATH_RATIO * size[largest]:
-                loose[largest] = np.sort(np.concatenate([loose[largest], rows]))
-            else:
-                owned[number].append(rows)
+                near = _within(cells, rows, loose[largest], _SEAT_DEPTH_M)
+                loose[largest] = np.sort(np.concatenate([loose[largest], rows[near]]))
+                rows = rows[~near]  # the leg of the table that the chair touches
+            owned[number].append(rows)
     return owned
+
+
+def _within(cells: Cells, rows: NDArray[np.int64], others: NDArray[np.int64], distance_m: float) -> NDArray[np.bool_]:
+    """(K,) which of ``rows`` lie within a horizontal distance of any of ``others``."""
+    tree = cKDTree(np.unique(cells.dense[others, :2], axis=0))
+    distance, _ = tree.query(cells.dense[rows, :2])
+    return np.asarray(distance * cells.size_m <= distance_m)
 
 
 def _neighbours(part_at: NDArray[np.int32], dense: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -150,7 +160,8 @@ def _voxels_of(cells: Cells, groups: list[NDArray[np.int64]]) -> list[NDArray[np
     for i, rows in enumerate(groups):
         group_of_cell[rows] = i
     group = group_of_cell[cells.cell_of_voxel]
-    order = np.argsort(group, kind="stable")
+    voxels = np.flatnonzero(group >= 0)
+    order = voxels[np.argsort(group[voxels], kind="stable")]
     edges = np.searchsorted(group[order], np.arange(len(groups) + 1))
     return [order[edges[i] : edges[i + 1]] for i in range(len(groups))]
 

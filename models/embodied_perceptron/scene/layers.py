@@ -25,7 +25,7 @@ class Layers:
     Attributes:
         floor_z_m: height of the floor, world frame; NaN when the map is empty or shows no floor.
         label: (N,) int8 per voxel of the snapshot: FLOOR, STRUCTURE or THING.
-        cells: everything that is not floor, on the lattice.
+        cells: everything between floor and ``max_height_m``, on the lattice.
         cell_label: (M,) int8 per cell: STRUCTURE or THING.
         yaw_rad: direction of the walls in [0, pi/2); 0 when there are none.
     """
@@ -39,13 +39,12 @@ class Layers:
 
 def separate_layers(snapshot: VoxelSnapshot, floor_z_m: float, config: ObjectsConfig) -> Layers:
     """Label every voxel of ``snapshot``. Deterministic; an empty snapshot gives empty layers."""
-    height_m = np.asarray(snapshot.mean_point_m[:, 2], dtype=np.float64) - floor_z_m
-    above = height_m >= config.min_height_m
-    cells = build_cells(snapshot, config.cell_size_m, above)
+    height_m = snapshot.mean_point_m[:, 2].astype(np.float64) - floor_z_m
+    between = (height_m >= config.min_height_m) & (height_m <= config.max_height_m)
+    cells = build_cells(snapshot, config.cell_size_m, between)
     yaw_rad = wall_direction(cells)
-    wall = find_walls(cells, floor_z_m)
-    ceiling = cells.mean_m[:, 2] - floor_z_m > config.max_height_m
-    cell_label = np.where(wall | ceiling, STRUCTURE, THING).astype(np.int8)
+    cell_label = np.where(find_walls(cells, floor_z_m), STRUCTURE, THING).astype(np.int8)
     label = np.full(len(snapshot), FLOOR, dtype=np.int8)
-    label[above] = cell_label[cells.cell_of_voxel[above]]
+    label[height_m > config.max_height_m] = STRUCTURE
+    label[between] = cell_label[cells.cell_of_voxel[between]]
     return Layers(floor_z_m, label, cells, cell_label, yaw_rad)
