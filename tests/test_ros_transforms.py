@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs")
 
+import tf2_stand_in
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from ros_live import Peer, own_domain, turned, wait_until
 from tf2_msgs.msg import TFMessage
@@ -30,11 +33,13 @@ def peer():
         peer.close()
 
 
-@pytest.fixture(params=[TreeTransforms, Tf2Transforms])
-def source(request, peer):
-    if request.param is Tf2Transforms and not tf2_available():
+@pytest.fixture(params=["tree", "tf2", "tf2 stand-in"])
+def source(request, peer, monkeypatch):
+    if request.param == "tf2" and not tf2_available():
         pytest.skip("tf2_ros is not installed")
-    source = request.param(peer.node)
+    if request.param == "tf2 stand-in":
+        monkeypatch.setitem(sys.modules, "tf2_ros", tf2_stand_in.as_module())
+    source = (TreeTransforms if request.param == "tree" else Tf2Transforms)(peer.node)
     yield source
     source.close()
 
@@ -60,8 +65,12 @@ def test_lookup_interpolates_and_chains(source):
 
 def test_answers_without_a_pose(source):
     feed(source, *(make_transform_stamped(turned(0), t * S, "odom", "base") for t in (10, 11)))
-    assert isinstance(source.lookup("odom", "base", 12 * S), TooEarly)
-    assert isinstance(source.lookup("odom", "base", 9 * S), TooOld)
+    early = source.lookup("odom", "base", 12 * S)
+    assert isinstance(early, TooEarly)
+    assert early.newest_ns == 11 * S
+    old = source.lookup("odom", "base", 9 * S)
+    assert isinstance(old, TooOld)
+    assert old.oldest_ns == 10 * S
     missing = source.lookup("map", "base", 10 * S)
     assert isinstance(missing, Disconnected)
     assert "map" in str(missing)

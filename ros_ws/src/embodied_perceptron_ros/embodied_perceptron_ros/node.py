@@ -195,7 +195,11 @@ class _ConfiguredMap:
             self.perceptron.load(parameters.map_file)
         self.on_map_replaced: Callable[[], None] = lambda: None
         with ExitStack() as parts:
-            self.transforms: TransformSource = make_transform_source(node, lambda: self.fusion.transforms_changed())
+            self.transforms: TransformSource = make_transform_source(
+                node,
+                lambda: self.fusion.transforms_changed(),
+                max_gap_s=parameters.config.assembler.max_pose_gap_s,
+            )
             parts.callback(self.transforms.close)
             self.fusion = self._make_fusion(node)
             self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters)

@@ -19,7 +19,7 @@ from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry import invert_transform
 from embodied_perceptron.results import Perception
-from embodied_perceptron.trajectory import Found, TooEarly
+from embodied_perceptron.trajectory import Found, Gap, TooEarly, TooOld
 from embodied_perceptron_ros.conversions import make_image
 from embodied_perceptron_ros.fusion_worker import FusedFrame
 from embodied_perceptron_ros.health import WARN, Health
@@ -50,13 +50,13 @@ class OutputPose:
 def find_output_pose(transforms: TransformSource, fusion_frame: str, frame_id: str, stamp_ns: int) -> OutputPose | str:
     """How results of ``stamp_ns`` are moved into ``frame_id``; or, in words, why they cannot be.
 
-    The transform at the results' own stamp, so that a moving frame (``base_link``) fits; where that has not come yet,
-    the newest: a localisation publishes ``map -> odom`` late or rarely.
+    The transform at the results' own stamp, so that a moving frame (``base_link``) fits; where there is none at that
+    stamp, the newest: a localisation publishes ``map -> odom`` late or rarely, and a loaded map is old.
     """
     if frame_id.lstrip("/") == fusion_frame.lstrip("/"):
         return OutputPose(fusion_frame, None)
     answer = transforms.lookup(frame_id, fusion_frame, stamp_ns)
-    if isinstance(answer, TooEarly):
+    if isinstance(answer, TooEarly | TooOld | Gap):
         answer = transforms.lookup_latest(frame_id, fusion_frame)
     return OutputPose(frame_id, answer.T) if isinstance(answer, Found) else str(answer)
 

@@ -57,11 +57,18 @@ def tf2_available() -> bool:
 
 
 def make_transform_source(
-    node: Node, on_change: Callable[[], None] | None = None, history_s: float = HISTORY_S
+    node: Node,
+    on_change: Callable[[], None] | None = None,
+    history_s: float = HISTORY_S,
+    max_gap_s: float | None = None,
 ) -> TransformSource:
-    """tf2_ros where it is importable, otherwise :class:`TreeTransforms`; subscribed on ``node``."""
-    kind = Tf2Transforms if tf2_available() else TreeTransforms
-    return kind(node, on_change, history_s)
+    """tf2_ros where it is importable, otherwise :class:`TreeTransforms`; subscribed on ``node``.
+
+    ``max_gap_s``: transforms further apart are not interpolated between; tf2 knows no such limit and ignores it.
+    """
+    if tf2_available():
+        return Tf2Transforms(node, on_change, history_s)
+    return TreeTransforms(node, on_change, history_s, max_gap_s)
 
 
 class _Subscribed:
@@ -105,8 +112,14 @@ class _Subscribed:
 class TreeTransforms(_Subscribed):
     """The own buffer, used where tf2_ros is not installed."""
 
-    def __init__(self, node: Node, on_change: Callable[[], None] | None = None, history_s: float = HISTORY_S) -> None:
-        self._tree = TransformTree(history_s=history_s)
+    def __init__(
+        self,
+        node: Node,
+        on_change: Callable[[], None] | None = None,
+        history_s: float = HISTORY_S,
+        max_gap_s: float | None = None,
+    ) -> None:
+        self._tree = TransformTree(history_s=history_s, max_gap_s=max_gap_s)
         self._lock = threading.Lock()
         super().__init__(node, on_change)
 
