@@ -20,6 +20,7 @@ _MIN_AREA_M2 = 0.6
 _MAX_GAP_M = 0.6
 _HALF_THICKNESS_M = 0.09
 _BEHIND_M = 0.4
+_NOISE_M, _NOISY_SHARE = 0.15, 0.6
 _OUTSIDE_SHARE = 0.25  # of the cells on a wall's other side: more is another room
 _FRONT_MAX_LENGTH_M = 2.6  # longer planes are no fronts of furniture
 _FRONT_DEPTH_M = (0.22, 0.9)
@@ -94,6 +95,9 @@ def find_walls(cells: Cells, floor_z_m: float) -> NDArray[np.bool_]:
         wall[plane.rows] = True
         along, across = plane.along(xy), plane.across(xy)
         beside = (along >= plane.low - 2 * cells.size_m) & (along <= plane.high + 2 * cells.size_m)
+        close = beside & (np.abs(across) < _NOISE_M)
+        if np.count_nonzero(close & no_normal) > _NOISY_SHARE * np.count_nonzero(close):
+            wall |= close & no_normal  # seen from afar: noise has hidden the surface, and would tie things together
         turned = abs(float(plane.direction @ planes[0].direction)) < _COS_CROSSING
         near[int(turned)] |= beside & (np.abs(across) < 2.5 * cells.size_m)
         if side:
