@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -311,42 +310,22 @@ def test_an_exception_while_fusing_is_reported_and_survived(rig, monkeypatch):
     rig.wait(fused=1, **{INTERNAL_ERROR: 1})
 
 
-def test_overload_drops_the_oldest_and_fuses_the_newest(rig):
+def test_overload_drops_the_oldest_and_fuses_the_newest(rig, monkeypatch):
     rig.backlog = 2
-    blocked, entered = threading.Event(), threading.Event()
+    release, entered = threading.Event(), threading.Event()
+    whole = rig.perceptron.integrate
 
-    def job() -> None:
+    def slow(posed):
         entered.set()
-        blocked.wait(10)
+        assert release.wait(10)
+        return whole(posed)
 
-    future = rig.worker.submit(job)
+    monkeypatch.setattr(rig.perceptron, "integrate", slow)
+    rig.frame()
     assert entered.wait(10)
     for _ in range(8):
         rig.frame()
-    blocked.set()
-    future.result(10)
-    rig.wait(fused=2, **{OVERLOAD: 6})
+    release.set()
+    rig.wait(fused=3, **{OVERLOAD: 6})
     assert rig.worker.newest.posed.frame.stamp_ns == rig.stamp_ns
-    assert rig.worker.counts.received == 8
-
-
-def test_jobs_run_between_frames_and_hand_errors_back(rig):
-    rig.frame()
-    assert rig.worker.submit(lambda: 7).result(10) == 7
-    with pytest.raises(ValueError, match="no"):
-        rig.worker.submit(lambda: (_ for _ in ()).throw(ValueError("no"))).result(10)
-    assert rig.worker.submit(lambda: threading.current_thread().name).result(10) == "fusion"
-
-
-def test_stopping_cancels_jobs_that_wait():
-    rig = Rig()
-    started, release = threading.Event(), threading.Event()
-    rig.worker.submit(lambda: (started.set(), release.wait(10)))
-    assert started.wait(10)
-    waiting = rig.worker.submit(lambda: 1)
-    threading.Timer(0.1, release.set).start()
-    rig.worker.stop()
-    assert waiting.done()
-    late = rig.worker.submit(lambda: 1)
-    with pytest.raises(CancelledError):
-        late.result(1)
+    assert rig.worker.counts.received == 9

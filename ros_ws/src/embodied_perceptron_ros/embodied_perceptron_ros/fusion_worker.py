@@ -1,7 +1,4 @@
-"""The one thread that owns the volume: takes messages from the inbox, assembles posed frames, fuses them.
-
-Between two frames it runs jobs that touch the map (save, load, reset, clear a box), so that nothing else ever does.
-"""
+"""The one thread that fuses: takes messages from the inbox, assembles posed frames, puts them into the map."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ import time
 import traceback
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from embodied_perceptron.assembler import BadCalibration, BadImage, DropReason, FrameAssembler
 from embodied_perceptron.camera_model import CameraModel
@@ -33,7 +29,6 @@ from embodied_perceptron_ros.health import ERROR, WARN, FrameCounts, Health
 from embodied_perceptron_ros.inputs import Inbox, Received
 from embodied_perceptron_ros.transforms import TransformSource
 
-ResultT = TypeVar("ResultT")
 OVERLOAD = "overload"  # ready, but fusion could not keep up
 INTERNAL_ERROR = "internal_error"
 _IDLE_S, _WAITING_S = 0.25, 0.02
@@ -113,7 +108,6 @@ class FusionWorker:
         self._jumps_seen = 0
         self._last_reset_s = float("-inf")
         self._logged: dict[str, float] = {}
-        self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._wake = threading.Event()
         self._stopping = False
         self._waiting_for_pose = False
@@ -131,13 +125,11 @@ class FusionWorker:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the frame at hand; jobs that still wait fail."""
+        """End after the frame at hand."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        while self._jobs:
-            self._jobs.popleft()[1].cancel()
 
     def wake(self) -> None:
         """Something arrived."""
@@ -147,16 +139,6 @@ class FusionWorker:
         """A transform arrived: worth a look only when a frame waits for one."""
         if self._waiting_for_pose:
             self._wake.set()
-
-    def submit(self, job: Callable[[], ResultT]) -> Future[ResultT]:
-        """Run ``job`` between two frames."""
-        future: Future[ResultT] = Future()
-        if self._stopping:
-            future.cancel()
-            return future
-        self._jobs.append((job, future))
-        self._wake.set()
-        return future
 
     @property
     def newest(self) -> FusedFrame | None:
@@ -172,8 +154,7 @@ class FusionWorker:
 
     def _run(self) -> None:
         while not self._stopping:
-            busy = bool(self._ready or self._jobs)
-            if not busy:
+            if not self._ready:
                 self._wake.wait(_WAITING_S if self._waiting_for_pose else _IDLE_S)
             self._wake.clear()
             try:
@@ -186,8 +167,6 @@ class FusionWorker:
         self._update_counts()
 
     def _step(self) -> None:
-        while self._jobs:
-            self._run_job(*self._jobs.popleft())
         for received in self._inbox.take_all():
             self._feed(received)
         self._ready.extend(self._assembler.poll(self._now_ns()))
@@ -205,14 +184,6 @@ class FusionWorker:
                 self._fuse(self._ready.popleft())
         finally:
             self._update_counts()
-
-    def _run_job(self, job: Callable[[], Any], future: Future[Any]) -> None:
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            future.set_result(job())
-        except Exception as error:  # the asker gets it
-            future.set_exception(error)
 
     # ---- feeding the assembler
 

@@ -207,9 +207,9 @@ class _ConfiguredMap:
             self.services = MapServices(
                 node,
                 self.perceptron,
-                self.fusion,
                 self.transforms,
                 parameters.fusion_frame,
+                lambda: self.fusion.newest,
                 lambda: self.on_map_replaced(),
             )
             parts.callback(self.services.close)

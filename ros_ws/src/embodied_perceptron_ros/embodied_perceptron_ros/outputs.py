@@ -64,12 +64,13 @@ def find_output_pose(transforms: TransformSource, fusion_frame: str, frame_id: s
 class Limiter:
     """At most so many times a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._last_s = float("-inf")
 
     def due(self, rate_hz: float, always: bool = False) -> bool:
         """Whether it may happen now; if so it counts as done."""
-        now_s = time.monotonic()
+        now_s = self._clock()
         if not always and now_s - self._last_s < 0.999 / rate_hz:
             return False
         self._last_s = now_s

@@ -1,13 +1,14 @@
 """Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``.
 
-They run between two frames in the thread that owns the map; meanwhile the executor goes on taking images. A failure is
-an answer (``success`` false, ``message`` says why), never an exception.
+They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
+moment that the map itself is touched. A failure is an answer (``success`` false, ``message`` says why), never an
+exception.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from concurrent.futures import Future as ThreadFuture
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron_ros.fusion_worker import FusionWorker
+from embodied_perceptron_ros.fusion_worker import FusedFrame
 from embodied_perceptron_ros.object_messages import message_to_box
 from embodied_perceptron_ros.outputs import find_output_pose
 from embodied_perceptron_ros.transforms import TransformSource
@@ -41,15 +42,16 @@ class MapServices:
         self,
         node: Node,
         perceptron: Perceptron,
-        fusion: FusionWorker,
         transforms: TransformSource,
         fusion_frame: str,
+        newest: Callable[[], FusedFrame | None],
         on_map_replaced: Callable[[], None],
     ) -> None:
-        """``on_map_replaced`` is called after the map was changed by hand."""
+        """``newest`` is the newest fused frame; ``on_map_replaced`` is called after the map was changed by hand."""
         self._node = node
         self._perceptron = perceptron
-        self._fusion = fusion
+        self._newest = newest
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="map_services")
         self._transforms = transforms
         self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
@@ -65,13 +67,14 @@ class MapServices:
         ]
 
     def close(self) -> None:
-        """Destroy the services."""
+        """Finish what is in work, refuse what waits, destroy the services."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
         for service in self._services:
             self._node.destroy_service(service)
         self._services = []
 
     async def _run(self, job: Callable[[], str], response: Any) -> Any:
-        future = self._fusion.submit(job)
+        future = self._thread.submit(job)
         await await_in_executor(self._node, future)
         try:
             response.message = future.result()
@@ -111,7 +114,7 @@ class MapServices:
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
             frame = request.frame_id or self._fusion_frame
-            newest = self._fusion.newest
+            newest = self._newest()
             stamp_ns = newest.posed.frame.stamp_ns if newest else 0
             pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns)
             if isinstance(pose, str):
