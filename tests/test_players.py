@@ -144,6 +144,7 @@ def test_folder_player_sends_every_frame(folder: Path, listener: Listener, domai
     written = json.loads(report.read_text())
     assert written["frames_sent"] == FRAMES
     assert written["complete"] is True
+    assert written["acknowledged"] is True
     assert written["messages"]["/color/image_raw"] == FRAMES
 
 

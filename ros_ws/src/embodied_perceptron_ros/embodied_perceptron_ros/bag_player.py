@@ -29,6 +29,7 @@ from embodied_perceptron_ros.playback import (
     NoSubscriberError,
     Pacer,
     PlaybackReport,
+    flush,
     image_qos,
     latched_qos,
     wait_for_subscribers,
@@ -124,6 +125,8 @@ class BagPlayer:
         else:
             self.report.complete = True
         self.report.wall_s = time.monotonic() - started_s
+        if rclpy.ok():
+            self.report.acknowledged = flush(self._publishers.values())
         self.report.max_late_ms = self._pacer.max_late_ms
 
 

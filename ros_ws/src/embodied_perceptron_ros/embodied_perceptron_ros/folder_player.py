@@ -41,6 +41,7 @@ from embodied_perceptron_ros.playback import (
     NoSubscriberError,
     Pacer,
     PlaybackReport,
+    flush,
     image_qos,
     latched_qos,
     read_ahead,
@@ -126,6 +127,8 @@ class RecordingPlayer:
         else:
             self.report.complete = True
         self.report.wall_s = time.monotonic() - started_s
+        if rclpy.ok():
+            self.report.acknowledged = flush((*self._publishers.values(), self._tf))
         self.report.max_late_ms = self._pacer.max_late_ms
 
     def _prepare(self, sample: Sample) -> _Ready:

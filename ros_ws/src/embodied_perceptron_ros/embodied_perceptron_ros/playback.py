@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import rclpy
+from rclpy.duration import Duration
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
@@ -69,6 +70,20 @@ def wait_for_subscribers(publishers: Mapping[str, Any], timeout_s: float, on_wai
         on_wait()
         time.sleep(_SLICE_S)
     return False
+
+
+def flush(publishers: Iterable[Any], timeout_s: float = 10.0) -> bool:
+    """Wait until reliable subscribers have everything: what is unsent when a process ends is lost.
+
+    Best-effort subscribers acknowledge nothing; they get a moment. Returns whether all acknowledged in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    complete = True
+    for publisher in publishers:
+        left_s = max(0.0, deadline - time.monotonic())
+        complete &= publisher.wait_for_all_acked(Duration(nanoseconds=int(left_s * 1e9)))
+    time.sleep(_SETTLE_S)
+    return complete
 
 
 def read_ahead(items: Iterable[T], count: int) -> Iterator[T]:
@@ -177,6 +192,7 @@ class PlaybackReport:
     wall_s: float = 0.0
     max_late_ms: float = 0.0
     complete: bool = False
+    acknowledged: bool = True
 
     def write(self, path: Path | None) -> None:
         """Write to ``path`` at once (a reader never sees half a file); nothing for ``None``."""
@@ -190,6 +206,7 @@ class PlaybackReport:
             "wall_s": round(self.wall_s, 3),
             "max_late_ms": round(self.max_late_ms, 3),
             "complete": self.complete,
+            "acknowledged": self.acknowledged,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + ".part")
