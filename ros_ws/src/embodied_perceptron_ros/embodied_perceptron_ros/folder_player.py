@@ -20,6 +20,7 @@ import numpy as np
 import rclpy
 from numpy.typing import NDArray
 from rclpy.node import Node
+from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
@@ -144,7 +145,8 @@ class RecordingPlayer:
         pixels, encoding = self._pixels(sample)
         if isinstance(pixels, BadImage):
             return _Ready(sample.stamp_ns, publisher, None, fault=pixels.reason)
-        message = make_image(pixels, encoding, sample.stamp_ns, frame_id)
+        # serialised here, in the thread that is ahead: publishing is then one copy
+        message = serialize_message(make_image(pixels, encoding, sample.stamp_ns, frame_id))
         return _Ready(sample.stamp_ns, publisher, message, is_frame=isinstance(sample, DepthSample))
 
     def _send(self, ready: _Ready) -> None:
