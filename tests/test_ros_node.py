@@ -239,11 +239,18 @@ def test_stamps_that_do_not_advance(live):
 # -------------------------------------------------------------------------------------------------------- services
 
 
+def new_map(peer: Peer, stream: Stream, frames: int) -> int:
+    """A map of so many frames; its voxels."""
+    empty(peer)
+    stream.send_and_wait(frames)
+    peer.wait_value("map", "frames_fused", lambda n: n == str(frames))  # statistics come a little later than counts
+    return int(peer.value("map", "voxels"))
+
+
 def test_save_load_reset_clear_box(live, tmp_path):
     _, peer, stream = live
-    empty(peer)
-    stream.send_and_wait(4)
-    voxels = int(peer.wait_value("map", "voxels", lambda v: int(v) > 500))
+    voxels = new_map(peer, stream, 4)
+    assert voxels > 500
     path = tmp_path / "map.safetensors"
     saved = peer.call("/perception/save_map", SaveMap, SaveMap.Request(path=str(path)))
     assert saved.success, saved.message
@@ -266,8 +273,7 @@ def test_save_load_reset_clear_box(live, tmp_path):
 
 def test_services_fail_in_words(live, tmp_path):
     _, peer, stream = live
-    stream.send_and_wait(2)
-    before = peer.value("map", "voxels")
+    voxels = new_map(peer, stream, 2)
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"not a map")
     for name, kind, request, words in (
@@ -281,7 +287,8 @@ def test_services_fail_in_words(live, tmp_path):
         response = peer.call(f"/perception/{name}", kind, request)
         assert not response.success
         assert words in response.message
-    assert peer.value("map", "voxels") == before
+    peer.fresh()
+    assert int(peer.value("map", "voxels")) == voxels
     stream.send_and_wait(1)
 
 

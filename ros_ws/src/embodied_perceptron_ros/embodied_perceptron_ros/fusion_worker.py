@@ -34,7 +34,7 @@ INTERNAL_ERROR = "internal_error"
 _IDLE_S, _WAITING_S = 0.25, 0.02
 _LOG_EVERY_S = 5.0
 _POSE_REASONS = (DropReason.NO_TRANSFORM, DropReason.POSE_TIMEOUT, DropReason.POSE_TOO_OLD, DropReason.POSE_GAP)
-_STATISTICS_EVERY_S = 0.5
+_STATISTICS_EVERY_S = 0.2
 _RESET_GRACE_S = 1.0  # one jump shows up in several streams
 
 
