@@ -12,8 +12,8 @@ import argparse
 import importlib
 import sys
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import rclpy
@@ -24,14 +24,13 @@ from rosbags.interfaces import Connection, QosDurability
 from rosbags.typesys import Stores, get_typestore
 
 from embodied_perceptron_ros.playback import (
-    EXIT_BAD_SOURCE,
-    EXIT_NO_SUBSCRIBER,
-    NoSubscriberError,
     Pacer,
     PlaybackReport,
     flush,
     image_qos,
     latched_qos,
+    player_parser,
+    run_player,
     wait_for_subscribers,
 )
 
@@ -130,41 +129,23 @@ class BagPlayer:
         self.report.max_late_ms = self._pacer.max_late_ms
 
 
+@contextmanager
+def _opened(node: Node, options: argparse.Namespace) -> Iterator[BagPlayer]:
+    with AnyReader([options.source], default_typestore=get_typestore(Stores.LATEST)) as reader:
+        yield BagPlayer(node, reader, options.rate, options.clock, options.topics, options.depth_topics)
+
+
+def _play(player: BagPlayer, options: argparse.Namespace) -> None:
+    player.play(options.wait_for, options.timeout, options.max_frames)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code (0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted)."""
-    arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
-    parser = argparse.ArgumentParser(prog="bag_player", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("bag", type=Path)
-    parser.add_argument("--rate", type=float, default=1.0)
-    parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
+    """Command line; returns the exit code of :func:`run_player`."""
+    parser = player_parser("bag_player", __doc__ or "", "BAG")
     parser.add_argument("--topics", nargs="+", default=(), help="play only these")
     parser.add_argument("--depth-topics", nargs="+", default=(), help="whose messages count as frames in the report")
-    parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
     parser.add_argument("--wait-for", nargs="*", help="topics that need a subscriber before the start; none = no wait")
-    parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
-    parser.add_argument("--report", type=Path, help="JSON file for what was sent")
-    options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
-    rclpy.init(args=arguments)
-    node = rclpy.create_node("bag_player", start_parameter_services=False)
-    player: BagPlayer | None = None
-    try:
-        with AnyReader([options.bag], default_typestore=get_typestore(Stores.LATEST)) as reader:
-            player = BagPlayer(node, reader, options.rate, options.clock, options.topics, options.depth_topics)
-            player.play(options.wait_for, options.timeout, options.max_frames)
-    except NoSubscriberError as error:
-        node.get_logger().error(str(error))
-        return EXIT_NO_SUBSCRIBER
-    except (AnyReaderError, ValueError, OSError) as error:
-        node.get_logger().error(f"{options.bag}: {error}")
-        return EXIT_BAD_SOURCE
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if player is not None:
-            player.report.write(options.report)
-        node.destroy_node()
-        rclpy.try_shutdown()
-    return 0 if player is not None and player.report.complete else 130
+    return run_player(parser, _opened, _play, arguments, (AnyReaderError, ValueError, OSError))
 
 
 if __name__ == "__main__":

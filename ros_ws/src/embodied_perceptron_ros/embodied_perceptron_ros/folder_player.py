@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,15 +37,14 @@ from embodied_perceptron.io.recording import (
 )
 from embodied_perceptron_ros.conversions import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.playback import (
-    EXIT_BAD_SOURCE,
-    EXIT_NO_SUBSCRIBER,
-    NoSubscriberError,
     Pacer,
     PlaybackReport,
     flush,
     image_qos,
     latched_qos,
+    player_parser,
     read_ahead,
+    run_player,
     wait_for_subscribers,
 )
 
@@ -166,40 +165,22 @@ class RecordingPlayer:
         return encode_depth(sample.depth_m, self._depth_encoding), self._depth_encoding
 
 
+@contextmanager
+def _opened(node: Node, options: argparse.Namespace) -> Iterator[RecordingPlayer]:
+    recording = open_recording(options.source)
+    yield RecordingPlayer(node, recording, options.rate, options.clock, options.depth_encoding)
+
+
+def _play(player: RecordingPlayer, options: argparse.Namespace) -> None:
+    player.play(not options.no_wait, options.timeout, options.max_frames)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line; returns the exit code (0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted)."""
-    arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
-    parser = argparse.ArgumentParser(prog="folder_player", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rate", type=float, default=1.0)
-    parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
-    parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
+    """Command line; returns the exit code of :func:`run_player`."""
+    parser = player_parser("folder_player", __doc__ or "", "FOLDER")
     parser.add_argument("--no-wait", action="store_true", help="start without subscribers")
-    parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
     parser.add_argument("--depth-encoding", default=DEPTH_ENCODINGS[0], choices=DEPTH_ENCODINGS)
-    parser.add_argument("--report", type=Path, help="JSON file for what was sent")
-    options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
-    rclpy.init(args=arguments)
-    node = rclpy.create_node("folder_player", start_parameter_services=False)
-    player: RecordingPlayer | None = None
-    try:
-        recording = open_recording(options.folder)
-        player = RecordingPlayer(node, recording, options.rate, options.clock, options.depth_encoding)
-        player.play(not options.no_wait, options.timeout, options.max_frames)
-    except NoSubscriberError as error:
-        node.get_logger().error(str(error))
-        return EXIT_NO_SUBSCRIBER
-    except (ValueError, OSError) as error:
-        node.get_logger().error(f"{options.folder}: {error}")
-        return EXIT_BAD_SOURCE
-    except KeyboardInterrupt:
-        pass
-    finally:
-        if player is not None:
-            player.report.write(options.report)
-        node.destroy_node()
-        rclpy.try_shutdown()
-    return 0 if player is not None and player.report.complete else 130
+    return run_player(parser, _opened, _play, arguments)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""What the players share: pacing, /clock, waiting for subscribers, and the report of what was sent."""
+"""What the players share: the command line, pacing, /clock, waiting for subscribers, the report of what was sent."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import queue
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import rclpy
 from rclpy.duration import Duration
@@ -24,6 +27,7 @@ T = TypeVar("T")
 
 EXIT_NO_SUBSCRIBER = 3
 EXIT_BAD_SOURCE = 4
+EXIT_INTERRUPTED = 130
 
 _SLICE_S = 0.01  # longest sleep between two looks at the clock and at Ctrl-C
 _SETTLE_S = 0.3  # a match is seen on the publisher's side first
@@ -212,3 +216,72 @@ class PlaybackReport:
         partial = path.with_name(path.name + ".part")
         partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
         partial.replace(path)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# command line
+
+
+class Player(Protocol):
+    """Something that plays one source through one node."""
+
+    report: PlaybackReport
+
+
+PlayerT = TypeVar("PlayerT", bound=Player)
+
+
+def player_parser(prog: str, description: str, source: str) -> argparse.ArgumentParser:
+    """The options that every player has; ``source`` is what the usage line calls the recording."""
+    parser = argparse.ArgumentParser(prog=prog, description=description.splitlines()[0])
+    parser.add_argument("source", type=Path, metavar=source)
+    parser.add_argument("--rate", type=float, default=1.0, help="recorded seconds per second")
+    parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
+    parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
+    parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
+    parser.add_argument("--report", type=Path, help="JSON file for what was sent")
+    return parser
+
+
+def run_player(
+    parser: argparse.ArgumentParser,
+    opened: Callable[[Node, argparse.Namespace], AbstractContextManager[PlayerT]],
+    play: Callable[[PlayerT, argparse.Namespace], None],
+    arguments: Sequence[str] | None = None,
+    bad_source: tuple[type[Exception], ...] = (ValueError, OSError),
+) -> int:
+    """A player's ``main``: a node for as long as it plays, the report whatever happens.
+
+    Args:
+        parser: of :func:`player_parser`, with the player's own options added.
+        opened: opens the source and yields the player.
+        play: plays it.
+        arguments: without the program's name; None = of this process.
+        bad_source: what ``opened`` and ``play`` raise for a source that cannot be played.
+
+    Returns the exit code: 0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted.
+    """
+    arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
+    options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
+    rclpy.init(args=arguments)
+    node = rclpy.create_node(parser.prog, start_parameter_services=False)
+    complete = False
+    try:
+        with opened(node, options) as player:
+            try:
+                play(player, options)
+            finally:
+                player.report.write(options.report)
+                complete = player.report.complete
+    except NoSubscriberError as error:
+        node.get_logger().error(str(error))
+        return EXIT_NO_SUBSCRIBER
+    except bad_source as error:
+        node.get_logger().error(f"{options.source}: {error}")
+        return EXIT_BAD_SOURCE
+    except KeyboardInterrupt:
+        pass
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return 0 if complete else EXIT_INTERRUPTED
