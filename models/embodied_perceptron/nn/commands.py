@@ -1,4 +1,4 @@
-"""``embodied-perceptron model`` and ``embodied-perceptron import-official``; registered by entry point."""
+"""``embodied-perceptron model``, ``weights`` and ``import-official``; registered by entry point."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ class OfficialTask(str, Enum):
 
 def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
+    from embodied_perceptron.weights.commands import weights_app
+
+    app.add_typer(weights_app, name="weights")
     app.command("model")(model)
     app.command("import-official")(import_official)
 

@@ -1,0 +1,142 @@
+"""Shipped weights: names, paths, what is wrong with them, and how they get into the package."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from embodied_perceptron import weights
+from embodied_perceptron.weights import WeightsError, add_weights, available, shipped, weights_file
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A package folder without weights."""
+    path = tmp_path / "package"
+    path.mkdir()
+    (path / weights.MANIFEST).write_text("{}")
+    return path
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Path:
+    path = tmp_path / "best.safetensors"
+    path.write_bytes(b"numbers" * 1000)
+    return path
+
+
+def test_added_weights_are_found_by_name(folder: Path, trained: Path, tmp_path: Path) -> None:
+    card = tmp_path / "card.md"
+    card.write_text("# tiny")
+    add_weights("tiny", trained, "tiny", card, folder)
+    assert available(folder) == ("tiny",)
+    assert weights_file("tiny", folder) == folder / "tiny.safetensors"
+    assert (folder / "tiny.safetensors").read_bytes() == trained.read_bytes()
+    assert (folder / "tiny.md").read_text() == "# tiny"
+    digest = hashlib.sha256(trained.read_bytes()).hexdigest()
+    stored = json.loads((folder / weights.MANIFEST).read_text())
+    assert stored == {
+        "tiny": {"file": "tiny.safetensors", "sha256": digest, "preset": "tiny", "bytes": 7000, "card": "tiny.md"}
+    }
+
+
+def test_new_weights_replace_old_ones_and_keep_others_and_the_card(folder: Path, trained: Path, tmp_path: Path) -> None:
+    card = tmp_path / "card.md"
+    card.write_text("card")
+    add_weights("tiny", trained, "tiny", card, folder)
+    add_weights("base", trained, "base", None, folder)
+    assert weights_file("tiny", folder).is_file()
+    trained.write_bytes(b"better numbers")
+    add_weights("tiny", trained, "tiny", folder=folder)
+    assert available(folder) == ("base", "tiny")
+    assert shipped(folder)["tiny"].bytes == 14
+    assert shipped(folder)["tiny"].card == "tiny.md"
+    assert shipped(folder)["base"].card == ""
+    assert weights_file("tiny", folder).read_bytes() == b"better numbers"
+
+
+def test_a_changed_file_is_refused(folder: Path, trained: Path) -> None:
+    add_weights("tiny", trained, "tiny", folder=folder)
+    data = bytearray(trained.read_bytes())
+    data[100] ^= 1
+    (folder / "tiny.safetensors").write_bytes(bytes(data))
+    with pytest.raises(WeightsError, match="not the file that was shipped: SHA-256"):
+        weights_file("tiny", folder)
+    (folder / "tiny.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(WeightsError, match=r"shipped were 7,000 \(a Git LFS pointer\?\)"):
+        weights_file("tiny", folder)
+    (folder / "tiny.safetensors").unlink()
+    with pytest.raises(WeightsError, match="'tiny' are missing"):
+        weights_file("tiny", folder)
+
+
+def test_content_is_read_once(folder: Path, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_weights("tiny", trained, "tiny", folder=folder)
+    read: list[Path] = []
+    real = weights._sha256
+
+    def counted(path: Path) -> str:
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(weights, "_sha256", counted)
+    for _ in range(3):
+        weights_file("tiny", folder)
+    assert len(read) == 1
+
+
+def test_a_path_is_taken_as_it_is(folder: Path, trained: Path) -> None:
+    assert weights_file(trained, folder) == trained
+    assert weights_file(str(trained), folder) == trained
+
+
+def test_what_does_not_exist_is_named_with_what_does(folder: Path, trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"'huge': neither a file nor a shipped name .*none in this version"):
+        weights_file("huge", folder)
+    add_weights("tiny", trained, "tiny", folder=folder)
+    with pytest.raises(WeightsError, match=r"'huge'.*\(shipped: tiny\)"):
+        weights_file("huge", folder)
+    with pytest.raises(WeightsError, match="is a folder"):
+        weights_file(tmp_path, folder)
+
+
+@pytest.mark.parametrize("name", ["", "Tiny", "../tiny", "tiny.safetensors", "a b"])
+def test_names_stay_inside_of_the_package(folder: Path, trained: Path, name: str) -> None:
+    with pytest.raises(WeightsError, match="name of weights"):
+        add_weights(name, trained, "tiny", folder=folder)
+    assert available(folder) == ()
+
+
+def test_large_or_missing_files_do_not_get_in(
+    folder: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(WeightsError, match="is no file"):
+        add_weights("tiny", tmp_path / "absent", "tiny", folder=folder)
+    with pytest.raises(WeightsError, match="model card"):
+        add_weights("tiny", trained, "tiny", tmp_path / "absent.md", folder)
+    monkeypatch.setattr(weights, "MAX_BYTES", 6999)
+    with pytest.raises(WeightsError, match="7,000 bytes"):
+        add_weights("tiny", trained, "tiny", folder=folder)
+    assert available(folder) == ()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"tiny": {"file": "x"}}', '{"tiny": 3}'])
+def test_a_malformed_manifest_is_named(folder: Path, content: str) -> None:
+    (folder / weights.MANIFEST).write_text(content)
+    with pytest.raises(WeightsError, match=r"manifest\.json is no manifest"):
+        weights_file("tiny", folder)
+
+
+def test_the_package_is_sound() -> None:
+    """Every shipped file is there, unchanged and small, and reads as a network of its preset."""
+    from embodied_perceptron.checkpoint import load_checkpoint
+
+    for name, entry in shipped().items():
+        path = weights_file(name)
+        assert path.stat().st_size <= weights.MAX_BYTES
+        assert load_checkpoint(path).config["name"] == entry.preset
+        assert entry.card
+        assert (weights.FOLDER / entry.card).is_file(), f"{name} has no model card"
