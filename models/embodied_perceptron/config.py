@@ -11,7 +11,7 @@ import types
 import typing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 
@@ -187,6 +187,41 @@ class GridConfig:
 
 
 @dataclass(frozen=True)
+class NetworkOptions:
+    """The trained network and how it runs.
+
+    Attributes:
+        weights: a shipped name (``tiny``), a path of a weights file, or "" = no network: class-agnostic boxes.
+        device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
+        window_m: edge of the square around the newest camera that the network looks at; widened to whole cells of its
+            coarsest stride. ``.inf`` = the whole map.
+        min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
+        features: how a keyframe's image features are kept and read.
+        image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
+        providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
+        threads: of ONNX Runtime on the CPU; 0 = as many as cores.
+    """
+
+    weights: str = ""
+    device: str = "cpu"
+    window_m: float = 6.4
+    min_score: float | None = None
+    features: Literal["float16", "float32"] = "float16"
+    image_backend: Literal["torch", "onnx"] = "torch"
+    text_backend: Literal["torch", "onnx"] = "torch"
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _require(self.window_m >= 1.0, f"window_m must be at least 1, got {self.window_m}")
+        _require(
+            self.min_score is None or 0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}"
+        )
+        _require(len(self.providers) > 0, "providers must name at least one")
+        _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")
+
+
+@dataclass(frozen=True)
 class PerceptronConfig:
     """Everything that the online algorithm needs."""
 
@@ -195,6 +230,7 @@ class PerceptronConfig:
     assembler: AssemblerConfig = field(default_factory=AssemblerConfig)
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     grid: GridConfig = field(default_factory=GridConfig)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
 
 
 ConfigT = TypeVar("ConfigT")

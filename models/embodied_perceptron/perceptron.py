@@ -25,6 +25,8 @@ from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.fusion.storage import MapFileError, read_extra, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.loading import inference_from_options
 from embodied_perceptron.results import FusionReport, Grounding, GroundingStatus, ObjectState, Perception, VoxelSnapshot
 from embodied_perceptron.scene.components import find_boxes
 from embodied_perceptron.scene.floor import estimate_floor_z
@@ -51,9 +53,16 @@ class Perceptron:
     Args:
         config: everything tunable.
         volume: the map to work on; None builds an empty one from ``config``.
+        inference: the trained network; None = none, whatever ``config.network`` says: class-agnostic boxes.
+            :meth:`from_config` builds it.
     """
 
-    def __init__(self, config: PerceptronConfig | None = None, volume: FeatureVolume | None = None) -> None:
+    def __init__(
+        self,
+        config: PerceptronConfig | None = None,
+        volume: FeatureVolume | None = None,
+        inference: NetworkInference | None = None,
+    ) -> None:
         self.config = config if config is not None else PerceptronConfig()
         self._volume = volume if volume is not None else FeatureVolume(self.config.volume, self.config.keyframes)
         self._volume_lock = threading.Lock()
@@ -61,6 +70,13 @@ class Perceptron:
         self._objects = ObjectMap(self.config.objects)
         self._seen = _Seen()
         self._last_floor_z_m: float | None = None
+        self.inference = inference
+
+    @classmethod
+    def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
+        """With the network that ``config.network`` names, if any. Raises as ``load_inference``."""
+        config = config if config is not None else PerceptronConfig()
+        return cls(config, inference=inference_from_options(config.network))
 
     # ---------------------------------------------------------------------------------------------------- three verbs
 

@@ -12,9 +12,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -71,6 +71,18 @@ class PhraseCandidates:
     scores: NDArray[np.float64]
 
 
+class PreparedEncoder(Protocol):
+    """What is needed of an image encoder: torch's or ONNX Runtime's."""
+
+    def prepare(self, colors: Tensor, size: tuple[int, int]) -> Tensor:
+        """(V, H, W, 3) uint8 RGB -> (V, 3, h, w) input."""
+        ...
+
+    def __call__(self, images: Tensor) -> list[Tensor]:
+        """(V, 3, h, w) -> a map per level."""
+        ...
+
+
 class NetworkInference:
     """A network with its vocabulary.
 
@@ -80,6 +92,10 @@ class NetworkInference:
         occupancy_classes: names of the occupancy classes, label 1 first; needed where there is an occupancy head.
         text_encoder: needed for grounding.
         fusion: how views are read; None = with an occlusion test (as released, for ``official`` networks).
+        image_encoder: runs in place of the network's own (ONNX Runtime); its maps are still projected by the network.
+        feature_dtype: of the image features that :meth:`view` gives.
+        calibration: what the weights file says about its scores.
+        min_score: the score from which a box is an object, for those who keep objects; :meth:`detections` gives all.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -91,6 +107,11 @@ class NetworkInference:
         occupancy_classes: Sequence[str] = (),
         text_encoder: TextEncoder | None = None,
         fusion: FusionConfig | None = None,
+        *,
+        image_encoder: PreparedEncoder | None = None,
+        feature_dtype: torch.dtype = torch.float16,
+        calibration: Mapping[str, Any] | None = None,
+        min_score: float = 0.0,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -109,6 +130,15 @@ class NetworkInference:
         self.occupancy_classes = tuple(occupancy_classes)
         self.text_encoder = text_encoder
         self.fusion = fusion
+        self.feature_dtype = feature_dtype
+        self.calibration = dict(calibration or {})
+        self.min_score = min_score
+        self._image_encoder: PreparedEncoder | None = network.image_encoder if image_encoder is None else image_encoder
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.network.parameters()).device
 
     # --------------------------------------------------------------------------------------------------------- inputs
 
@@ -162,19 +192,22 @@ class NetworkInference:
         return SITE_FEATURES[self.network.config.inputs]
 
     @torch.inference_mode()
-    def view(self, posed: PosedFrame, dtype: torch.dtype = torch.float16) -> View:
-        """The image features of one frame, to be kept as long as the frame counts."""
-        network = self.network
-        if network.image_encoder is None:
+    def view(self, posed: PosedFrame, dtype: torch.dtype | None = None) -> View:
+        """The image features of one frame, to be kept as long as the frame counts; ``dtype``: default the instance's.
+
+        Features and depth are on the network's device. Raises ``ValueError`` for a network that sees no images.
+        """
+        network, dtype = self.network, self.feature_dtype if dtype is None else dtype
+        if self._image_encoder is None:
             raise ValueError(f"a {network.config.modality} network sees no images")
         size, frame = network.config.image.size, posed.frame
-        images = network.image_encoder.prepare(torch.from_numpy(np.ascontiguousarray(frame.color))[None], size)
-        maps = network.encode_images(images)
+        images = self._image_encoder.prepare(torch.from_numpy(np.ascontiguousarray(frame.color))[None], size)
+        maps = network.project_images([m.to(self.device) for m in self._image_encoder(images)])
         return View(
             projection=view_projection(posed.T_world_camera, frame.intrinsics, size),
             image_size=size,
             levels=tuple(m[0].permute(1, 2, 0).contiguous().to(dtype) for m in maps),
-            depth_m=torch.from_numpy(np.array(frame.depth_m, dtype=np.float32)),
+            depth_m=torch.from_numpy(np.array(frame.depth_m, dtype=np.float32)).to(self.device),
         )
 
     # ---------------------------------------------------------------------------------------------------------- heads

@@ -203,10 +203,13 @@ class PerceptionNetwork(nn.Module):
         """(V, 3, h, w) images from ``image_encoder.prepare`` -> maps per level, (V, C, h / s, w / s)."""
         if self.image_encoder is None:
             raise ValueError(f"a {self.config.modality} network sees no images")
-        maps: list[Tensor] = self.image_encoder(images)
-        if self.image_projection is not None:
-            maps = [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
-        return maps
+        return self.project_images(self.image_encoder(images))
+
+    def project_images(self, maps: list[Tensor]) -> list[Tensor]:
+        """The encoder's maps -> those that voxels read."""
+        if self.image_projection is None:
+            return maps
+        return [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
 
     def encode(self, x: SparseTensor, lookup: ImageLookup | None = None) -> list[SparseTensor]:
         """Input sites -> fused levels, finest first.

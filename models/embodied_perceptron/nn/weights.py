@@ -36,7 +36,13 @@ def save_network(
 
 
 def load_network(path: str | Path) -> tuple[PerceptionNetwork, tuple[str, ...]]:
-    """The network of a weights file, in evaluation mode, and its detection classes.
+    """The network of a weights file, in evaluation mode, and its detection classes. Raises as :func:`read_network`."""
+    network, checkpoint = read_network(path)
+    return network, checkpoint.classes
+
+
+def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
+    """The network of a weights file, in evaluation mode, and all that the file holds.
 
     Raises ``CheckpointError`` when the file is damaged, is no such file, or its parts do not fit together; ``OSError``
     when it cannot be opened.
@@ -49,7 +55,7 @@ def load_network(path: str | Path) -> tuple[PerceptionNetwork, tuple[str, ...]]:
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
     load_into(network, checkpoint.state, str(path))
-    return network.eval(), checkpoint.classes
+    return network.eval(), checkpoint
 
 
 def check_classes(config: NetworkConfig, classes: tuple[str, ...]) -> None:
