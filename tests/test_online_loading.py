@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -43,7 +41,7 @@ def test_options_build_the_same_network(weights):
     config = PerceptronConfig(network=NetworkOptions(weights=str(weights), features="float32"))
     perceptron = Perceptron.from_config(config)
     assert perceptron.inference is not None
-    view = perceptron.inference.view(posed(wall(2.0)))
+    view = perceptron.inference.view(wall(2.0, 1))
     assert {level.dtype for level in view.levels} == {torch.float32}
     assert inference_from_options(NetworkOptions()) is None
     assert Perceptron.from_config().inference is None or NetworkOptions().weights
@@ -108,13 +106,8 @@ def test_text_encoder_is_made_once_when_the_first_text_comes():
 def test_images_through_onnx_runtime_are_the_same(weights):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    frame = posed(wall(2.0))
-    frame = dataclasses.replace(
-        frame,
-        frame=dataclasses.replace(
-            frame.frame, color=np.random.default_rng(0).integers(0, 255, frame.frame.color.shape).astype(np.uint8)
-        ),
-    )
+    color = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
+    frame = posed(np.full((48, 64), 2.0, np.float32), 1, color=color)
     plain = load_inference(weights, feature_dtype=torch.float32).view(frame)
     other = load_inference(weights, feature_dtype=torch.float32, image_backend="onnx").view(frame)
     for a, b in zip(plain.levels, other.levels, strict=True):
