@@ -17,7 +17,7 @@ pytest.importorskip("embodied_perceptron_msgs")
 
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
-from embodied_perceptron_msgs.srv import ClearBox, LoadMap, SaveMap
+from embodied_perceptron_msgs.srv import Ask, ClearBox, LoadMap, SaveMap
 from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
@@ -346,6 +346,23 @@ def test_the_action_answers_too(live):
     assert "no language model" in result.result().result.result.reason
     wait_until(lambda: "answering" in stages)
     client.destroy()
+
+
+def test_the_service_answers_too(live):
+    _, peer, stream = live
+    stream.send_and_wait(1)
+    too_old = Ask.Request(text="the chair")
+    too_old.stamp.sec = 1
+    for request, words in (
+        (Ask.Request(text="the chair"), "no language model"),
+        (Ask.Request(text="x" * 10_000_000), "10000000 characters"),
+        (Ask.Request(text="the chair", frame_id="atlantis"), "atlantis"),
+        (too_old, "viewpoint"),  # nobody knows where the robot was then
+    ):
+        result = peer.call("/perception/ask", Ask, request).result
+        assert result.status == GroundingResult.INVALID
+        assert words in result.reason
+        assert result.id
 
 
 # ------------------------------------------------------------------------------------------------------ parameters

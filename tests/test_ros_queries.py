@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,6 +22,8 @@ from embodied_perceptron_ros.queries import (
     Query,
     QueryError,
     QueryWorker,
+    answer_key,
+    invalid,
     parse_query,
 )
 
@@ -39,6 +43,8 @@ def test_json_fields():
     assert parse_query(json.dumps(data)) == Query("a", "chair", 3, True, "map")
     assert parse_query('{"text": "chair", "frame": "map", "id": 7}') == Query("7", "chair", frame_id="map")
     assert parse_query('{"id": "a", "cancel": true}').cancel
+    assert parse_query('{"text": "chair", "stamp": 12}').stamp_ns == 12_000_000_000
+    assert parse_query('{"text": "chair", "stamp": 1.5}').stamp_ns == 1_500_000_000
 
 
 @pytest.mark.parametrize(
@@ -55,6 +61,10 @@ def test_json_fields():
         ('{"text": "a", "top_k": 1e9}', "top_k"),
         ('{"text": "a", "standing": "yes"}', "standing"),
         ('{"cancel": true}', "id"),
+        ('{"text": "a", "stamp": "now"}', "stamp"),
+        ('{"text": "a", "stamp": -1}', "stamp"),
+        ('{"text": "a", "stamp": NaN}', "stamp"),
+        ('{"text": "a", "stamp": 1e300}', "stamp"),
         (json.dumps({"text": "a", "id": "i" * 500}), "id"),
         (json.dumps({"text": "a", "id": "a\u0007"}), "id"),
     ],
@@ -90,6 +100,7 @@ class Harness:
         self.grounding = Grounding("", GroundingStatus.NOT_FOUND, reason="nothing")
         self.health = Health("test")
         self.error: Exception | None = None
+        self.asked: Callable[[Query], None] = lambda query: None
         self.worker = QueryWorker(
             self.ask,
             self.deliver,
@@ -101,6 +112,7 @@ class Harness:
         self.worker.start()
 
     def ask(self, query: Query) -> Grounding:
+        self.asked(query)
         self.gate.wait(10)
         if self.error:
             raise self.error
@@ -182,9 +194,52 @@ def test_standing_queries_are_answered_again_only_when_the_answer_changes(harnes
     harness.worker.map_changed()
     harness.worker.submit(Query("probe", "chair"), harness.deliver)
     assert harness.wait_for(3)[2].query.id == "probe"  # nothing in between: the answer was the same
-    harness.grounding = found(3, 4)
+    harness.grounding = found(4, 3)
     harness.worker.map_changed()
     assert harness.wait_for(4)[3].query.id == "s"
+
+
+def ambiguous(*ids: int) -> Grounding:
+    return dataclasses.replace(found(*ids), status=GroundingStatus.AMBIGUOUS, reason="which one?")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (found(3), found(3, 4), True),  # another runner-up
+        (found(3), found(4, 3), False),
+        (ambiguous(3, 4), ambiguous(4, 3), True),
+        (ambiguous(3, 4), ambiguous(3, 4, 5), False),
+        (ambiguous(3, 4), found(3), False),
+        (invalid(Query("", "a"), "cancelled"), found(), False),
+    ],
+)
+def test_what_makes_another_answer(one, other, same):
+    assert (answer_key(one) == answer_key(other)) is same
+
+
+def test_the_viewpoint_of_a_standing_query_stays(harness):
+    seen: list[np.ndarray | None] = []
+    harness.grounding = found(1)
+    harness.asked = lambda query: seen.append(query.viewpoint)
+    harness.worker.submit(Query("s", "chair", standing=True, viewpoint=np.eye(4)), harness.deliver)
+    harness.wait_for(1)
+    harness.grounding = found(2)
+    harness.worker.map_changed()
+    harness.wait_for(2)
+    assert len(seen) == 2
+    assert all(viewpoint is not None and (viewpoint == np.eye(4)).all() for viewpoint in seen)
+
+
+def test_begin_is_told_when_the_turn_has_come(harness):
+    harness.gate.clear()
+    began = threading.Event()
+    harness.worker.submit(Query("a", "chair"), harness.deliver)
+    harness.worker.submit(Query("b", "chair"), harness.deliver, began.set)
+    assert not began.wait(0.1)
+    harness.gate.set()
+    assert began.wait(10)
+    harness.wait_for(2)
 
 
 def test_cancel_ends_a_standing_query(harness):

@@ -1,4 +1,4 @@
-"""The node's ways to ask: the topic ``grounding_query`` and the action ``~/ground``, and the topics of the answers."""
+"""The node's ways to ask: topic ``grounding_query``, action ``~/ground``, service ``~/ask``; topics of the answers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
+from embodied_perceptron_msgs.srv import Ask
 from numpy.typing import NDArray
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
@@ -22,17 +23,19 @@ from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding
-from embodied_perceptron.trajectory import Found
+from embodied_perceptron.trajectory import Found, TooEarly
+from embodied_perceptron_ros.conversions import stamp_to_ns
 from embodied_perceptron_ros.fusion_worker import FusedFrame
 from embodied_perceptron_ros.health import Health
 from embodied_perceptron_ros.object_messages import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.outputs import find_output_pose
 from embodied_perceptron_ros.parameters import NodeParameters
-from embodied_perceptron_ros.queries import Answer, Query, QueryError, QueryWorker, invalid, parse_query
+from embodied_perceptron_ros.queries import Answer, Begin, Query, QueryError, QueryWorker, invalid, parse_query
 from embodied_perceptron_ros.services import await_in_executor
 from embodied_perceptron_ros.transforms import TransformSource
 
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
+_INACTIVE = "the node is not active"
 
 
 class ViewpointError(LookupError):
@@ -48,8 +51,11 @@ def _qos_overrides() -> QoSOverridingOptions:
 
 
 class GroundingInterface:
-    """Queries in, answers out. Publishers and the action live from configure to cleanup, so that goals that were
+    """Queries in, answers out. Publishers, action and service live from configure to cleanup, so that goals that were
     waiting at deactivation still get their answer; queries are taken from :meth:`open` to :meth:`close`.
+
+    Words like "left of" are seen from where the robot was at the query's stamp: its own where it carries one,
+    otherwise that of its arrival. A standing query keeps the place from which it was asked.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class GroundingInterface:
             cancel_callback=lambda _: CancelResponse.ACCEPT,
             callback_group=ReentrantCallbackGroup(),
         )
+        self._service = node.create_service(Ask, "~/ask", self._serve, callback_group=ReentrantCallbackGroup())
 
     def open(self) -> None:
         """Begin to take queries."""
@@ -112,6 +119,7 @@ class GroundingInterface:
         """Free everything."""
         self.close()
         self._server.destroy()
+        self._node.destroy_service(self._service)
         self._node.destroy_publisher(self._results)
         self._node.destroy_publisher(self._markers)
 
@@ -133,20 +141,37 @@ class GroundingInterface:
         pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, self._stamp_ns())
         if isinstance(pose, str):
             return invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
-        try:
-            viewpoint = self._viewpoint(parameters)
-        except ViewpointError as error:
-            return invalid(query, str(error))
-        return self._perceptron.ground(query.text, viewpoint)
+        return self._perceptron.ground(query.text, query.viewpoint)
 
-    def _viewpoint(self, parameters: NodeParameters) -> NDArray[np.float64] | None:
-        newest = self._newest()
-        if parameters.viewpoint_frame:
-            answer = self._transforms.lookup_latest(parameters.fusion_frame, parameters.viewpoint_frame)
-            if not isinstance(answer, Found):
-                raise ViewpointError(f"the viewpoint {parameters.viewpoint_frame!r} is not known: {answer}")
+    def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
+        """Where the robot was at ``stamp_ns`` (0 = now), in the fusion frame; None before the first frame."""
+        parameters, newest = self._parameters(), self._newest()
+        frame_id = parameters.viewpoint_frame or (newest.frame_id if newest is not None else "")
+        if not frame_id:
+            return None
+        when_ns = stamp_ns or self._node.get_clock().now().nanoseconds
+        answer = self._transforms.lookup(parameters.fusion_frame, frame_id, when_ns)
+        if not isinstance(answer, Found) and (stamp_ns == 0 or isinstance(answer, TooEarly)):
+            # now is later than the newest transform: that one is the robot's place as far as anybody knows
+            answer = self._transforms.lookup_latest(parameters.fusion_frame, frame_id)
+        if isinstance(answer, Found):
             return answer.T
-        return None if newest is None else newest.posed.T_world_camera
+        if stamp_ns == 0 and newest is not None and not parameters.viewpoint_frame:
+            return newest.posed.T_world_camera
+        raise ViewpointError(f"the viewpoint {frame_id!r} is not known: {answer}")
+
+    def _submit(self, query: Query, deliver: Callable[[Answer], None], begin: Begin = lambda: None) -> None:
+        """Have it answered; from where the robot is now, or was at its stamp."""
+        worker = self._worker
+        if worker is None:  # deactivated meanwhile
+            deliver(Answer(query, invalid(query, _INACTIVE)))
+            return
+        try:
+            query = query if query.cancel else dataclasses.replace(query, viewpoint=self._viewpoint(query.stamp_ns))
+        except ViewpointError as error:
+            worker.refuse(query, str(error), deliver)
+            return
+        worker.submit(query, deliver, begin)
 
     def _stamp_ns(self) -> int:
         newest = self._newest()
@@ -187,13 +212,12 @@ class GroundingInterface:
         except QueryError as error:
             worker.refuse(Query(error.query_id, error.text), str(error), self._publish_answer)
             return
-        worker.submit(query, self._publish_answer)
+        self._submit(query, self._publish_answer)
 
-    # ---- the action
+    # ---- the action and the service
 
-    async def _execute_goal(self, goal: Any) -> Ground.Result:
-        request = goal.request
-        query = Query(bytes(goal.goal_id.uuid).hex(), request.text, request.top_k, frame_id=request.frame_id)
+    def _ask_once(self, query: Query, begin: Begin = lambda: None) -> ThreadFuture[GroundingResult]:
+        """The answer for one asker alone; its markers are shown to all."""
         done: ThreadFuture[GroundingResult] = ThreadFuture()
 
         def deliver(answer: Answer) -> None:
@@ -202,13 +226,16 @@ class GroundingInterface:
                 self._markers.publish(markers)
             done.set_result(message)
 
+        self._submit(query, deliver, begin)
+        return done
+
+    async def _execute_goal(self, goal: Any) -> Ground.Result:
+        request = goal.request
+        stamp_ns = stamp_to_ns(request.stamp)
+        name = bytes(goal.goal_id.uuid).hex()
+        query = Query(name, request.text, request.top_k, frame_id=request.frame_id, stamp_ns=stamp_ns)
         goal.publish_feedback(Ground.Feedback(stage="waiting"))
-        worker = self._worker
-        if worker is None:  # deactivated between accepting and executing
-            deliver(Answer(query, invalid(query, "the node was deactivated before it could answer")))
-        else:
-            worker.submit(query, deliver)
-        goal.publish_feedback(Ground.Feedback(stage="answering"))
+        done = self._ask_once(query, lambda: goal.publish_feedback(Ground.Feedback(stage="answering")))
         await await_in_executor(self._node, done)
         result = done.result()
         if goal.is_cancel_requested:
@@ -218,3 +245,10 @@ class GroundingInterface:
         else:
             goal.succeed()
         return Ground.Result(result=result)
+
+    async def _serve(self, request: Ask.Request, response: Ask.Response) -> Ask.Response:
+        query = Query("", request.text, request.top_k, frame_id=request.frame_id, stamp_ns=stamp_to_ns(request.stamp))
+        done = self._ask_once(query)
+        await await_in_executor(self._node, done)
+        response.result = done.result()
+        return response

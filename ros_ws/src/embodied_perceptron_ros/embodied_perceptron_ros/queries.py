@@ -13,16 +13,24 @@ import time
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.scene.query import printable_query
+from embodied_perceptron.trajectory import seconds_to_ns
 from embodied_perceptron_ros.health import ERROR, Health
 
 MAX_MESSAGE_CHARACTERS = 8_192  # of the JSON form; longer messages are answered without being read
 MAX_ID_CHARACTERS = 128
-_FIELDS = {"id": str, "text": str, "top_k": int, "standing": bool, "frame_id": str, "frame": str, "cancel": bool}
+_FIELDS: dict[str, type] = {
+    **{"id": str, "text": str, "top_k": int, "standing": bool, "cancel": bool},
+    **{"frame_id": str, "frame": str, "stamp": float},
+}
+_LATEST_STAMP_S = 2**31  # of builtin_interfaces/Time
 
 
 class QueryError(ValueError):
@@ -45,7 +53,9 @@ class Query:
         standing: answer again when the answer changes.
         frame_id: of the answer; empty = the output frame.
         cancel: end the standing query ``id`` instead of asking.
+        stamp_ns: when it was meant: words like "left of" are seen from where the robot was then; 0 = on arrival.
         arrived_s: monotonic time of arrival.
+        viewpoint: (4, 4) pose that it is seen from, in the fusion frame; None = not known.
     """
 
     id: str
@@ -54,11 +64,14 @@ class Query:
     standing: bool = False
     frame_id: str = ""
     cancel: bool = False
+    stamp_ns: int = 0
     arrived_s: float = 0.0
+    viewpoint: NDArray[np.float64] | None = field(default=None, compare=False)
 
 
 def parse_query(data: str) -> Query:
-    """A ``grounding_query`` message: plain text, or a JSON object ``{id, text, top_k, standing, frame_id, cancel}``.
+    """A ``grounding_query`` message: plain text, or a JSON object ``{id, text, top_k, standing, frame_id, stamp,
+    cancel}``; ``stamp`` is in seconds.
 
     Raises :class:`QueryError` for anything that starts like JSON and is none, unknown or mistyped fields, and messages
     that are too long to be read.
@@ -86,7 +99,7 @@ def _query_from_fields(fields: dict[str, Any]) -> Query:
         if name not in _FIELDS:
             raise QueryError(f"the query has the unknown field {printable_query(name)!r}", **known)
         kind = _FIELDS[name]
-        if type(value) is not kind and not (name == "id" and type(value) is int):
+        if type(value) is not kind and not (name in ("id", "stamp") and type(value) is int):
             raise QueryError(f"the query's field {name!r} must be {kind.__name__}, got {value!r:.80}", **known)
     if len(query_id) > MAX_ID_CHARACTERS or not printable_query(query_id) == query_id.strip():
         raise QueryError(f"the query's id must have at most {MAX_ID_CHARACTERS} printable characters", **known)
@@ -98,8 +111,12 @@ def _query_from_fields(fields: dict[str, Any]) -> Query:
     top_k = fields.get("top_k", 0)
     if not 0 <= top_k <= 1000:
         raise QueryError(f"the query's top_k must be in [0, 1000], got {top_k}", **known)
+    stamp_s = fields.get("stamp", 0)
+    if not 0 <= stamp_s < _LATEST_STAMP_S:
+        raise QueryError(f"the query's stamp must be in [0, {_LATEST_STAMP_S}) seconds, got {stamp_s}", **known)
     frame_id = fields.get("frame_id", fields.get("frame", ""))
-    return Query(query_id, text, top_k, fields.get("standing", False), frame_id, cancel)
+    standing = fields.get("standing", False)
+    return Query(query_id, text, top_k, standing, frame_id, cancel, seconds_to_ns(stamp_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,6 +129,7 @@ class Answer:
 
 Deliver = Callable[[Answer], None]
 Ask = Callable[[Query], Grounding]
+Begin = Callable[[], None]
 
 
 class QueryWorker:
@@ -131,7 +149,7 @@ class QueryWorker:
         self._logger = logger
         self._queue_size = queue_size
         self._max_standing = max_standing
-        self._queue: deque[tuple[Query, Deliver]] = deque()
+        self._queue: deque[tuple[Query, Deliver, Begin]] = deque()
         self._standing: OrderedDict[str, Answer] = OrderedDict()
         self._condition = threading.Condition()
         self._map_changed = False
@@ -154,7 +172,7 @@ class QueryWorker:
             waiting = list(self._queue)
             self._queue.clear()
             self._standing.clear()
-        for query, deliver in waiting:
+        for query, deliver, _ in waiting:
             self._finish(query, invalid(query, reason), deliver)
 
     @property
@@ -170,8 +188,11 @@ class QueryWorker:
                 self._map_changed = True
                 self._condition.notify()
 
-    def submit(self, query: Query, deliver: Deliver) -> Query:
-        """Queue a query; ``deliver`` gets its terminal answer exactly once, perhaps before this returns."""
+    def submit(self, query: Query, deliver: Deliver, begin: Begin = lambda: None) -> Query:
+        """Queue a query; ``deliver`` gets its terminal answer exactly once, perhaps before this returns.
+
+        ``begin`` is called when its turn has come; it must not raise.
+        """
         self._health.count("queries_received")
         problem, query = "", self._named(query)
         with self._condition:
@@ -180,7 +201,7 @@ class QueryWorker:
             elif len(self._queue) >= self._queue_size:
                 problem = f"too many queries wait (more than {self._queue_size})"
             else:
-                self._queue.append((query, deliver))
+                self._queue.append((query, deliver, begin))
                 self._condition.notify()
         if problem:
             self._health.count("queries_refused")
@@ -217,7 +238,8 @@ class QueryWorker:
             else:
                 self._answer_standing()
 
-    def _answer(self, query: Query, deliver: Deliver) -> None:
+    def _answer(self, query: Query, deliver: Deliver, begin: Begin) -> None:
+        begin()
         if query.cancel:
             with self._condition:
                 known = self._standing.pop(query.id, None)
@@ -279,5 +301,11 @@ def invalid(query: Query, reason: str) -> Grounding:
 
 
 def answer_key(grounding: Grounding) -> tuple[Any, ...]:
-    """What makes an answer another answer: the status and which objects, not their latest score or millimetre."""
-    return grounding.status, tuple(c.id for c in grounding.candidates), grounding.reason
+    """What makes an answer another answer: the status, and which object is meant or which ones are in question.
+
+    Not scores and millimetres, not the order of those that were not meant, not the words of the reason: they change
+    with every look.
+    """
+    if grounding.status == GroundingStatus.AMBIGUOUS:
+        return grounding.status, frozenset(c.id for c in grounding.candidates)
+    return grounding.status, tuple(c.id for c in grounding.candidates[:1])
