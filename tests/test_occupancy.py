@@ -7,8 +7,10 @@ import pytest
 from scene_builder import box_surface, plane, room, snapshot_of, table
 
 from embodied_perceptron.config import GridConfig, ObjectsConfig
+from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron.scene.layers import separate_layers
 from embodied_perceptron.scene.occupancy import CLASSES, navigation_grid, semantic_voxels
+from embodied_perceptron.scene.traversability import labels_at
 
 CONFIG = GridConfig()
 
@@ -104,3 +106,59 @@ def test_semantic_voxels_of_nothing():
     voxels = semantic_voxels(snapshot, separate_layers(snapshot, 0.0, ObjectsConfig()), 0.06)
     assert voxels.centers_m.shape == (0, 3)
     assert len(voxels.labels) == len(voxels.color) == len(voxels.confidence) == 0
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# with classes
+
+
+def labelled(boxes: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], cell_m: float = 0.16) -> SemanticVoxels:
+    """Cells of a lattice that begins at (0.05, 0, 0), labelled inside of boxes given by low and high corner."""
+    names, origin = tuple(boxes), np.array([0.05, 0.0, 0.0])
+    centers, labels = [], []
+    for k, (low, high) in enumerate(boxes.values()):
+        first, last = (np.floor((np.array(c) - origin) / cell_m).astype(int) for c in (low, high))
+        cells = np.stack(np.meshgrid(*(np.arange(a, b + 1) for a, b in zip(first, last, strict=True)), indexing="ij"))
+        centers.append((cells.reshape(3, -1).T + 0.5) * cell_m + origin)
+        labels += [k] * len(centers[-1])
+    points = np.concatenate(centers).astype(np.float32)
+    n = len(points)
+    return SemanticVoxels(
+        cell_m, points, np.zeros((n, 3), np.uint8), np.array(labels, np.int32), np.ones(n, np.float32), names
+    )
+
+
+def test_labels_at_equals_a_search_of_all_cells():
+    rng = np.random.default_rng(3)
+    semantic = labelled({"floor": ((-1, -1, -0.1), (1, 1, 0.0)), "chair": ((0.2, 0.2, 0.2), (0.6, 0.6, 0.9))})
+    points = rng.uniform(-1.5, 1.5, (500, 3)).astype(np.float32)
+    expected = np.full(500, -1)
+    for i, p in enumerate(points):
+        inside = (np.abs(semantic.centers_m - p) < 0.08).all(axis=1)
+        if inside.any():
+            expected[i] = semantic.labels[np.argmax(inside)]
+    assert (labels_at(points, semantic) == expected).all()
+    assert {-1, 0, 1} == set(expected.tolist())
+
+
+def test_doors_never_block_and_other_things_do():
+    door = box_surface((0.0, 0.0, 1.0), (0.8, 0.06, 1.9))
+    scene = snapshot_of(np.concatenate([room(), door]))
+    for name, expected in (("door", 0), ("wardrobe", 100)):
+        semantic = labelled({name: ((-0.5, -0.1, 0.1), (0.5, 0.1, 2.0))})
+        assert at(navigation_grid(scene, 0.0, CONFIG, semantic), 0.0, 0.0) == expected
+    semantic = labelled({"door": ((-0.5, -0.1, 0.1), (0.5, 0.1, 2.0))})
+    assert at(navigation_grid(scene, 0.0, GridConfig(passable_classes=()), semantic), 0.0, 0.0) == 100
+    assert at(navigation_grid(scene, 0.0, CONFIG), 0.0, 0.0) == 100
+
+
+def test_a_floor_that_bulges_is_free_and_a_low_thing_blocks():
+    ramp = box_surface((1.0, 0.0, 0.06), (0.4, 0.4, 0.12))
+    scale = box_surface((-1.0, 0.0, 0.03), (0.4, 0.4, 0.06))
+    scene = snapshot_of(np.concatenate([room(), ramp, scale]))
+    plain = navigation_grid(scene, 0.0, CONFIG)
+    assert (at(plain, 1.0, 0.0), at(plain, -1.0, 0.0)) == (100, 0)
+    semantic = labelled({"carpet": ((0.7, -0.3, 0.0), (1.3, 0.3, 0.2)), "scale": ((-1.3, -0.3, 0.0), (-0.7, 0.3, 0.1))})
+    named = navigation_grid(scene, 0.0, CONFIG, semantic)
+    assert (at(named, 1.0, 0.0), at(named, -1.0, 0.0)) == (0, 100)
+    assert at(named, 0.0, 1.0) == 0

@@ -536,6 +536,7 @@ def test_output_frame_follows_its_transform_and_two_cameras(tmp_path):
     [
         ("perception_hz:=1000.0", "perception_hz"),  # refused when it is declared
         ("config_file:=/nowhere/config.yaml", "/nowhere/config.yaml"),  # refused when the node is configured
+        ("weights:=/nowhere/mine.safetensors", "/nowhere/mine.safetensors"),
     ],
 )
 def test_a_bad_start_ends_with_the_reason(tmp_path, parameter, words):

@@ -65,6 +65,17 @@ def test_defaults(make):
     )
 
 
+def test_network_parameters_stand_over_the_configuration(make, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("network: {weights: mine.safetensors, device: auto, window_m: 4.8}")
+    network = read_parameters(make(config_file=str(config))).config.network
+    assert (network.weights, network.device, network.window_m) == ("mine.safetensors", "auto", 4.8)
+    network = read_parameters(make(config_file=str(config), weights="tiny", device="cpu", window_m=3.2)).config.network
+    assert (network.weights, network.device, network.window_m) == ("tiny", "cpu", 3.2)
+    assert read_parameters(make(config_file=str(config), weights="none")).config.network.weights == ""
+    assert read_parameters(make()).config.network.weights == ""
+
+
 def test_several_cameras_have_their_names_in_front(make):
     parameters = read_parameters(make(cameras=["front", "rear"], rear__color_topic="/elsewhere/image"))
     front, rear = parameters.cameras

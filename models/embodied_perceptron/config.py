@@ -170,12 +170,14 @@ class GridConfig:
         resolution_m: cell size.
         min_obstacle_height_m, max_obstacle_height_m: heights above the floor that block the robot.
         min_obstacle_voxels: voxels in that band before a cell is occupied.
+        passable_classes: what a network calls by these names never blocks; [] = everything blocks.
     """
 
     resolution_m: float = 0.05
     min_obstacle_height_m: float = 0.08
     max_obstacle_height_m: float = 1.8
     min_obstacle_voxels: int = 2
+    passable_classes: tuple[str, ...] = ("door", "doorframe", "doorway")
 
     def __post_init__(self) -> None:
         _require(self.resolution_m > 0, f"resolution_m must be positive, got {self.resolution_m}")

@@ -12,6 +12,7 @@ from embodied_perceptron.geometry import voxel_centers, world_to_voxel
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.cells import assign_cells
 from embodied_perceptron.scene.layers import FLOOR, STRUCTURE, THING, Layers
+from embodied_perceptron.scene.traversability import split_voxels
 
 UNKNOWN_CELL, FREE_CELL, OCCUPIED_CELL = -1, 0, 100
 CLASSES = ("unknown", "floor", "structure", "object")
@@ -21,11 +22,15 @@ _DROP_M = 0.15  # what lies this much below the floor is no floor
 _FREE_NEIGHBOURS = 5  # of 8: a gap this enclosed is a gap of sampling, not of the floor
 
 
-def navigation_grid(snapshot: VoxelSnapshot, floor_z_m: float, config: GridConfig) -> OccupancyGrid2d:
+def navigation_grid(
+    snapshot: VoxelSnapshot, floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
+) -> OccupancyGrid2d:
     """Top-down grid: 100 where something stands in the robot's height band, 0 where the floor was seen, else -1.
 
     An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band and further than
     15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
+    ``semantic`` holds classes that a network named, by which doors do not block; see
+    :func:`~embodied_perceptron.scene.traversability.split_voxels`.
     """
     height_m = snapshot.mean_point_m[:, 2].astype(np.float64) - floor_z_m
     known = np.flatnonzero((height_m > -_DROP_M) & (height_m <= config.max_obstacle_height_m))
@@ -35,9 +40,9 @@ def navigation_grid(snapshot: VoxelSnapshot, floor_z_m: float, config: GridConfi
     low = column.min(axis=0)
     cols, rows = (column.max(axis=0) - low + 1).tolist()
     flat = (column[:, 1] - low[1]) * cols + (column[:, 0] - low[0])
-    high = height_m[known] >= config.min_obstacle_height_m
-    floors = np.bincount(flat[~high], minlength=rows * cols).reshape(rows, cols)
-    obstacles = np.bincount(flat[high], minlength=rows * cols).reshape(rows, cols)
+    blocking, ground = split_voxels(snapshot.mean_point_m[known], height_m[known], config, semantic)
+    floors = np.bincount(flat[ground], minlength=rows * cols).reshape(rows, cols)
+    obstacles = np.bincount(flat[blocking], minlength=rows * cols).reshape(rows, cols)
     blocked = obstacles >= config.min_obstacle_voxels
     free = _close_gaps((floors > 0) & ~blocked, obstacles > 0)
     cells = np.full((rows, cols), UNKNOWN_CELL, dtype=np.int8)

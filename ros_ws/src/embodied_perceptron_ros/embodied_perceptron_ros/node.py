@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import rclpy
+import torch
 from diagnostic_msgs.msg import DiagnosticArray
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.clock import Clock, ClockType, JumpThreshold, TimeJump
@@ -84,8 +85,9 @@ class PerceptionNode(LifecycleNode):
         """Read parameters, build map, workers, publishers and services. Fails by name, and stays unconfigured."""
         try:
             self._parameters_now = read_parameters(self)
-            warm_up(self.parameters.config)
-            self._map = _ConfiguredMap(self)
+            perceptron = Perceptron.from_config(self.parameters.config)
+            warm_up(self.parameters.config, perceptron.inference)
+            self._map = _ConfiguredMap(self, perceptron)
         except Exception as error:
             self._free()
             self.get_logger().error(f"configuration failed: {type(error).__name__}: {error}")
@@ -187,10 +189,10 @@ class _ConfiguredMap:
     Whatever was built is freed again when a later part cannot be built.
     """
 
-    def __init__(self, node: PerceptionNode) -> None:
+    def __init__(self, node: PerceptionNode, perceptron: Perceptron) -> None:
         parameters = node.parameters
         self.inbox = Inbox(on_arrival=lambda: self.fusion.wake())
-        self.perceptron = Perceptron(parameters.config)
+        self.perceptron = perceptron
         if parameters.map_file:
             self.perceptron.load(parameters.map_file)
         self.on_map_replaced: Callable[[], None] = lambda: None
@@ -294,6 +296,8 @@ def main(args: list[str] | None = None) -> int:
     """Run the node until SIGINT or SIGTERM; exit code 0 then, 1 when it could not start."""
     # Perceiving is long stretches of Python: at the default of 5 ms a message would wait several times that long
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    if not os.environ.get("OMP_NUM_THREADS"):  # one core stays free for fusion, whatever the network does
+        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))
     os.environ.update(ros_environment())
     # Our own handlers: with rclpy's the context is gone before waiting queries can be answered.
     rclpy.init(args=args, signal_handler_options=SignalHandlerOptions.NO)

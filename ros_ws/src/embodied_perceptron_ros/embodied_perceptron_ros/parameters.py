@@ -74,6 +74,9 @@ DECLARATIONS: dict[str, _Declaration] = {
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
+    "weights": _D("", "Network: a shipped name or a weights file; empty = as in the configuration, 'none' = none"),
+    "device": _D("", "Where the network runs: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
+    "window_m": _D(0.0, "Edge of the square that the network looks at; 0 = as in the configuration", 0.0, 100.0),
     "voxel_size_m": _D(0.0, "Edge length of a map voxel; 0 = as in the configuration", 0.0, 1.0),
     "max_range_m": _D(0.0, "Depth that is used; 0 = as in the configuration", 0.0, 100.0),
     "radius_m": _D(0.0, "The map forgets what is further from the camera; 0 = as in the configuration", 0.0, 1000.0),
@@ -91,6 +94,8 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
 }
 _VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
 _ASSEMBLER_OVERRIDES = ("max_pose_wait_s", "pair_tolerance_s")
+_NETWORK_OVERRIDES = ("weights", "device", "window_m")
+NO_WEIGHTS = "none"
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,8 @@ def read_parameters(node: Node) -> NodeParameters:
         if problem:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
-    overrides = {name: values.pop(name) for name in (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES)}
+    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES)
+    overrides = {name: values.pop(name) for name in names}
     return NodeParameters(**values, cameras=cameras, config=_read_config(values["config_file"], overrides))
 
 
@@ -168,10 +174,14 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     config = load_config(path) if path else PerceptronConfig()
     volume = {k: overrides[k] for k in _VOLUME_OVERRIDES if overrides[k]}
     assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
+    network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
+    if network.get("weights") == NO_WEIGHTS:
+        network["weights"] = ""
     return dataclasses.replace(
         config,
         volume=dataclasses.replace(config.volume, **volume),
         assembler=dataclasses.replace(config.assembler, **assembler),
+        network=dataclasses.replace(config.network, **network),
     )
 
 

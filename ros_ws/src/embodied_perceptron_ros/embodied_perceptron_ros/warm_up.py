@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,9 @@ from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.geometry import Intrinsics, back_project
 from embodied_perceptron.perceptron import Perceptron
+
+if TYPE_CHECKING:
+    from embodied_perceptron.nn.inference import NetworkInference
 
 _CAMERA = Intrinsics(125.0, 125.0, 79.5, 59.5, 160, 120)
 # level, one metre above the floor, looking along x
@@ -22,10 +26,13 @@ _THINGS = np.array([[[1.5, -0.7, 0.0], [1.9, -0.2, 0.6]], [[1.4, 0.2, 0.0], [1.8
 _LOOKS_UNTIL_CLEARED = 3
 
 
-def warm_up(config: PerceptronConfig) -> None:
-    """Run a small room through a throw-away perceptron of the same configuration: things come and go."""
+def warm_up(config: PerceptronConfig, inference: NetworkInference | None = None) -> None:
+    """Run a small room through a throw-away perceptron of the same configuration: things come and go.
+
+    ``inference`` is the network that will be used, whose kernels are then chosen and whose text encoder is read.
+    """
     small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
-    perceptron = Perceptron(small)
+    perceptron = Perceptron(small, inference=inference)
     furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
     stamp_ns = 0
     for depth_m in (*[furnished] * (config.objects.confirm_count + 1), *[empty] * _LOOKS_UNTIL_CLEARED):
