@@ -77,7 +77,7 @@ def test_a_box_on_the_floor_is_found_and_the_floor_is_free():
     assert cell(1.9, 0.1) == 100
     assert cell(1.2, 0.1) == 0
     assert len(perception.voxels) > 1000
-    assert set(perception.stage_ms) == {"snapshot", "layers", "boxes", "objects", "semantic", "grid"}
+    assert set(perception.stage_ms) == {"copy", "snapshot", "floor", "layers", "boxes", "objects", "semantic", "grid"}
 
 
 def test_nothing_seen_yet():

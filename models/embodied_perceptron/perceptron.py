@@ -23,17 +23,28 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.fusion.keyframes import Keyframe
 from embodied_perceptron.fusion.storage import MapFileError, read_extra, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.live import LiveNetwork, Sight
 from embodied_perceptron.nn.loading import inference_from_options
-from embodied_perceptron.results import FusionReport, Grounding, GroundingStatus, ObjectState, Perception, VoxelSnapshot
+from embodied_perceptron.results import (
+    FusionReport,
+    Grounding,
+    GroundingStatus,
+    ObjectState,
+    Perception,
+    SemanticVoxels,
+    VoxelSnapshot,
+)
 from embodied_perceptron.scene.components import find_boxes
 from embodied_perceptron.scene.floor import estimate_floor_z
 from embodied_perceptron.scene.layers import separate_layers
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.query import printable_query, query_problem
+from embodied_perceptron.scene.semantic_map import SemanticMap
 
 _OBJECTS = "objects"  # entry of a map file
 _FLOOR_VOXELS = 250_000  # enough to find the floor
@@ -68,9 +79,12 @@ class Perceptron:
         self._volume_lock = threading.Lock()
         self._scene_lock = threading.Lock()  # taken before the volume's lock, never after it
         self._objects = ObjectMap(self.config.objects)
+        self._semantic = SemanticMap()
         self._seen = _Seen()
         self._last_floor_z_m: float | None = None
-        self.inference = inference
+        self._live: LiveNetwork | None = None
+        if inference is not None:
+            self._live = LiveNetwork(inference, self._volume.config.voxel_size_m, self.config.network.window_m)
 
     @classmethod
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
@@ -81,39 +95,57 @@ class Perceptron:
     # ---------------------------------------------------------------------------------------------------- three verbs
 
     def integrate(self, posed: PosedFrame) -> FusionReport:
-        """Fuse one frame into the volume. Work and memory do not grow with the length of the run."""
+        """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
+
+        With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume.
+        """
+        keyframe: Keyframe | None = None
         with self._volume_lock:
             report = self._volume.integrate(posed)
             if report.fused:
                 self._seen = _Seen(max(self._seen.stamp_ns, report.stamp_ns), posed.T_world_camera[:3, 3].copy())
+            if report.keyframe:
+                keyframe = self._volume.keyframes.newest
+        if self._live is not None and keyframe is not None:
+            with _stage(report.stage_ms, "encode"):
+                self._live.remember(keyframe)
         return report
 
-    def perceive(self, now_ns: int | None = None) -> Perception:
+    def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
         """Objects with persistent ids, labelled voxels and the navigation grid of the map as it is now.
 
-        ``now_ns`` is the time on the clock of the frames, by which objects not found any more grow stale; None means
-        the newest frame's stamp.
+        With a network, objects and labels around the newest camera are looked at anew and the rest of the map keeps
+        what is known of it; without, the whole map is cut into class-agnostic boxes.
+
+        Args:
+            now_ns: the time on the clock of the frames, by which objects not found any more grow stale; None means
+                the newest frame's stamp.
+            window_m: edge of what the network looks at instead of ``config.network.window_m``; infinite = everything,
+                in overlapping windows of that size where the map is larger.
         """
         ms: dict[str, float] = {}
         with self._scene_lock:
-            with _stage(ms, "snapshot"), self._volume_lock:
-                snapshot = self._volume.snapshot()
-                stamp_ns, camera_m = self._seen.stamp_ns, self._seen.camera_m
-            with _stage(ms, "layers"):
-                layers = separate_layers(snapshot, self._floor_z(snapshot), self.config.objects)
-            with _stage(ms, "boxes"):
-                found = find_boxes(snapshot, layers, self.config.objects)
-            with _stage(ms, "objects"):
-                now = stamp_ns if now_ns is None else now_ns
-                self._objects.update(found, snapshot, now, camera_m, self.config.volume.radius_m)
-                objects = self._objects.objects()
-        with _stage(ms, "semantic"):
-            semantic = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+            with _stage(ms, "copy"), self._volume_lock:
+                copy, keyframes, seen = self._volume.copy(), tuple(self._volume.keyframes), self._seen
+            with _stage(ms, "snapshot"):
+                snapshot = copy.snapshot()
+            with _stage(ms, "floor"):
+                floor_z_m = self._floor_z(snapshot)
+            now = seen.stamp_ns if now_ns is None else now_ns
+            diagnostics: tuple[str, ...] = ()
+            if self._live is None:
+                semantic = self._perceive_shapes(snapshot, floor_z_m, now, seen, ms)
+            else:
+                with _stage(ms, "network"):
+                    sight = self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
+                semantic = self._take_in(sight, snapshot, now, seen, ms)
+                diagnostics = sight.diagnostics
+            objects = self._objects.objects()
         with _stage(ms, "grid"):
-            grid = navigation_grid(snapshot, layers.floor_z_m, self.config.grid)
+            grid = navigation_grid(snapshot, floor_z_m, self.config.grid)
         by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
         return Perception(
-            stamp_ns=stamp_ns,
+            stamp_ns=seen.stamp_ns,
             objects=by_state[ObjectState.CONFIRMED],
             tentative=by_state[ObjectState.TENTATIVE],
             stale=by_state[ObjectState.STALE],
@@ -121,6 +153,7 @@ class Perceptron:
             grid=grid,
             voxels=snapshot,
             stage_ms=ms,
+            diagnostics=diagnostics,
         )
 
     def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
@@ -174,6 +207,20 @@ class Perceptron:
             self._objects.remove_inside(np.asarray(box, dtype=np.float64))
         return int(cleared)
 
+    def release_accelerator(self) -> None:
+        """Give the memory of the accelerator back, after the perception in flight; the next one takes it again.
+
+        What is known stays: image features are computed anew from the keyframes.
+        """
+        if self._live is not None:
+            with self._scene_lock:
+                self._live.release()
+
+    @property
+    def inference(self) -> NetworkInference | None:
+        """The network, if any."""
+        return None if self._live is None else self._live.inference
+
     def statistics(self) -> VolumeStatistics:
         """Size and history of the map."""
         with self._volume_lock:
@@ -181,9 +228,44 @@ class Perceptron:
 
     # -------------------------------------------------------------------------------------------------------- private
 
+    def _perceive_shapes(
+        self, snapshot: VoxelSnapshot, floor_z_m: float, now_ns: int, seen: _Seen, ms: dict[str, float]
+    ) -> SemanticVoxels:
+        """Objects and labels from geometry alone."""
+        with _stage(ms, "layers"):
+            layers = separate_layers(snapshot, floor_z_m, self.config.objects)
+        with _stage(ms, "boxes"):
+            found = find_boxes(snapshot, layers, self.config.objects)
+        with _stage(ms, "objects"):
+            self._objects.update(found, snapshot, now_ns, seen.camera_m, self.config.volume.radius_m)
+        with _stage(ms, "semantic"):
+            return semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+
+    def _take_in(
+        self, sight: Sight, snapshot: VoxelSnapshot, now_ns: int, seen: _Seen, ms: dict[str, float]
+    ) -> SemanticVoxels:
+        """What the network saw, into what is known."""
+        assert self._live is not None
+        inference, reach_m = self._live.inference, self.config.volume.radius_m
+        with _stage(ms, "objects"):
+            if sight.detections is not None:
+                found = sight.detections.above(inference.min_score)
+                limits = sight.lower_m, sight.upper_m
+                self._objects.update(found, snapshot, now_ns, seen.camera_m, reach_m, limits)
+        with _stage(ms, "semantic"):
+            if sight.semantic is not None:
+                return self._semantic.update(
+                    sight.semantic, sight.cells_lower, sight.cells_upper, seen.camera_m, reach_m
+                )
+            known = self._semantic.cells()
+            return known if known is not None else _no_cells(inference)
+
     def _forget(self) -> None:
         """Start anew with everything that is known beside the volume."""
         self._objects = ObjectMap(self.config.objects)
+        self._semantic.clear()
+        if self._live is not None:
+            self._live.forget()
         self._seen = _Seen()
         self._last_floor_z_m = None
 
@@ -200,6 +282,18 @@ class Perceptron:
         # so low that nothing is taken for floor
         clearance_m = max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m)
         return float(snapshot.mean_point_m[:, 2].min()) - clearance_m
+
+
+def _no_cells(inference: NetworkInference) -> SemanticVoxels:
+    config = inference.network.config.occupancy
+    return SemanticVoxels(
+        1.0 if config is None else config.cell_size_m,
+        np.zeros((0, 3), np.float32),
+        np.zeros((0, 3), np.uint8),
+        np.zeros(0, np.int32),
+        np.zeros(0, np.float32),
+        inference.occupancy_classes,
+    )
 
 
 @contextmanager

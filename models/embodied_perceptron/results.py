@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -125,6 +125,27 @@ class SemanticVoxels:
     confidence: NDArray[np.float32]
     classes: tuple[str, ...]
 
+    def take(self, rows: NDArray[Any]) -> SemanticVoxels:
+        """Some of the cells, by index or mask."""
+        return replace(
+            self,
+            centers_m=self.centers_m[rows],
+            color=self.color[rows],
+            labels=self.labels[rows],
+            confidence=self.confidence[rows],
+        )
+
+    def joined_with(self, *others: SemanticVoxels) -> SemanticVoxels:
+        """All cells, of this and then of the others, which have the same size and classes."""
+        parts = (self, *others)
+        return replace(
+            self,
+            centers_m=np.concatenate([p.centers_m for p in parts]),
+            color=np.concatenate([p.color for p in parts]),
+            labels=np.concatenate([p.labels for p in parts]),
+            confidence=np.concatenate([p.confidence for p in parts]),
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class OccupancyGrid2d:
@@ -156,6 +177,7 @@ class Perception:
         voxels: the snapshot that everything above was computed from.
         stage_ms: wall time by stage.
         stale: objects that are not found any more although their place still looks occupied.
+        diagnostics: what the user should know, in words: memory ran out and the window is smaller, for example.
     """
 
     stamp_ns: int
@@ -166,6 +188,7 @@ class Perception:
     voxels: VoxelSnapshot
     stage_ms: dict[str, float] = field(default_factory=dict)
     stale: tuple[SceneObject, ...] = ()
+    diagnostics: tuple[str, ...] = ()
 
 
 class GroundingStatus(IntEnum):

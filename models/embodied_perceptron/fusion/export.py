@@ -70,6 +70,58 @@ class Window:
         return lower, upper
 
 
+@dataclass(frozen=True, eq=False)
+class VoxelCopy:
+    """The voxels of a map at one moment, as they are stored: what has to be copied while the map stands still.
+
+    What is made of them may be made anywhere, while fusing goes on.
+
+    Attributes:
+        rows: sorted by (x, y, z), with at least as many hits as asked for.
+        voxel_size_m: edge length.
+    """
+
+    rows: VoxelRows
+    voxel_size_m: float
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def snapshot(self) -> VoxelSnapshot:
+        """Means instead of sums."""
+        return to_snapshot(self.rows, self.voxel_size_m)
+
+    def as_sparse_tensor(
+        self,
+        site_voxels: int = 1,
+        *,
+        window: Window | None = None,
+        features: tuple[SiteFeature, ...] = DEFAULT_FEATURES,
+        floor_z_m: float = 0.0,
+        engine: Engine | None = None,
+    ) -> SparseTensor:
+        """See :meth:`FeatureVolume.as_sparse_tensor`."""
+        if site_voxels < 1:
+            raise ValueError(f"site_voxels must be at least 1, got {site_voxels}")
+        rows = self.rows
+        if window is not None:
+            lower, upper = window.limits(self.voxel_size_m * site_voxels)
+            limits = np.clip((lower * site_voxels, upper * site_voxels), -(2.0**30), 2.0**30)  # open sides are infinite
+            low, high = torch.from_numpy(limits.astype(np.int32)).to(rows.coords.device)
+            x = rows.coords[:, 0].contiguous()  # sorted: only a slab can lie inside
+            first, last = (int(v) for v in torch.searchsorted(x, torch.stack([low[0], high[0]])))
+            rows = VoxelRows(rows.coords[first:last], rows.records[first:last], rows.last_seen_ns[first:last])
+            rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
+        return to_sparse_tensor(
+            rows,
+            voxel_size_m=self.voxel_size_m,
+            site_voxels=site_voxels,
+            features=features,
+            floor_z_m=floor_z_m,
+            engine=engine,
+        )
+
+
 def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     """Stored sums -> means."""
     rows, n = rows.cpu(), len(rows)

@@ -58,6 +58,11 @@ class KeyframeStore:
         return iter(self._kept)
 
     @property
+    def newest(self) -> Keyframe | None:
+        """The last one kept."""
+        return self._kept[-1] if self._kept else None
+
+    @property
     def taken(self) -> int:
         """Keyframes taken so far, dropped ones included."""
         return self._next_id

@@ -15,7 +15,7 @@ from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.fusion.accounting import Counters, StageClock, VolumeStatistics
 from embodied_perceptron.fusion.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, BlockTable
-from embodied_perceptron.fusion.export import DEFAULT_FEATURES, SiteFeature, Window, to_snapshot, to_sparse_tensor
+from embodied_perceptron.fusion.export import DEFAULT_FEATURES, SiteFeature, VoxelCopy, Window
 from embodied_perceptron.fusion.keyframes import KeyframeStore
 from embodied_perceptron.fusion.numba_voxels import NumbaVoxels
 from embodied_perceptron.fusion.storage import (
@@ -188,8 +188,12 @@ class FeatureVolume:
 
     def snapshot(self, min_hits: int | None = None) -> VoxelSnapshot:
         """Copy the voxels with at least ``min_hits`` points (default: the configuration's), sorted by key."""
+        return self.copy(min_hits).snapshot()
+
+    def copy(self, min_hits: int | None = None) -> VoxelCopy:
+        """The same voxels as they are stored, to be made into a snapshot and into network input elsewhere."""
         hits = self.config.min_hits if min_hits is None else min_hits
-        return to_snapshot(self._gather(self._blocks.slots(), hits), self.config.voxel_size_m)
+        return VoxelCopy(self._gather(self._blocks.slots(), hits), self.config.voxel_size_m)
 
     def as_sparse_tensor(
         self,
@@ -225,17 +229,8 @@ class FeatureVolume:
             lower, upper = lower * site_voxels, upper * site_voxels
         hits = self.config.min_hits if min_hits is None else min_hits
         rows = self._gather(self._blocks.slots(lower / BLOCK_EDGE, upper / BLOCK_EDGE), hits)
-        if window is not None:
-            limits = np.clip((lower, upper), -(2.0**30), 2.0**30).astype(np.int32)  # open sides are infinite
-            low, high = torch.from_numpy(limits).to(rows.coords.device)
-            rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
-        return to_sparse_tensor(
-            rows,
-            voxel_size_m=self.config.voxel_size_m,
-            site_voxels=site_voxels,
-            features=features,
-            floor_z_m=floor_z_m,
-            engine=engine,
+        return VoxelCopy(rows, self.config.voxel_size_m).as_sparse_tensor(
+            site_voxels, window=window, features=features, floor_z_m=floor_z_m, engine=engine
         )
 
     def _gather(self, slots: NDArray[np.int32], min_hits: int) -> VoxelRows:

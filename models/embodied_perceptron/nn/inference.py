@@ -23,6 +23,7 @@ from torch import Tensor
 
 from embodied_perceptron.boxes import nms
 from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import check_transform
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.input_features import SITE_FEATURES, thin
@@ -187,7 +188,7 @@ class NetworkInference:
         return round(ratio)
 
     @property
-    def site_features(self) -> tuple[str, ...]:
+    def site_features(self) -> tuple[SiteFeature, ...]:
         """Names of the input columns; for ``FeatureVolume.as_sparse_tensor``."""
         return SITE_FEATURES[self.network.config.inputs]
 

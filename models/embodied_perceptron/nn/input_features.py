@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 # Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
-SITE_FEATURES: dict[str, tuple[str, ...]] = {"xyz": ("point",), "height_color": ("height", "color", "one")}
+SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {"xyz": ("point",), "height_color": ("height", "color", "one")}
 # Thinning repeats with this period, a multiple of every stride that a network has: moving the world by it thins the
 # same voxels.
 _THINNING_PERIOD = 64

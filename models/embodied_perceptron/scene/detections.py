@@ -41,3 +41,8 @@ class Detections:
 
     def __len__(self) -> int:
         return int(self.boxes.shape[0])
+
+    def above(self, min_score: float) -> Detections:
+        """Those with at least ``min_score``, in the same order."""
+        rows = np.flatnonzero(self.scores >= min_score)
+        return Detections(self.boxes[rows], self.scores[rows], tuple(self.labels[i] for i in rows))

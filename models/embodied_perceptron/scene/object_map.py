@@ -103,6 +103,7 @@ class ObjectMap:
         now_ns: int,
         camera_m: NDArray[np.float64] | None = None,
         reach_m: float = float("inf"),
+        looked_at: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
     ) -> None:
         """Bring the objects up to date with one perception.
 
@@ -112,6 +113,8 @@ class ObjectMap:
             now_ns: the time, on the clock of the frames.
             camera_m: (3,) where the camera is; objects further away than ``reach_m`` are left alone.
             reach_m: radius within which the map is kept.
+            looked_at: (3,) lowest and highest corner of what was looked at; objects that do not lie in it whole are
+                not missed. None = everything.
         """
         matched = self._match(found)
         for row, track in matched.items():
@@ -119,7 +122,7 @@ class ObjectMap:
         for row in range(len(found)):
             if row not in matched:
                 matched[row] = self._begin(found, row, now_ns)
-        self._judge_places({t.id for t in matched.values()}, snapshot, now_ns, camera_m, reach_m)
+        self._judge_places({t.id for t in matched.values()}, snapshot, now_ns, camera_m, reach_m, looked_at)
         self._merge_duplicates(now_ns)
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
@@ -186,6 +189,7 @@ class ObjectMap:
         now_ns: int,
         camera_m: NDArray[np.float64] | None,
         reach_m: float,
+        looked_at: tuple[NDArray[np.float64], NDArray[np.float64]] | None,
     ) -> None:
         """Update what was found; let what was not found wait, fade or go (module docstring)."""
         if not self._tracks:
@@ -201,8 +205,10 @@ class ObjectMap:
                 track.surroundings = float(around[i])
                 track.last_seen_ns = max(track.last_seen_ns, int(newest_ns[i]))
                 kept.append(track)
-            elif self._out_of_reach(track, camera_m, reach_m) or self._survives(
-                track, int(inside[i]), int(around[i]), now_ns
+            elif (
+                _cut_by(looked_at, track.box)
+                or self._out_of_reach(track, camera_m, reach_m)
+                or self._survives(track, int(inside[i]), int(around[i]), now_ns)
             ):
                 kept.append(track)
         self._tracks = kept
@@ -287,6 +293,14 @@ def _track_from(entry: dict[str, Any]) -> _Track:
 def _rotations(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     R: NDArray[np.float64] = rotations(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
     return R
+
+
+def _cut_by(limits: tuple[NDArray[np.float64], NDArray[np.float64]] | None, box: NDArray[np.float64]) -> bool:
+    """Whether a (9,) box does not lie whole within [lower, upper]."""
+    if limits is None:
+        return False
+    half = np.abs(_rotations(box[None])[0]) @ (box[3:6] / 2)
+    return bool(((box[:3] - half < limits[0]) | (box[:3] + half > limits[1])).any())
 
 
 def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
