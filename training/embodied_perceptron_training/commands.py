@@ -6,8 +6,10 @@ from __future__ import annotations
 import typer
 
 from embodied_perceptron_training.evaluation.commands import evaluate_app
+from embodied_perceptron_training.train.commands import train
 
 
 def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(evaluate_app, name="evaluate")
+    app.command("train")(train)
