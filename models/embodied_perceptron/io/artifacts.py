@@ -5,7 +5,9 @@ Every file is written whole or not at all.
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.files import write_atomically
 from embodied_perceptron.io.image_codec import encode_color_file
-from embodied_perceptron.results import OccupancyGrid2d, SceneObject
+from embodied_perceptron.results import Grounding, OccupancyGrid2d, SceneObject, SemanticVoxels
 
 _PLY_VERTEX = np.dtype(
     [("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("red", "u1"), ("green", "u1"), ("blue", "u1")]
@@ -74,6 +76,65 @@ def write_json(path: str | Path, value: Any) -> None:
 def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None:
     """``[{id, label, score, state, box: [9]}]``, sorted by id. Raises ``OSError``."""
     write_json(path, [thing.as_dict() for thing in sorted(objects, key=lambda thing: thing.id)])
+
+
+def read_objects_json(path: str | Path) -> tuple[SceneObject, ...]:
+    """What :func:`write_objects_json` wrote. Raises ``ValueError`` for a file of another kind, or ``OSError``."""
+    try:
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))
+        return tuple(
+            SceneObject(
+                int(r["id"]), str(r["label"]), float(r["score"]), np.array(r["box"], np.float64), str(r["state"])
+            )
+            for r in rows
+        )
+    except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} holds no objects: {error!r}") from error
+
+
+def write_occupancy_npz(path: str | Path, semantic: SemanticVoxels) -> None:
+    """Labelled cells: ``centers_m`` (N, 3) float32, ``labels`` (N,) int32 into ``classes`` (text), ``confidence`` (N,)
+    float32, ``cell_size_m``. Raises ``OSError``."""
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        centers_m=semantic.centers_m,
+        labels=semantic.labels,
+        confidence=semantic.confidence,
+        classes=np.array(semantic.classes, dtype=np.str_),
+        cell_size_m=np.float64(semantic.cell_size_m),
+    )
+    write_atomically(path, buffer.getvalue())
+
+
+def read_occupancy_npz(path: str | Path) -> SemanticVoxels:
+    """What :func:`write_occupancy_npz` wrote; colours are black. Raises ``ValueError`` or ``OSError``."""
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            centers, labels, confidence = data["centers_m"], data["labels"], data["confidence"]
+            classes, cell_size_m = tuple(str(name) for name in data["classes"]), float(data["cell_size_m"])
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} holds no labelled cells: {error}") from error
+    return SemanticVoxels(cell_size_m, centers, np.zeros((len(labels), 3), np.uint8), labels, confidence, classes)
+
+
+def write_groundings_json(path: str | Path, groundings: Iterable[Grounding]) -> None:
+    """``[{text, status, reason, tagged_text, latency_ms, candidates: [objects]}]`` in the order given.
+
+    Raises ``OSError``.
+    """
+    rows = [
+        {
+            "text": grounding.text,
+            "status": grounding.status.name,
+            "reason": grounding.reason,
+            "tagged_text": grounding.tagged_text,
+            "latency_ms": round(grounding.latency_ms, 3),
+            "candidates": [thing.as_dict() for thing in grounding.candidates],
+        }
+        for grounding in groundings
+    ]
+    write_json(path, rows)
 
 
 def write_png(path: str | Path, image: NDArray[np.uint8]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import zlib
 from collections.abc import Sequence
 
 import cv2
@@ -22,6 +23,25 @@ NEAR_M = 0.05
 BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)
 INK: Color = (240, 242, 245)
 SHADE: Color = (18, 20, 24)
+
+
+# what is everywhere stays quiet
+_CLASS_COLORS: dict[str, Color] = {
+    "unknown": (110, 110, 110),
+    "floor": (134, 160, 118),
+    "wall": (150, 158, 176),
+    "structure": (150, 158, 176),
+    "ceiling": (176, 178, 186),
+    "object": (235, 134, 92),
+}
+
+
+def color_of_class(label: str) -> Color:
+    """The same colour for the same class name in every run: saturated, but for floors, walls and the like."""
+    if label in _CLASS_COLORS:
+        return _CLASS_COLORS[label]
+    r, g, b = colorsys.hsv_to_rgb(zlib.crc32(label.encode()) % 360 / 360, 0.75, 0.95)
+    return round(r * 255), round(g * 255), round(b * 255)
 
 
 def color_of_id(number: int) -> Color:

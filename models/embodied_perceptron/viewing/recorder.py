@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.geometry import rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, Perception, SceneObject
-from embodied_perceptron.viewing.drawing import color_of_id, label_of, rotations_of
+from embodied_perceptron.viewing.drawing import color_of_class, color_of_id, label_of, rotations_of
 from embodied_perceptron.viewing.top_view import PATH_COLOR
 
 WORLD = "world"
 TIMELINE = "stamp"
-_CLASS_COLORS = np.array([[110, 110, 110], [134, 160, 118], [150, 158, 176], [235, 134, 92]], dtype=np.uint8)
 _LEVELS = {
     GroundingStatus.FOUND: "INFO",
     GroundingStatus.AMBIGUOUS: "WARN",
@@ -109,6 +108,7 @@ class RerunRecorder:
         rr = self._rr
         self._at(perception.stamp_ns)
         voxels, semantic = perception.voxels, perception.semantic
+        palette = np.array([color_of_class(name) for name in semantic.classes], dtype=np.uint8).reshape(-1, 3)
         self._log(
             f"{WORLD}/voxels",
             rr.Points3D(voxels.mean_point_m, colors=voxels.mean_color, radii=0.5 * voxels.voxel_size_m),
@@ -117,7 +117,7 @@ class RerunRecorder:
             f"{WORLD}/semantic",
             rr.Points3D(
                 semantic.centers_m,
-                colors=_CLASS_COLORS[np.minimum(semantic.labels, len(_CLASS_COLORS) - 1)],
+                colors=palette[semantic.labels],
                 radii=0.45 * semantic.cell_size_m,
             ),
         )

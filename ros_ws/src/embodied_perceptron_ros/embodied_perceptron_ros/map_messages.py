@@ -12,6 +12,7 @@ from vision_msgs.msg import LabelInfo, VisionClass
 
 from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
+from embodied_perceptron.viewing.drawing import color_of_class
 from embodied_perceptron_ros.conversions import make_header, matrix_to_pose, message_array, ns_to_stamp, pose_to_matrix
 
 # `rgb` is a float32 that holds 0x00RRGGBB: the convention of PCL, RViz and Foxglove.
@@ -47,10 +48,15 @@ def voxels_to_cloud(
 def semantic_to_cloud(
     semantic: SemanticVoxels, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
 ) -> PointCloud2:
-    """Labelled cells -> cloud of their centres (x y z rgb label confidence); ``label`` counts into ``~/label_info``."""
+    """Labelled cells -> cloud of their centres (x y z rgb label confidence).
+
+    ``label`` counts into ``~/label_info``; ``rgb`` is the colour of the class, that of its boxes too: viewers cannot
+    look names up, and how things look is in ``~/voxels``.
+    """
     rows = np.empty(len(semantic.labels), SEMANTIC_DTYPE)
     _set_xyz(rows, semantic.centers_m, T_out_world)
-    rows["rgb"] = _pack_rgb(semantic.color)
+    palette = np.array([color_of_class(name) for name in semantic.classes], np.uint8).reshape(-1, 3)
+    rows["rgb"] = _pack_rgb(palette[semantic.labels])
     rows["label"] = semantic.labels
     rows["confidence"] = semantic.confidence
     return _cloud(rows, _SEMANTIC_TYPES, stamp_ns, frame_id)
@@ -75,6 +81,22 @@ def cloud_to_rows(cloud: PointCloud2) -> NDArray[Any]:
     if len(cloud.data) < count * cloud.point_step:
         raise ValueError(f"cloud of {count} points of {cloud.point_step} bytes has only {len(cloud.data)} bytes")
     return np.frombuffer(cloud.data, dtype, count)
+
+
+def cloud_to_semantic(cloud: PointCloud2, info: LabelInfo, cell_size_m: float) -> SemanticVoxels:
+    """The clouds of :func:`semantic_to_cloud` and its ``~/label_info`` -> labelled cells in the cloud's frame.
+
+    Raises ``ValueError`` for a label without a name.
+    """
+    rows = cloud_to_rows(cloud)
+    names = {c.class_id: c.class_name for c in info.class_map}
+    labels = rows["label"].astype(np.int32)
+    unknown = sorted(set(np.unique(labels).tolist()) - set(names))
+    if unknown:
+        raise ValueError(f"label {unknown[0]} has no name in label_info")
+    classes = tuple(names.get(i, "") for i in range(max(names, default=-1) + 1))
+    centers = np.stack([rows[axis] for axis in "xyz"], axis=1)
+    return SemanticVoxels(cell_size_m, centers, unpack_rgb(rows["rgb"]), labels, rows["confidence"].copy(), classes)
 
 
 def grid_to_message(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
-import zlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -24,6 +22,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from embodied_perceptron.boxes import corners, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.viewing.drawing import color_of_class
 from embodied_perceptron_ros.conversions import make_header, matrix_to_pose, pose_to_matrix
 
 BOX_EDGES = ((0, 1), (1, 3), (3, 2), (2, 0), (4, 5), (5, 7), (7, 6), (6, 4), (0, 4), (1, 5), (2, 6), (3, 7))
@@ -98,9 +97,9 @@ def objects_to_detections(
 
 
 def label_color(label: str) -> tuple[float, float, float]:
-    """The same saturated colour for the same label in every run, RGB in [0, 1]."""
-    hue = zlib.crc32(label.encode()) % 360 / 360
-    return colorsys.hsv_to_rgb(hue, 0.75, 0.95)
+    """The same colour for the same label in every run, RGB in [0, 1]."""
+    r, g, b = color_of_class(label)
+    return r / 255, g / 255, b / 255
 
 
 def object_markers(
