@@ -1,0 +1,109 @@
+"""Moving a whole scene: points, boxes and cameras together, so that every sample is a place where a robot might start.
+
+A motion is mirrored or not, turned about gravity, scaled and shifted. Images are not touched: a camera that looks at a
+moved world is the same camera with another projection, so features read from its image stay exact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Motion:
+    """``p -> shift + Rz(yaw) S M p`` with ``M`` the mirror of x, ``S`` the scale.
+
+    Attributes:
+        yaw_rad: about z.
+        mirrored: x -> -x first; left and right then change places in every sentence.
+        scale: of the whole world.
+        shift_m: (3,) added last.
+    """
+
+    yaw_rad: float = 0.0
+    mirrored: bool = False
+    scale: float = 1.0
+    shift_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    @property
+    def matrix(self) -> F64:
+        """(4, 4) moved <- original; not rigid when mirrored or scaled."""
+        c, s = math.cos(self.yaw_rad), math.sin(self.yaw_rad)
+        T = np.eye(4)
+        T[:3, :3] = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]) * self.scale
+        if self.mirrored:
+            T[:3, 0] *= -1.0
+        T[:3, 3] = self.shift_m
+        return T
+
+    def points(self, points_m: NDArray[np.floating]) -> F64:
+        """(N, 3) -> (N, 3)."""
+        T = self.matrix
+        moved: F64 = points_m.astype(np.float64) @ T[:3, :3].T + T[:3, 3]
+        return moved
+
+    def boxes(self, boxes: F64) -> F64:
+        """(G, 9) -> (G, 9). A mirrored box is again a box, its first and third angle negated: Rz(a) Rx(b) Ry(g) becomes
+        Rz(-a) Rx(b) Ry(-g) between two mirrors of x, and the box itself is symmetric."""
+        moved = boxes.copy()
+        moved[:, :3] = self.points(boxes[:, :3])
+        moved[:, 3:6] *= self.scale
+        if self.mirrored:
+            moved[:, 6] *= -1.0
+            moved[:, 8] *= -1.0
+        moved[:, 6] += self.yaw_rad
+        return moved
+
+    def projection(self, projection: F64) -> F64:
+        """(3, 4) of a camera in the original world -> of the same image in the moved world; depths stay the original
+        ones."""
+        moved: F64 = projection @ np.linalg.inv(self.matrix)
+        return moved
+
+    def back(self, points_m: F64) -> F64:
+        """(N, 3) moved -> original."""
+        T = np.linalg.inv(self.matrix)
+        points: F64 = points_m @ T[:3, :3].T + T[:3, 3]
+        return points
+
+
+@dataclass(frozen=True)
+class MotionRange:
+    """What motions are drawn from.
+
+    Attributes:
+        yaw_rad: turns are uniform in [-yaw_rad, yaw_rad]; pi = any.
+        mirror: probability.
+        scale: factor uniform in [1 - scale, 1 + scale].
+        shift_m: horizontal shift, uniform in a square of this half size; a robot's odometry starts anywhere.
+        floor_m: vertical shift, uniform: where the lattice cuts the floor.
+        shift_sigma_m: additional normal shift per axis (the paper's 0.1).
+    """
+
+    yaw_rad: float = math.pi
+    mirror: float = 0.5
+    scale: float = 0.1
+    shift_m: float = 20.0
+    floor_m: float = 0.5
+    shift_sigma_m: float = 0.0
+
+    def draw(self, rng: np.random.Generator) -> Motion:
+        """One motion."""
+        x, y = rng.uniform(-self.shift_m, self.shift_m, 2)
+        z = rng.uniform(-self.floor_m, self.floor_m)
+        dx, dy, dz = rng.normal(0.0, self.shift_sigma_m, 3) if self.shift_sigma_m else (0.0, 0.0, 0.0)
+        return Motion(
+            float(rng.uniform(-self.yaw_rad, self.yaw_rad)),
+            bool(rng.random() < self.mirror),
+            float(rng.uniform(1.0 - self.scale, 1.0 + self.scale)),
+            (float(x + dx), float(y + dy), float(z + dz)),
+        )
+
+
+PAPER_MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)
