@@ -36,13 +36,22 @@ _TEXT_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
+class FusedVoxels:
+    """Voxels of a map: (M, 3) float32 mean point of each, world; (M, 3) uint8 mean colour; (M,) int32 hits."""
+
+    points_m: torch.Tensor
+    colors: torch.Tensor
+    hits: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
 class PreparedScene:
     """One scene, V views.
 
     Attributes:
         name: sample_idx.
-        points_m: (M, 3) float32 mean point of each map voxel, world. colors: (M, 3) uint8. hits: (M,) int32.
-        floor_z_m: height of the floor.
+        views: positions of the V views in the scan.
+        voxels: the map of all of them. Its floor is at z = 0, as the data set's world frames are.
         boxes: (G, 9) float64 and labels: (G,) names, of all instances. visible: (V, G) bool.
         cameras: (V, 4, 4) T_world_camera. projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w).
         depth_mm: (V, H, W) uint16.
@@ -52,10 +61,8 @@ class PreparedScene:
     """
 
     name: str
-    points_m: torch.Tensor
-    colors: torch.Tensor
-    hits: torch.Tensor
-    floor_z_m: float
+    views: tuple[int, ...]
+    voxels: FusedVoxels
     boxes: NDArray[np.float64]
     labels: tuple[str, ...]
     visible: NDArray[np.bool_]
@@ -151,24 +158,16 @@ class SceneCache:
 
     def _make(self, scan: Scan) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         chosen = spread(len(scan.images), self.preparation.views)
-        volume = FeatureVolume(
-            VolumeConfig(voxel_size_m=self.preparation.voxel_size_m, radius_m=100.0, max_range_m=MAX_DEPTH_M),
-            KeyframeConfig(max_count=1),
-        )
         posed = [_posed(scan, i, n) for n, i in enumerate(chosen)]
-        for frame in posed:
-            volume.integrate(frame)
-        snapshot = volume.snapshot()
-        if len(snapshot) == 0:
+        voxels = self._voxels(posed)
+        if len(voxels.hits) == 0:
             raise DatasetError(f"{scan.sample_idx}: its views show nothing within {MAX_DEPTH_M} m")
         visible = np.zeros((len(chosen), len(scan.labels)), bool)
         for n, i in enumerate(chosen):
             visible[n, list(scan.images[i].visible_ids)] = True
         size = posed[0].frame.color.shape[:2]
         tensors = {
-            "points_m": torch.from_numpy(snapshot.mean_point_m.astype(np.float32)),
-            "colors": torch.from_numpy(np.ascontiguousarray(snapshot.mean_color)),
-            "hits": torch.from_numpy(snapshot.hits.astype(np.int32)),
+            **vars(voxels),
             "boxes": torch.from_numpy(scan.boxes.copy()),
             "visible": torch.from_numpy(visible),
             "cameras": torch.from_numpy(np.stack([p.T_world_camera for p in posed])),
@@ -190,10 +189,30 @@ class SceneCache:
         meta = {
             "name": scan.sample_idx,
             "labels": list(scan.labels),
+            "views": chosen,
             "image_size": list(size),
             "prompts": [vars(p) for p in prompts],
         }
         return tensors, meta
+
+    def fuse(self, scene: PreparedScene, chosen: Sequence[int]) -> FusedVoxels:
+        """The map of some of a scene's views (positions among them), in the order given."""
+        scan = self.dataset.by_name(scene.name)
+        return self._voxels([_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)])
+
+    def _voxels(self, frames: Sequence[PosedFrame]) -> FusedVoxels:
+        volume = FeatureVolume(
+            VolumeConfig(voxel_size_m=self.preparation.voxel_size_m, radius_m=100.0, max_range_m=MAX_DEPTH_M),
+            KeyframeConfig(max_count=1),
+        )
+        for frame in frames:
+            volume.integrate(frame)
+        snapshot = volume.snapshot()
+        return FusedVoxels(
+            torch.from_numpy(snapshot.mean_point_m.astype(np.float32)),
+            torch.from_numpy(np.ascontiguousarray(snapshot.mean_color)),
+            torch.from_numpy(snapshot.hits.astype(np.int32)),
+        )
 
     def _occupancy(self, scan: Scan, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
         """Truth, with 255 where none of the views looks."""
@@ -254,10 +273,8 @@ def _read(path: Path) -> PreparedScene:
         prompts = tuple(_prompt(p) for p in meta["prompts"])
         return PreparedScene(
             name=meta["name"],
-            points_m=get("points_m"),
-            colors=get("colors"),
-            hits=get("hits"),
-            floor_z_m=0.0,
+            views=tuple(meta["views"]),
+            voxels=FusedVoxels(get("points_m"), get("colors"), get("hits")),
             boxes=get("boxes").numpy(),
             labels=tuple(meta["labels"]),
             visible=get("visible").numpy(),
