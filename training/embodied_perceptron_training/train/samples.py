@@ -14,13 +14,12 @@ from torch import Tensor
 
 from embodied_perceptron.nn.input_features import SITE_FEATURES, thin
 from embodied_perceptron.nn.presets import NetworkConfig
-from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.nn.windows import occupancy_origin
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.datasets.embodiedscan import OCCUPANCY_SHAPE, Prompt
 from embodied_perceptron_training.synthetic.phrases import is_view_dependent
 from embodied_perceptron_training.train.augment import Motion, MotionRange
-from embodied_perceptron_training.train.scenes import FusedVoxels, PreparedScene
+from embodied_perceptron_training.train.scenes import FusedVoxels, PreparedScene, resize_projections
 
 OCCUPANCY_ORIGIN_M = (-3.2, -3.2, -0.78)  # of the truth's grid, in the scene's frame
 OCCUPANCY_CELL_M = 0.16
@@ -54,7 +53,8 @@ class SceneSample:
         name: of the scene.
         coords: (N, 3) int64 sites at stride 1, sorted as keys are. feats: (N, F) float32.
         boxes: (G, 9) float32; labels: (G,) int64 class indices.
-        projections: (V, 3, 4) float64; image_size (h, w); features: per level (V, h, w, C); depth_mm: (V, H, W) int32.
+        projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w). depth_mm: (V, H, W) int32.
+        features: per level (V, h, w, C), or empty. colors: (V, H, W, 3) uint8, where the encoder is trained too.
         occupancy: (X, Y, Z) int64 or None; occupancy_origin: of the grid, in input sites.
         sentences: or None.
     """
@@ -68,17 +68,10 @@ class SceneSample:
     image_size: tuple[int, int]
     features: tuple[Tensor, ...]
     depth_mm: Tensor
+    colors: Tensor | None
     occupancy: Tensor | None
     occupancy_origin: tuple[int, int, int]
     sentences: Sentences | None
-
-    def views(self) -> list[View]:
-        """For :func:`~embodied_perceptron.nn.view_fusion.view_lookup`."""
-        depth = self.depth_mm.float() / 1000.0
-        return [
-            View(self.projections[v], self.image_size, tuple(level[v] for level in self.features), depth[v])
-            for v in range(len(self.projections))
-        ]
 
 
 @dataclass(frozen=True)
@@ -110,6 +103,7 @@ class SampleMaker:
         classes: detection classes in the order of the logits; other instances are not learned.
         spec: how.
         fuse: the map of some of a scene's views, :meth:`SceneCache.fuse`.
+        colors: their images, :meth:`SceneCache.colors`; None when the features are known.
     """
 
     def __init__(
@@ -118,10 +112,12 @@ class SampleMaker:
         classes: tuple[str, ...],
         spec: SampleSpec,
         fuse: Callable[[PreparedScene, list[int]], FusedVoxels],
+        colors: Callable[[PreparedScene, list[int]], Tensor] | None = None,
     ) -> None:
         self.config = config
         self.spec = spec
         self._fuse = fuse
+        self._colors = colors
         self._class_index = {name: i for i, name in enumerate(classes)}
 
     def make(self, scene: PreparedScene, rng: np.random.Generator) -> SceneSample:
@@ -138,6 +134,8 @@ class SampleMaker:
         x = self._sites(points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside], assumed_floor_z)
         shown = self._show_views(chosen, rng)
         boxes, labels, rows = self._objects(scene, chosen, motion, center)
+        size = scene.image_size if self._colors is None else self.config.image.size
+        projections = resize_projections(scene.projections, scene.image_size, size)
         occupancy, origin = self._occupancy(scene, motion, (center[0], center[1], floor_z))
         return SceneSample(
             name=scene.name,
@@ -145,10 +143,11 @@ class SampleMaker:
             feats=x.feats,
             boxes=torch.from_numpy(boxes).float(),
             labels=torch.from_numpy(labels),
-            projections=torch.from_numpy(np.stack([motion.projection(scene.projections[v]) for v in shown])),
-            image_size=scene.image_size,
+            projections=torch.from_numpy(np.stack([motion.projection(projections[v]) for v in shown])),
+            image_size=size,
             features=tuple(level[shown] for level in scene.features),
             depth_mm=scene.depth_mm[shown].to(torch.int32),
+            colors=None if self._colors is None else self._colors(scene, shown),
             occupancy=occupancy,
             occupancy_origin=origin,
             sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if spec.sentences else None,
@@ -294,4 +293,3 @@ def read_truth(grid: NDArray[np.uint8], points_m: NDArray[np.float64]) -> Tensor
     labels = np.full(len(points_m), UNKNOWN, np.int64)
     labels[inside] = grid[tuple(index[inside].T)]
     return torch.from_numpy(labels)
-

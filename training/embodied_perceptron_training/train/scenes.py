@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -92,9 +93,10 @@ class Preparation:
     image_encoder: str = ""
     text_encoder: str = ""
 
-    def key(self, name: str) -> str:
-        """File name of a scene's cache."""
-        text = json.dumps([PREPARED_VERSION, name, vars(self)], sort_keys=True)
+    def key(self, name: str, *parts: str) -> str:
+        """File name for what a scene has of these fields and all others but the encoders."""
+        values = {"voxel_size_m": self.voxel_size_m, "views": self.views, **{p: getattr(self, p) for p in parts}}
+        text = json.dumps([PREPARED_VERSION, name, values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -132,33 +134,47 @@ class SceneCache:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def path(self, index: int) -> Path:
-        """Where scene ``index`` is kept."""
-        return self.folder / f"{self.preparation.key(self.dataset[index].sample_idx)}.safetensors"
+    def paths(self, index: int) -> tuple[Path, Path | None]:
+        """Where scene ``index`` is kept, and where its image features are: they change with every encoder."""
+        name, p = self.dataset[index].sample_idx, self.preparation
+        scene = self.folder / f"{p.key(name, 'text_encoder')}.safetensors"
+        features = self.folder / f"{p.key(name, 'image_encoder')}.features.safetensors"
+        return scene, features if p.image_encoder else None
 
     def __getitem__(self, index: int) -> PreparedScene:
         """Scene ``index``, from the disk where it is there. Raises :class:`DatasetError` naming what is corrupt."""
-        path = self.path(index)
-        if not path.exists():
-            self.prepare(index)
+        self.prepare(index)
+        path, features = self.paths(index)
         try:
-            return _read(path)
+            return _read(path, features)
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-            raise DatasetError(f"{path} is damaged ({error}): delete it, it is made anew") from error
+            raise DatasetError(f"{path} or its features are damaged ({error}): delete them") from error
 
     def prepare(self, index: int) -> None:
-        """Make and keep scene ``index``. Raises :class:`DatasetError` for a corrupt or empty scene."""
+        """Make and keep of scene ``index`` what is not there. Raises :class:`DatasetError` for a corrupt scene."""
+        path, features = self.paths(index)
+        if path.exists() and (features is None or features.exists()):
+            return
         scan = self.dataset[index]
         if not scan.images:
             raise DatasetError(f"{scan.sample_idx} has no images")
         self.folder.mkdir(parents=True, exist_ok=True)
-        tensors, meta = self._make(scan)
-        with atomic_path(self.path(index)) as path:
-            save_file(tensors, path, {"scene": json.dumps(meta)})
-
-    def _make(self, scan: Scan) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         chosen = spread(len(scan.images), self.preparation.views)
         posed = [_posed(scan, i, n) for n, i in enumerate(chosen)]
+        if not path.exists():
+            tensors, meta = self._make(scan, chosen, posed)
+            with atomic_path(path) as temporary:
+                save_file(tensors, temporary, {"scene": json.dumps(meta)})
+        if features is not None and not features.exists():
+            assert self._inference is not None
+            views = [self._inference.view(p) for p in posed]
+            levels = {f"{i}": torch.stack([v.levels[i] for v in views]) for i in range(len(views[0].levels))}
+            with atomic_path(features) as temporary:
+                save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size)})
+
+    def _make(
+        self, scan: Scan, chosen: Sequence[int], posed: Sequence[PosedFrame]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         voxels = self._voxels(posed)
         if len(voxels.hits) == 0:
             raise DatasetError(f"{scan.sample_idx}: its views show nothing within {MAX_DEPTH_M} m")
@@ -172,15 +188,8 @@ class SceneCache:
             "visible": torch.from_numpy(visible),
             "cameras": torch.from_numpy(np.stack([p.T_world_camera for p in posed])),
             "depth_mm": torch.from_numpy(np.stack([_millimetres(p.frame.depth_m) for p in posed])),
+            "projections": torch.stack([view_projection(p.T_world_camera, p.frame.intrinsics, size) for p in posed]),
         }
-        if self._inference is not None and self.preparation.image_encoder:
-            views = [self._inference.view(p) for p in posed]
-            size = views[0].image_size
-            for level in range(len(views[0].levels)):
-                tensors[f"features{level}"] = torch.stack([v.levels[level] for v in views])
-        tensors["projections"] = torch.stack(
-            [view_projection(p.T_world_camera, p.frame.intrinsics, size) for p in posed]
-        )
         occupancy = self._occupancy(scan, chosen)
         if occupancy is not None:
             tensors["occupancy"] = torch.from_numpy(occupancy)
@@ -199,6 +208,12 @@ class SceneCache:
         """The map of some of a scene's views (positions among them), in the order given."""
         scan = self.dataset.by_name(scene.name)
         return self._voxels([_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)])
+
+    def colors(self, scene: PreparedScene, chosen: Sequence[int]) -> torch.Tensor:
+        """(V, H, W, 3) uint8 images of some of a scene's views (positions among them)."""
+        scan = self.dataset.by_name(scene.name)
+        frames = [_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)]
+        return torch.from_numpy(np.stack([f.frame.color for f in frames]))
 
     def _voxels(self, frames: Sequence[PosedFrame]) -> FusedVoxels:
         volume = FeatureVolume(
@@ -250,13 +265,10 @@ def _posed(scan: Scan, index: int, order: int) -> PosedFrame:
     Colour is brought to the depth camera's field of view where they differ (both are centred on the same ray).
     """
     view = scan.load_view(index)
-    if view.depth_camera.shape != view.color.shape[:2]:
-        import cv2
-
-        color = cv2.resize(view.color, view.depth_camera.shape[::-1], interpolation=cv2.INTER_AREA)
-    else:
-        color = view.color
-    frame = RgbdFrame(order + 1, "camera", np.ascontiguousarray(color), view.depth_m, view.depth_camera)
+    camera, color = view.depth_camera, view.color
+    if color.shape[:2] != (camera.height, camera.width):
+        color = np.asarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA), np.uint8)
+    frame = RgbdFrame(order + 1, "camera", np.ascontiguousarray(color), view.depth_m, camera)
     return PosedFrame(frame, view.T_world_camera)
 
 
@@ -264,13 +276,20 @@ def _millimetres(depth_m: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.clip(np.round(depth_m * 1000.0), 0, 65535).astype(np.uint16)
 
 
-def _read(path: Path) -> PreparedScene:
+def _read(path: Path, features: Path | None) -> PreparedScene:
+    levels: tuple[torch.Tensor, ...] = ()
+    size = None
+    if features is not None:
+        with safe_open(str(features), "pt") as file:
+            levels = tuple(file.get_tensor(name) for name in sorted(file.keys()))
+            size = json.loads(file.metadata()["image_size"])
     with safe_open(str(path), "pt") as file:
         meta = json.loads(file.metadata()["scene"])
         names = set(file.keys())
         get = file.get_tensor
-        levels = sum(name.startswith("features") for name in names)
         prompts = tuple(_prompt(p) for p in meta["prompts"])
+        own = meta["image_size"]
+        size = own if size is None else size
         return PreparedScene(
             name=meta["name"],
             views=tuple(meta["views"]),
@@ -279,14 +298,24 @@ def _read(path: Path) -> PreparedScene:
             labels=tuple(meta["labels"]),
             visible=get("visible").numpy(),
             cameras=get("cameras").numpy(),
-            projections=get("projections").numpy(),
-            image_size=(int(meta["image_size"][0]), int(meta["image_size"][1])),
+            projections=resize_projections(get("projections").numpy(), (own[0], own[1]), (size[0], size[1])),
+            image_size=(int(size[0]), int(size[1])),
             depth_mm=get("depth_mm"),
-            features=tuple(get(f"features{i}") for i in range(levels)),
+            features=levels,
             occupancy=get("occupancy").numpy() if "occupancy" in names else None,
             prompts=prompts,
             text=tuple((get(f"text{i}"), get(f"spans{i}")) for i in range(len(prompts))) if "text0" in names else (),
         )
+
+
+def resize_projections(
+    projections: NDArray[np.float64], old: tuple[int, int], new: tuple[int, int]
+) -> NDArray[np.float64]:
+    """(V, 3, 4) to pixels of an (h, w) image -> of the same image in another size; pixel centres stay aligned."""
+    sy, sx = new[0] / old[0], new[1] / old[1]
+    scale = np.array([[sx, 0.0, 0.5 * sx - 0.5], [0.0, sy, 0.5 * sy - 0.5], [0.0, 0.0, 1.0]])
+    resized: NDArray[np.float64] = scale @ projections
+    return resized
 
 
 def _prompt(fields: dict[str, Any]) -> Prompt:
