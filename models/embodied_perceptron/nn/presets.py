@@ -221,7 +221,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
     return NetworkConfig(
         name=preset,
         voxel_size_m=voxel_size_m,
-        max_sites=20_000 if tiny else 60_000,
+        max_sites=50_000 if tiny else 60_000,
         num_classes=num_classes,
         backbone=BackboneConfig(
             in_channels=INPUT_CHANNELS["height_color"],
@@ -239,7 +239,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
         ),
         detection=DetectionConfig(
             channels=64 if tiny else 96,
-            keep=1000 if tiny else 3000,
+            keep=2000 if tiny else 3000,
             lateral_channels=48 if tiny else 96,
             pruning="object",
         ),

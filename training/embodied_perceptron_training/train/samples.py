@@ -85,6 +85,7 @@ class SampleSpec:
         min_views: with ``all``, images of at least so many views are shown (of the others only the geometry).
         floor_sigma_m: error of the estimated floor.
         sentences: at most this many per sample; 0 = none.
+        sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
     """
 
     window_m: float = 6.4
@@ -93,6 +94,8 @@ class SampleSpec:
     min_views: int = 12
     floor_sigma_m: float = 0.01
     sentences: int = 0
+    sentence_share: float = 1.0
+    occupancy_share: float = 1.0
 
 
 class SampleMaker:
@@ -136,7 +139,11 @@ class SampleMaker:
         boxes, labels, rows = self._objects(scene, chosen, motion, center)
         size = scene.image_size if self._colors is None else self.config.image.size
         projections = resize_projections(scene.projections, scene.image_size, size)
-        occupancy, origin = self._occupancy(scene, motion, (center[0], center[1], floor_z))
+        speaks = spec.sentences > 0 and rng.random() < spec.sentence_share
+        occupied = self.config.occupancy is not None and rng.random() < spec.occupancy_share
+        occupancy, origin = None, (0, 0, 0)
+        if occupied:
+            occupancy, origin = self._occupancy(scene, motion, (center[0], center[1], floor_z))
         return SceneSample(
             name=scene.name,
             coords=x.coords,
@@ -150,7 +157,7 @@ class SampleMaker:
             colors=None if self._colors is None else self._colors(scene, shown),
             occupancy=occupancy,
             occupancy_origin=origin,
-            sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if spec.sentences else None,
+            sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if speaks else None,
         )
 
     # ------------------------------------------------------------------------------------------------ views, geometry
@@ -216,13 +223,12 @@ class SampleMaker:
     def _occupancy(
         self, scene: PreparedScene, motion: Motion, anchor: tuple[float, float, float]
     ) -> tuple[Tensor | None, tuple[int, int, int]]:
-        """The truth read at the middles of the network's cells."""
+        """The truth read at the middles of the network's cells; None where the scene has none."""
         config = self.config.occupancy
-        if config is None:
-            return None, (0, 0, 0)
+        assert config is not None
         origin = occupancy_origin(self.config, anchor)
         if scene.occupancy is None:
-            return torch.full(config.cells, UNKNOWN), origin
+            return None, origin
         lower = np.array(origin) * self.config.voxel_size_m
         axes = [lower[a] + (np.arange(n) + 0.5) * config.cell_size_m for a, n in enumerate(config.cells)]
         centers = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)

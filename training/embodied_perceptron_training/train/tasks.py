@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_perceptron.boxes import points_in_boxes
 from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.checkpoint import load_checkpoint, load_into
 from embodied_perceptron.geometry import pack_site_keys
@@ -51,6 +53,7 @@ from embodied_perceptron_training.train.interface import Losses, Reduce, SampleE
 from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, SceneSample, Sentences
 from embodied_perceptron_training.train.scenes import Preparation, SceneCache
 
+WINDOW_M = 6.4  # what the robot looks at
 _HEADS = {
     "detection": "detection",
     "continuous-detection": "detection",
@@ -74,8 +77,9 @@ class TaskOptions:
             one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
             everything else, as the paper does.
         classes: ``data`` (those that occur in the training split) or ``all``.
-        window_m: edge of training windows.
-        sentences: per sample.
+        window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
+        sentences: per sample that has any.
+        sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
         repeat: windows per scene and epoch.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
         w_detection, w_occupancy, w_grounding: of the heads' losses.
@@ -83,8 +87,10 @@ class TaskOptions:
 
     images: str = ""
     classes: str = "data"
-    window_m: float = 6.4
+    window_m: float = 0.0
     sentences: int = 6
+    sentence_share: float = 1.0
+    occupancy_share: float = 1.0
     repeat: int = 4
     cache: str = ""
     w_detection: float = 1.0
@@ -198,10 +204,12 @@ class SceneTask:
         if training:
             motion = PAPER_MOTION if self.config.inputs == "xyz" else MotionRange()
         return SampleSpec(
-            window_m=self.options.window_m,
+            window_m=self.options.window_m or (math.inf if self.config.inputs == "xyz" else WINDOW_M),
             motion=motion,
             choice=_CHOICES.get(self.request.task, "all"),  # type: ignore[arg-type]
             sentences=(self.options.sentences if training else 16) if self.config.grounding is not None else 0,
+            sentence_share=self.options.sentence_share if training else 1.0,
+            occupancy_share=self.options.occupancy_share if training else 1.0,
         )
 
     def _source(
@@ -251,11 +259,11 @@ class SceneTask:
         return dataclasses.replace(self.detection_criterion, reduce=reduce)(predictions, targets)
 
     def _occupancy(self, run: Run) -> Losses:
-        known = [s.occupancy for s in run.batch.samples]
-        logits = run.occupancy()
-        if any(k is None for k in known):
+        rows = [i for i, s in enumerate(run.batch.samples) if s.occupancy is not None]
+        if not rows:
             return {}
-        truth = torch.stack([k for k in known if k is not None])
+        logits = run.occupancy(rows)
+        truth = torch.stack([o for s in run.batch.samples if (o := s.occupancy) is not None])
         classes = logits[0].shape[1]
         targets = [coarse_labels(truth, truth.shape[1] // scores.shape[2], classes) for scores in logits]
         losses = self.occupancy_criterion(logits, targets)
@@ -266,16 +274,17 @@ class SceneTask:
         }
 
     def _grounding(self, run: Run, reduce: Reduce) -> Losses:
+        assert self.config.grounding is not None
         answered = run.grounding()
-        zero = sum((p.sum() * 0.0 for p in run.grounding_parameters()), torch.zeros(()))
         if answered is None:
-            self.grounding_criterion.reduce(zero.detach())
-            return {"unused": zero}
+            for _ in range(self.config.grounding.layers):  # as often as processes that do have sentences
+                reduce(torch.zeros(()))
+            return {}
         out, targets, pad, selection = answered
         losses = dataclasses.replace(self.grounding_criterion, reduce=reduce)(grounding_layers(out), targets, ~pad)
-        kinds = {k.split("/")[1] for k in losses}
+        kinds = sorted({k.split("/")[1] for k in losses})
         summed = {kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).mean() for kind in kinds}
-        return {**summed, "selection": selection, "unused": zero}
+        return {**summed, "selection": selection}
 
     # ----------------------------------------------------------------------------------------------------- validation
 
@@ -297,7 +306,7 @@ class SceneTask:
                 )
                 truth[sample.name] = SceneBoxes(sample.boxes.double().numpy(), sample.labels.numpy())
             if network.occupancy is not None and sample.occupancy is not None:
-                predicted = run.occupancy()[0][0].argmax(0)
+                predicted = run.occupancy([0])[0][0].argmax(0)
                 occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
             if network.grounding is not None:
                 queries.extend(_answers(run))
@@ -335,11 +344,12 @@ class Run:
         self.network = network
         self.batch = batch
         config = network.config
+        self.fusion = fusion
+        self.views: list[list[View]] = []
         lookup = None
         if config.uses_images:
-            views = [views_of(network, s) for s in batch.samples]
-            lookup = view_lookup(views, network.image_channels, config.voxel_size_m, fusion)
-        self.lookup = lookup
+            self.views = [views_of(network, s) for s in batch.samples]
+            lookup = view_lookup(self.views, network.image_channels, config.voxel_size_m, fusion)
         self.levels = network.encode(batch.sparse(), lookup)
         self.detection: DetectionOutput | None = None
         if network.detection is not None:
@@ -348,22 +358,26 @@ class Run:
                 wanted = sites_in_boxes([_thick(s.boxes) for s in batch.samples], config.voxel_size_m)
             self.detection = network.detect(self.levels, wanted)
 
-    def occupancy(self) -> list[Tensor]:
-        """Logits per scale of all samples, each on its own window."""
-        per_sample = []
+    def occupancy(self, rows: Sequence[int]) -> list[Tensor]:
+        """Logits per scale of the samples ``rows``, each on its own window."""
         level = self.network.config.occupancy_level()
-        for i, sample in enumerate(self.batch.samples):
-            own = [only(t, i) if k == level else t for k, t in enumerate(self.levels)]
-            shift = sample.occupancy_origin
-            per_sample.append(moved_to_origin(own[level], shift))
-        joined = join(per_sample)
-        levels = [joined if k == level else t for k, t in enumerate(self.levels)]
+        config = self.network.config.occupancy
+        assert config is not None
+        if config.dense_images:  # reads images at the cells themselves: one sample after the other
+            parts = [self._dense_occupancy(i) for i in rows]
+            return [torch.cat(scale) for scale in zip(*parts, strict=True)]
+        moved = [moved_to_origin(only(self.levels[level], i), self.batch.samples[i].occupancy_origin) for i in rows]
+        levels = [join(moved) if k == level else t for k, t in enumerate(self.levels)]
         return self.network.occupy(levels, (0, 0, 0), None)
 
-    def grounding_parameters(self) -> list[nn.Parameter]:
-        """Of the grounding head: distributed training wants a gradient of each, in every step."""
-        assert self.network.grounding is not None
-        return list(self.network.grounding.parameters())
+    def _dense_occupancy(self, sample: int) -> list[Tensor]:
+        network = self.network
+        levels = [only(t, sample) for t in self.levels]
+        lookup = None
+        if network.config.uses_images:
+            views = [self.views[sample]]
+            lookup = view_lookup(views, network.image_channels, network.config.voxel_size_m, self.fusion)
+        return network.occupy(levels, self.batch.samples[sample].occupancy_origin, lookup)
 
     def grounding(self) -> tuple[GroundingOutput, list[GroundingTarget], Tensor, Tensor] | None:
         """All sentences of all samples at once: output (boxes in the world), targets, padding of tokens, and the loss
@@ -403,8 +417,6 @@ class Run:
         out: GroundingOutput, points: Tensor, pad: Tensor, targets: list[GroundingTarget], token_pad: Tensor
     ) -> Tensor:
         """Focal loss of every voxel with every token: a voxel inside of what the sentence names fits its words."""
-        from embodied_perceptron.boxes import points_in_boxes
-
         total, positives = points.new_zeros(()), 0.0
         for b, target in enumerate(targets):
             inside = points_in_boxes(points[b], _thick(target.boxes)).float()  # (N, G)
