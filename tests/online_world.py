@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -71,7 +73,10 @@ def config(max_count: int = 8, window_m: float = 2.56, features: str = "float32"
 
 
 def inference(features: str = "float32", modality: str = "rgbd", min_score: float = 0.0) -> NetworkInference:
-    network = small_network(small_config("all", modality))  # type: ignore[arg-type]
+    small = small_config("all", modality)  # type: ignore[arg-type]
+    # few boxes: random weights see things everywhere
+    few = dataclasses.replace(small.detection, min_score=0.3, max_per_level=30)  # type: ignore[type-var]
+    network = small_network(dataclasses.replace(small, detection=few))
     dtype = torch.float32 if features == "float32" else torch.float16
     return NetworkInference(network, CLASSES, CELLS, feature_dtype=dtype, min_score=min_score)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.fusion.correction import Correction
 from embodied_perceptron.fusion.keyframes import Keyframe
 from embodied_perceptron.fusion.storage import MapFileError, read_extra, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
@@ -199,6 +200,38 @@ class Perceptron:
         with self._volume_lock:
             self._volume.forget_stamps()
             self._seen = _Seen(0, self._seen.camera_m)
+
+    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
+        """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
+
+        The rule: voxels and image features are made anew from the retained keyframes at their new poses (no image is
+        encoded again); what was last seen before the oldest of them moves rigidly with it. An object moves rigidly as
+        the keyframe nearest in time to when it was last seen, labelled cells as the newest keyframe. If all keyframes
+        move alike that is exact for everything: the whole world moves.
+
+        Args:
+            poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`.
+
+        Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the world
+        moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
+        then.
+        """
+        with self._scene_lock, self._volume_lock:
+            correction = self._volume.correct_keyframes(poses)
+            if correction.corrected:
+                newest = correction.motions[-1]
+                self._objects.move(correction.at)
+                self._semantic.move(newest)
+                self._last_floor_z_m = None
+                if self._seen.camera_m is not None:
+                    camera_m = newest[:3, :3] @ self._seen.camera_m + newest[:3, 3]
+                    self._seen = _Seen(self._seen.stamp_ns, camera_m)
+        return correction
+
+    def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
+        """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
+        with self._volume_lock:
+            return {(k.frame.camera, k.frame.stamp_ns): k.T_world_camera.copy() for k in self._volume.keyframes}
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
         """Remove voxels and objects inside of the (9,) ``box``; returns how many voxels."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.fusion.accounting import Counters, StageClock, VolumeStatistics
 from embodied_perceptron.fusion.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, BlockTable
+from embodied_perceptron.fusion.correction import Correction, correct, move_voxels
 from embodied_perceptron.fusion.export import DEFAULT_FEATURES, SiteFeature, VoxelCopy, Window
 from embodied_perceptron.fusion.keyframes import KeyframeStore
 from embodied_perceptron.fusion.numba_voxels import NumbaVoxels
@@ -36,7 +38,7 @@ from embodied_perceptron.fusion.voxels import (
     VoxelRows,
     VoxelStore,
 )
-from embodied_perceptron.geometry import Intrinsics, pack_keys, voxel_centers
+from embodied_perceptron.geometry import Intrinsics, pack_keys, unpack_keys, voxel_centers
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -109,6 +111,20 @@ class FeatureVolume:
             return FusionReport(frame.stamp_ns, fused=False, reason=reason)
 
         clock = StageClock()
+        fused = self._fuse(posed, clock)
+        keyframe = self.keyframes.offer(posed)
+        clock.lap("keyframe")
+
+        self._counters.frames_fused += 1
+        self._counters.voxels_cleared += fused.voxels_cleared
+        self._counters.points_refused += fused.points_refused
+        for reason, count in fused.blocks_evicted.items():
+            self._counters.blocks_evicted[reason] += count
+        return replace(fused, keyframe=keyframe, stage_ms=clock.stage_ms)
+
+    def _fuse(self, posed: PosedFrame, clock: StageClock) -> FusionReport:
+        """The geometry of one frame, into the voxels and nothing else."""
+        frame = posed.frame
         view = View.of(posed, self.config.voxel_size_m)
         center = posed.T_world_camera[:3, 3] / self._block_m
         radius = self.config.radius_m / self._block_m
@@ -131,14 +147,6 @@ class FeatureVolume:
 
         cleared = self._clear_seen_through(view) if self.config.clearing else 0
         clock.lap("clear")
-        keyframe = self.keyframes.offer(posed)
-        clock.lap("keyframe")
-
-        self._counters.frames_fused += 1
-        self._counters.voxels_cleared += cleared
-        self._counters.points_refused += refused
-        for reason, count in evicted.items():
-            self._counters.blocks_evicted[reason] += count
         return FusionReport(
             stamp_ns=frame.stamp_ns,
             fused=True,
@@ -147,8 +155,6 @@ class FeatureVolume:
             voxels_cleared=cleared,
             blocks_evicted=evicted,
             points_refused=refused,
-            keyframe=keyframe,
-            stage_ms=clock.stage_ms,
         )
 
     def _check_order(self, frame: RgbdFrame) -> None:
@@ -269,6 +275,55 @@ class FeatureVolume:
         self._voxels = 0
         self._counters = Counters()
 
+    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
+        """Re-integrate the retained keyframes at corrected poses.
+
+        Voxels seen since the oldest retained keyframe are made anew from the keyframes alone, oldest first; older ones
+        move rigidly with it (see :mod:`embodied_perceptron.fusion.correction`). Afterwards the map is what it would be
+        had the keyframes come with these poses. Takes the time of fusing that many frames.
+
+        Args:
+            poses: (camera, stamp_ns) -> (4, 4) corrected T_world_camera. Retained keyframes that are not named move
+                as the named one nearest in time.
+
+        Raises ``ValueError`` for a pose that is not rigid; the map then stays.
+        """
+        keyframes, correction = correct(list(self.keyframes), poses)
+        if not correction.corrected:
+            return correction
+        oldest_ns = int(correction.stamps_ns[0])
+        rows = self._gather(self._blocks.slots(), 1)
+        older = move_voxels(
+            rows.where(rows.last_seen_ns < oldest_ns), correction.at(oldest_ns), self.config.voxel_size_m
+        )
+        self._store.erase(self._blocks.slots())
+        self._blocks.clear()
+        self._voxels = 0
+        newest_m = keyframes[-1].T_world_camera[:3, 3]
+        self._put(self._within_budget(older, newest_m))
+        for keyframe in keyframes:
+            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), StageClock())
+        self.keyframes.restore(keyframes, self.keyframes.taken)
+        return correction
+
+    def _within_budget(self, rows: VoxelRows, center_m: NDArray[np.float64]) -> VoxelRows:
+        """Of sorted rows those of the ``max_blocks`` blocks nearest to ``center_m``."""
+        block_keys, _ = _split(rows.coords.numpy())
+        distinct = np.unique(block_keys)
+        if len(distinct) <= self.config.max_blocks:
+            return rows
+        centers = (unpack_keys(torch.from_numpy(distinct)).numpy() + 0.5) * self._block_m
+        order = np.argsort(np.linalg.norm(centers - center_m, axis=1), kind="stable")
+        kept = distinct[order[: self.config.max_blocks]]
+        return rows.where(torch.from_numpy(np.isin(block_keys, kept)))
+
+    def _put(self, rows: VoxelRows) -> None:
+        """Voxels into an empty map that has room for them."""
+        block_keys, local = _split(rows.coords.numpy())
+        self._blocks.acquire(np.unique(block_keys), np.zeros(3), np.inf)
+        self._store.put(self._blocks.lookup(block_keys), local, rows)
+        self._voxels = len(rows)
+
     def forget_stamps(self) -> None:
         """Accept frames of any stamp again, for a clock that was set back; the map stays."""
         self._newest_ns.clear()
@@ -337,8 +392,7 @@ class FeatureVolume:
             )
         rows = unpack_voxels(path, tensors)
         keyframes = unpack_keyframes(path, tensors, header.get("keyframes"))
-        block_keys, local = _split(rows.coords.numpy())
-        distinct = np.unique(block_keys)
+        distinct = np.unique(_split(rows.coords.numpy())[0])
         if len(distinct) > self.config.max_blocks:
             raise MapFileError(
                 f"{path} has {len(distinct)} blocks, this volume takes max_blocks={self.config.max_blocks}"
@@ -348,9 +402,7 @@ class FeatureVolume:
             raise MapFileError(f"{path}: keyframes_taken must be at least {len(keyframes)}, got {taken!r}")
 
         self.reset()
-        self._blocks.acquire(distinct, np.zeros(3), np.inf)
-        self._store.put(self._blocks.lookup(block_keys), local, rows)
-        self._voxels = len(rows)
+        self._put(rows)
         self.keyframes.restore(keyframes, taken)
 
     @classmethod

@@ -13,7 +13,7 @@ to where its old box does not overlap gets a new id.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.boxes import box_iou, rotations
+from embodied_perceptron.boxes import box_iou, matrix_to_euler, rotations
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
@@ -131,6 +131,20 @@ class ObjectMap:
         gone = [t for t in self._tracks if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
         self._tracks = [t for t in self._tracks if t not in gone]
         return tuple(t.id for t in gone)
+
+    def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
+        """The world was corrected: each object moves, with its id, as what was seen of it last does.
+
+        ``motion_at(stamp_ns)`` is the (4, 4) rigid motion, old world -> new world, of what was seen at that time.
+        """
+        for track in self._tracks:
+            T = motion_at(track.last_seen_ns or track.found_ns)
+            if not np.allclose(T, np.eye(4), atol=1e-12):
+                R = torch.from_numpy(T[:3, :3] @ _rotations(track.box[None])[0])
+                moved = np.concatenate(
+                    [T[:3, :3] @ track.box[:3] + T[:3, 3], track.box[3:6], matrix_to_euler(R).numpy()]
+                )
+                track.box = moved
 
     def clear(self) -> None:
         """Forget all objects. Ids start at 1 again: it is a new map."""

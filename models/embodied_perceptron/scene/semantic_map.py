@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -50,6 +52,17 @@ class SemanticMap:
         self._coords = unpack_keys(torch.from_numpy(keys)).numpy().astype(np.int64)
         self._cells = merged.take(rows)
         return self._cells
+
+    def move(self, T: NDArray[np.float64]) -> None:
+        """The world was corrected by the (4, 4) rigid motion ``T``: cells go with it, to the nearest place."""
+        if self._cells is None or np.allclose(T, np.eye(4), atol=1e-12):
+            return
+        old, self._cells = self._cells, None
+        size_m = old.cell_size_m
+        points = old.centers_m.astype(np.float64) @ T[:3, :3].T + T[:3, 3]
+        centers = (np.floor(points / size_m) + 0.5) * size_m
+        nowhere = np.zeros(3, np.int64)
+        self.update(replace(old, centers_m=centers.astype(np.float32)), nowhere, nowhere)
 
     def cells(self) -> SemanticVoxels | None:
         """All cells, or None before the first look."""
