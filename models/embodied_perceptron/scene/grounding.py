@@ -1,0 +1,200 @@
+"""Answers: which objects a sentence means, as exactly one of FOUND, NOT_FOUND, AMBIGUOUS and INVALID.
+
+    grounding = ground_objects("the chair left of the red sofa", objects, T_world_camera)
+
+The scores of the candidates are probabilities that this is the object meant, not confidences of the detector.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.scene.evidence import Evidence, Scorer
+from embodied_perceptron.scene.fronts import FrontSource, front_probabilities
+from embodied_perceptron.scene.language import Constraint, Meaning, parse
+from embodied_perceptron.scene.query import printable_query, query_problem
+from embodied_perceptron.scene.relations import SceneGeometry, viewer_of
+from embodied_perceptron.scene.words import pluralize
+
+F64 = NDArray[np.float64]
+
+DEFAULT_TOP_K = 5
+_SAME_KIND = 0.35  # how well a label must answer to the noun
+_AS_GOOD = 0.75  # of the best one's probability: just as good
+_WALLS = frozenset(("wall", "partition"))
+
+
+class Candidates(Protocol):
+    """Boxes that a neural grounder proposes for a sentence, world frame: (K, 9) and (K,) in [0, 1]."""
+
+    @property
+    def boxes(self) -> NDArray[np.float64]: ...
+
+    @property
+    def scores(self) -> NDArray[np.float64]: ...
+
+
+def ground_objects(
+    text: str,
+    objects: Sequence[SceneObject],
+    viewpoint: NDArray[np.float64] | None = None,
+    *,
+    colors: NDArray[np.floating] | None = None,
+    candidates: Candidates | None = None,
+    top_k: int = DEFAULT_TOP_K,
+    fronts: FrontSource = "estimated",
+) -> Grounding:
+    """Answer ``text`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
+
+    Args:
+        text: the sentence.
+        objects: with labels; walls among them separate rooms.
+        viewpoint: (4, 4) pose of who speaks, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words
+            like "left" are averaged over plausible viewpoints, and the score is lower.
+        colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured.
+        candidates: of a neural grounder: further evidence, and an answer where no label fits the noun.
+        top_k: at most so many candidates.
+        fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
+            (predicted boxes), "none" to read "left of" from the viewer always.
+
+    Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, and top_k below 1.
+    """
+    start = time.perf_counter()
+    if top_k < 1:
+        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    shown = printable_query(text)
+    problem = query_problem(text)
+    if problem:
+        return Grounding(shown, GroundingStatus.INVALID, reason=problem, latency_ms=_since(start))
+    labels = tuple(o.label for o in objects)
+    meaning = parse(text, set(labels))
+    if meaning.target is None:
+        reason = "no object is named in the query"
+        return Grounding(shown, GroundingStatus.INVALID, reason=reason, latency_ms=_since(start))
+    answer = _Answer(meaning, objects, viewpoint, colors, candidates, fronts)
+    status, ranked, reason = answer.decide(top_k)
+    tagged = _tagged(text, meaning, ranked) if status == GroundingStatus.FOUND else ""
+    return Grounding(shown, status, ranked, reason, tagged, _since(start))
+
+
+def _since(start: float) -> float:
+    return (time.perf_counter() - start) * 1e3
+
+
+def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
+    assert meaning.target is not None
+    first, last = meaning.target.span
+    return f"{text[:first]}<p>{text[first:last]}</p>[<obj_{ranked[0].id}>]{text[last:]}"
+
+
+class _Answer:
+    """Evidence to answer."""
+
+    def __init__(
+        self,
+        meaning: Meaning,
+        objects: Sequence[SceneObject],
+        viewpoint: NDArray[np.float64] | None,
+        colors: NDArray[np.floating] | None,
+        candidates: Candidates | None,
+        fronts: FrontSource,
+    ) -> None:
+        self.meaning = meaning
+        self.objects = objects
+        self.labels = tuple(o.label for o in objects)
+        boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
+        viewer = None if viewpoint is None else viewer_of(viewpoint)
+        if colors is not None and np.shape(colors) != (len(objects), 3):
+            raise ValueError(f"colors must have shape ({len(objects)}, 3), got {np.shape(colors)}")
+        self.viewer_known = viewer is not None or meaning.outlook is not None
+        walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
+        self.geometry = SceneGeometry(boxes, None, viewer, walls)
+        self.geometry.fronts = front_probabilities(self.geometry, self.labels, fronts)
+        scores = np.array([o.score for o in objects], dtype=np.float64)
+        color = None if colors is None else np.asarray(colors, dtype=np.float64)
+        self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color)
+
+    def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
+        target = self.meaning.target
+        assert target is not None
+        kind = self.scorer.category
+        if kind.max(initial=0.0) < _SAME_KIND:
+            return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
+        evidence = self.scorer.evidence()
+        order, probability = self._ranking(evidence)
+        unsatisfied = self._unsatisfied(evidence)
+        if unsatisfied is not None:
+            words = _words(unsatisfied)
+            return GroundingStatus.NOT_FOUND, (), f"there is a {target.noun}, but none that is {words}"
+        ranked = tuple(
+            dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=True)
+        )
+        rivals = [p for p in self._fit_share(evidence, order)[1:] if p > _AS_GOOD]
+        if rivals:
+            count = 1 + len(rivals)
+            reason = f"{count} {pluralize(target.noun)} fit equally well"
+            return GroundingStatus.AMBIGUOUS, ranked[: max(top_k, 1)], reason
+        return GroundingStatus.FOUND, ranked[:top_k], self._reason(evidence, order[0])
+
+    def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
+        """Candidates, one box for each thing, best first, with posterior probabilities."""
+        possible = evidence.category >= min(_SAME_KIND, 0.9 * float(evidence.category.max()))
+        order: list[int] = []
+        for i in np.argsort(-evidence.log_score, kind="stable"):
+            if possible[i] and not any(self.geometry.iou[i, j] > 0.5 for j in order):
+                order.append(int(i))
+        scores = evidence.log_score[order]
+        share = np.exp(scores - scores.max())
+        return order, share / share.sum()
+
+    def _fit_share(self, evidence: Evidence, order: list[int]) -> F64:
+        """How well each ranked candidate fits, as a share of the first."""
+        fit = evidence.fit[order]
+        return np.asarray(np.exp(np.minimum(fit - fit[0], 0.0)))
+
+    def _unsatisfied(self, evidence: Evidence) -> Constraint | None:
+        """A constraint that no candidate satisfies at all."""
+        members = self.scorer.candidates
+        for judged in evidence.judged:
+            c = judged.constraint
+            if judged.missing or c.is_superlative or c.negated or c.weight < 1.0:
+                continue
+            if c.relation == "colour" and np.nan_to_num(judged.holds[members], nan=1.0).max(initial=0.0) < 0.02:
+                return c
+        return None
+
+    def _reason(self, evidence: Evidence, best: int) -> str:
+        o = self.objects[best]
+        said = [
+            f"{_words(j.constraint)} ({j.holds[best]:.2f})"
+            for j in evidence.judged
+            if not j.missing and not np.isnan(j.holds[best])
+        ]
+        missing = [noun for j in evidence.judged for noun in j.missing]
+        text = f"{o.label} {o.id}" + (": " + ", ".join(said) if said else "")
+        return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")
+
+
+_SAID = {
+    "left-of-all": "on the left", "right-of-all": "on the right", "viewer-left": "left, facing", "front": "in front of",
+    "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
+    "right": "right of", "near": "near", "in": "in", "across": "across from", "corner": "in the corner",
+    "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
+}  # fmt: skip
+
+
+def _words(c: Constraint) -> str:
+    """A constraint in words: 'left of the couch'."""
+    words = c.value or _SAID.get(c.relation, c.relation)
+    if c.relation in ("from-left", "from-right"):
+        words = f"number {c.rank} {words}"
+    if c.anchors and c.relation != "colour":
+        words += " the " + " and the ".join(a.noun for a in c.anchors)
+    return ("not " if c.negated else "") + words
