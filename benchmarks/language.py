@@ -214,7 +214,13 @@ def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
             status.add([grounding.status.name.lower()], hit)
             if grounding.candidates:
                 confidence.append((grounding.candidates[0].score, hit))
-            if not hit and errors > 0 and name.startswith("true") and fronts == "boxes" and hash_of(prompt["text"]) % 4 == 0:
+            if (
+                not hit
+                and errors > 0
+                and name.startswith("true")
+                and fronts == "boxes"
+                and hash_of(prompt["text"]) % 4 == 0
+            ):
                 errors -= 1
                 print(prompt["scan_id"], prompt["relation"], prompt["form"], "target", prompt["target_id"])
                 show_error(prompt["text"], grounding, prompt["target"])

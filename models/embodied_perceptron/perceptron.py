@@ -33,7 +33,6 @@ from embodied_perceptron.nn.loading import inference_from_options
 from embodied_perceptron.results import (
     FusionReport,
     Grounding,
-    GroundingStatus,
     ObjectState,
     Perception,
     SemanticVoxels,
@@ -41,10 +40,10 @@ from embodied_perceptron.results import (
 )
 from embodied_perceptron.scene.components import find_boxes
 from embodied_perceptron.scene.floor import estimate_floor_z
+from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron.scene.layers import separate_layers
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
-from embodied_perceptron.scene.query import printable_query, query_problem
 from embodied_perceptron.scene.semantic_map import SemanticMap
 
 _OBJECTS = "objects"  # entry of a map file
@@ -159,10 +158,9 @@ class Perceptron:
 
     def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
         """Answer a sentence about objects; ``viewpoint`` is the (4, 4) pose of who asks. Never raises for any text."""
-        start = time.perf_counter()
-        reason = query_problem(text) or "no language model loaded"
-        latency_ms = (time.perf_counter() - start) * 1e3
-        return Grounding(printable_query(text), GroundingStatus.INVALID, reason=reason, latency_ms=latency_ms)
+        # without a lock: the tracks are replaced as a whole, and an answer may be a moment old
+        objects = self._objects.objects((ObjectState.CONFIRMED,))
+        return ground_objects(text, objects, viewpoint, named=self._live is not None)
 
     # ------------------------------------------------------------------------------------------------ care for the map
 

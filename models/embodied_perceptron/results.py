@@ -207,7 +207,8 @@ class Grounding:
     Attributes:
         text: the query.
         status: terminal status.
-        candidates: objects, best first; empty for NOT_FOUND and INVALID.
+        candidates: objects, best first; empty for NOT_FOUND and INVALID. Their scores are probabilities that this is
+            the object meant.
         reason: in words; never empty for a status other than FOUND.
         tagged_text: the sentence with grounded phrases marked, ``<p>chair</p>[<obj_3>]``.
         latency_ms: time to answer.

@@ -31,6 +31,7 @@ def to_lab(rgb: NDArray[np.generic]) -> F64:
 
 
 _NAMES = tuple(dict.fromkeys(name for name, _ in _PROTOTYPES))
+_ROWS = {n: [k for k, (m, _) in enumerate(_PROTOTYPES) if m == n] for n in _NAMES}
 _LAB = to_lab(np.array([rgb for _, rgb in _PROTOTYPES]))
 
 
@@ -42,11 +43,10 @@ def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
     if name not in _NAMES:
         raise ValueError(f"{name!r} is no known colour; known are {', '.join(_NAMES)}")
     values = np.asarray(rgb, dtype=np.float64)
-    known = np.isfinite(values).all(axis=1)
+    known: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
     d = to_lab(np.where(known[:, None], values, 0.0))[:, None] - _LAB[None]
     d[..., 0] *= 0.6  # light and shade change brightness more than hue
     closeness = np.exp(-0.5 * ((d**2).sum(-1) / _SPREAD**2))
-    names = np.array([n for n, _ in _PROTOTYPES])
-    by_name = np.stack([closeness[:, names == n].max(axis=1) for n in _NAMES], axis=1)
+    by_name = np.stack([closeness[:, _ROWS[n]].max(axis=1) for n in _NAMES], axis=1)
     score = by_name[:, _NAMES.index(name)] / (by_name.sum(axis=1) + 1e-3)
     return np.asarray(np.where(known, score, np.nan))

@@ -80,7 +80,7 @@ def _bearing(center: F64, middle: F64, viewer: Viewer) -> F64:
     r = float(np.linalg.norm(ahead))
     sight = ahead / r if r > 0.5 and float(ahead @ viewer.heading) > 0 else viewer.heading
     d = center - viewer.position
-    return np.arctan2(d @ np.array([-sight[1], sight[0]]), d @ sight)
+    return np.asarray(np.arctan2(d @ np.array([-sight[1], sight[0]]), d @ sight))
 
 
 def nth_from(g: SceneGeometry, group: F64, left: F64, rank: int, from_left: bool) -> F64:
@@ -89,7 +89,7 @@ def nth_from(g: SceneGeometry, group: F64, left: F64, rank: int, from_left: bool
     order = np.argsort(-left[members] if from_left else left[members], kind="stable")
     place = np.full(g.n, float(len(members)))
     place[members[order]] = np.arange(len(members), dtype=np.float64)
-    return -np.minimum(np.abs(place - (rank - 1)), 2.5)
+    return np.asarray(-np.minimum(np.abs(place - (rank - 1)), 2.5))
 
 
 def stature(relation: str, g: SceneGeometry, group: F64) -> F64:

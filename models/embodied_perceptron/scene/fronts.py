@@ -13,19 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.scene.relations import SceneGeometry
+from embodied_perceptron.scene.words import word_set
 
 F64 = NDArray[np.float64]
 FrontSource = Literal["boxes", "estimated", "none"]
 
 # kinds of things that look the same from all sides, so that nobody speaks of their front
-WITHOUT_FRONT = frozenset(
-    name.replace("_", " ")
-    for name in "ball basket beanbag bench bicycle bin blanket book bottle bowl box bread broom brush bucket can candle candlestick "
-    "carpet cart ceiling chandelier clothes column cosmetics crate cube cup dish_rack dumbbell floor flowerpot food "
-    "footstool fruit glass globe hamper hat jar kettle knife light magazine mat mop notebook ottoman pan paper pen "
-    "pillar pillow pipe pitcher plant plate plunger pot roll scissors seasoning soap spoon stool table "
-    "teapot tissue_box toothbrush toiletry toy tray umbrella utensil vase wall wine".split()
-)
+WITHOUT_FRONT = word_set("without_front")
 
 
 def front_probabilities(g: SceneGeometry, labels: Sequence[str], source: FrontSource) -> F64:

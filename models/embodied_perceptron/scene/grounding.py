@@ -26,6 +26,7 @@ from embodied_perceptron.scene.words import pluralize
 F64 = NDArray[np.float64]
 
 DEFAULT_TOP_K = 5
+UNNAMED = "object"  # label of boxes found by geometry alone
 _SAME_KIND = 0.35  # how well a label must answer to the noun
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 _WALLS = frozenset(("wall", "partition"))
@@ -50,6 +51,7 @@ def ground_objects(
     candidates: Candidates | None = None,
     top_k: int = DEFAULT_TOP_K,
     fronts: FrontSource = "estimated",
+    named: bool = True,
 ) -> Grounding:
     """Answer ``text`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
@@ -63,6 +65,7 @@ def ground_objects(
         top_k: at most so many candidates.
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
             (predicted boxes), "none" to read "left of" from the viewer always.
+        named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, and top_k below 1.
     """
@@ -74,6 +77,9 @@ def ground_objects(
     if problem:
         return Grounding(shown, GroundingStatus.INVALID, reason=problem, latency_ms=_since(start))
     labels = tuple(o.label for o in objects)
+    if not named and set(labels) <= {UNNAMED}:
+        reason = "no language model loaded: objects have no names"
+        return Grounding(shown, GroundingStatus.INVALID, reason=reason, latency_ms=_since(start))
     meaning = parse(text, set(labels))
     if meaning.target is None:
         reason = "no object is named in the query"

@@ -1,4 +1,4 @@
-"""Whole sentences that say a relation without any of its usual words: "take this table away and the vase comes down"."""
+"""Whole sentences that say a relation without its usual words: "take this table away and the vase comes down"."""
 
 from __future__ import annotations
 

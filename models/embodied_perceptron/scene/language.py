@@ -17,13 +17,18 @@ Span = tuple[int, int]
 
 # relations that choose among the objects that satisfy everything else
 SUPERLATIVES = frozenset(
-    "closest farthest leftmost rightmost left-of-all right-of-all from-left from-right large small tall short long narrow "
-    "round high low alone corner middle wall".split()
-)
+    (
+        "closest", "farthest", "leftmost", "rightmost", "left-of-all", "right-of-all", "from-left", "from-right",
+        "large", "small", "tall", "short", "long", "narrow", "round", "high", "low", "alone", "corner", "middle",
+        "wall",
+    )
+)  # fmt: skip
 VIEW_RELATIONS = frozenset(
-    "left right front behind viewer-left viewer-right leftmost rightmost left-of-all right-of-all from-left "
-    "from-right".split()
-)
+    (
+        "left", "right", "front", "behind", "viewer-left", "viewer-right", "leftmost", "rightmost", "left-of-all",
+        "right-of-all", "from-left", "from-right",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

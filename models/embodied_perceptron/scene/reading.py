@@ -1,7 +1,7 @@
 """From words to meaning: the target, the relations and what they hang on, the point of view.
 
-Rules over the sequence of nouns and relation words, no grammar: in human descriptions of rooms a dependency parser finds
-the target less often than these do.
+Rules over the sequence of nouns and relation words, no grammar: in human descriptions of rooms a dependency parser
+finds the target less often than these do.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _INVERSE = {
     "left": "right", "right": "left", "above": "below", "below": "above", "on": "supporting", "supporting": "on",
     "front": "behind", "behind": "front",
 }  # fmt: skip
-_ATTRIBUTIVE = frozenset("large small tall short long narrow round".split())
-_PLACES = frozenset("corner middle wall".split())
-_PRONOUNS = frozenset("it this him itself".split())
+_ATTRIBUTIVE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round"])
+_PLACES = frozenset(["corner", "middle", "wall"])
+_PRONOUNS = frozenset(["it", "this", "him", "itself"])
 _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
 _REACH = 9  # words after a relation in which its anchor must stand
@@ -333,8 +333,8 @@ class Reader:
             for i, token in enumerate(self.tokens):
                 if token != side or i < 2 or self.tokens[i + 1 : i + 2] == ["of"]:
                     continue
-                owner = next((j for j in range(i - 1, max(i - 3, -1), -1) if self.tokens[j] in ("its", "it's", "the")), None)
-                if owner is None or owner == 0 or self.tokens[owner - 1] not in ("to", "on", "at"):
+                owner = next((j for j in (i - 1, i - 2) if self.tokens[j] in ("its", "it's", "the")), 0)
+                if owner == 0 or self.tokens[owner - 1] not in ("to", "on", "at"):
                     continue
                 lamp = self._at_side(owner - 1, i + 1, possessive=self.tokens[owner] != "the")
                 if lamp is not None:

@@ -1,8 +1,8 @@
-"""How well a spatial relation holds between two boxes, in [0, 1]: one matrix per relation, row = target, column = anchor.
+"""How well a spatial relation holds between two boxes, in [0, 1]: a matrix per relation, row target, column anchor.
 
-The definitions are those of the benchmark's prompts (EmbodiedScan, SR3D) with soft edges, so that noisy boxes lose little:
-support and vertical relations by footprints and heights, front / behind / left / right of an anchor that has a front,
-otherwise as seen by who speaks, and "between" in the plane.
+The definitions are those of the benchmark's prompts (EmbodiedScan, SR3D) with soft edges, so that noisy boxes lose
+little: support and vertical relations by footprints and heights, front / behind / left / right of an anchor that has a
+front, otherwise as seen by who speaks, and "between" in the plane.
 
 Everything is computed in a frame that is turned with the furniture (:func:`main_direction`), so the result does not
 depend on the yaw and origin of the world, and axis-aligned bounds are tight for rooms that are rectangular anywhere.
@@ -10,6 +10,7 @@ depend on the yaw and origin of the world, and axis-aligned bounds are tight for
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
+Relation = Callable[["SceneGeometry"], F64]
 
 _SECTOR_COS = float(np.cos(np.deg2rad(40.0)))  # half width of front, behind, left, right (the benchmark's prompts)
 _REACH_M = 2.5  # from the outline of the anchor
@@ -97,7 +99,11 @@ class SceneGeometry:
     """
 
     def __init__(
-        self, boxes: F64, fronts: F64 | None = None, viewer: Viewer | None = None, barriers: NDArray[np.bool_] | None = None
+        self,
+        boxes: F64,
+        fronts: F64 | None = None,
+        viewer: Viewer | None = None,
+        barriers: NDArray[np.bool_] | None = None,
     ) -> None:
         R = box_rotations(boxes)
         self.yaw = main_direction(boxes, R)
@@ -131,28 +137,28 @@ class SceneGeometry:
     @cached_property
     def distance_xy(self) -> F64:
         """(N, N) between centres, in the plane."""
-        return np.linalg.norm(self.offset, axis=-1)
+        return np.asarray(np.linalg.norm(self.offset, axis=-1))
 
     @cached_property
     def _gaps(self) -> F64:
         apart = np.maximum(self.low[:, None] - self.high[None], self.low[None] - self.high[:, None])
-        return np.maximum(apart, 0.0)
+        return np.asarray(np.maximum(apart, 0.0))
 
     @cached_property
     def gap(self) -> F64:
         """(N, N) metres between bounds, 0 where they touch."""
-        return np.linalg.norm(self._gaps, axis=-1)
+        return np.asarray(np.linalg.norm(self._gaps, axis=-1))
 
     @cached_property
     def gap_xy(self) -> F64:
         """(N, N) metres between bounds in the plane."""
-        return np.linalg.norm(self._gaps[..., :2], axis=-1)
+        return np.asarray(np.linalg.norm(self._gaps[..., :2], axis=-1))
 
     @cached_property
     def overlap(self) -> F64:
         """(N, N, 3) common extent along each axis."""
         shared = np.minimum(self.high[:, None], self.high[None]) - np.maximum(self.low[:, None], self.low[None])
-        return np.maximum(shared, 0.0)
+        return np.asarray(np.maximum(shared, 0.0))
 
     @cached_property
     def iou(self) -> F64:
@@ -311,10 +317,10 @@ def _above(g: SceneGeometry) -> F64:
 
 def _below(g: SceneGeometry) -> F64:
     tucked = 0.6 * g.footprint_share * (g.volume[:, None] < g.volume[None])
-    return np.maximum(_above(g).T, tucked)
+    return np.asarray(np.maximum(_above(g).T, tucked))
 
 
-def _side(name: str, quarter_turns: int) -> object:
+def _side(name: str, quarter_turns: int) -> Relation:
     def score(g: SceneGeometry) -> F64:
         left, before = g.seen
         level = np.exp(-np.abs(g.center[:, None, 2] - g.center[None, :, 2]) / 1.2)
@@ -340,10 +346,10 @@ def _across(g: SceneGeometry) -> F64:
 
 
 def _with(g: SceneGeometry) -> F64:
-    return np.maximum(_on(g).T, np.maximum(_in(g).T, 0.7 * _near(g)))
+    return np.asarray(np.maximum(_on(g).T, np.maximum(_in(g).T, 0.7 * _near(g))))
 
 
-PAIR_RELATIONS = {
+PAIR_RELATIONS: dict[str, Relation] = {
     "near": _near,
     "on": _on,
     "supporting": lambda g: _on(g).T,
@@ -362,7 +368,7 @@ PAIR_RELATIONS = {
 
 
 def between(g: SceneGeometry, a: int, b: int) -> F64:
-    """(N,) how well each box lies between boxes ``a`` and ``b``, in the plane: within the strip, well inside its ends."""
+    """(N,) how well each box lies between boxes ``a`` and ``b``: in the plane, within the strip, inside its ends."""
     axis = g.center[b, :2] - g.center[a, :2]
     length2 = float(axis @ axis) + 1e-6
     from_a = g.center[:, :2] - g.center[a, :2]

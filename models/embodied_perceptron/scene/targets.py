@@ -5,25 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from embodied_perceptron.scene.words import Mention
+from embodied_perceptron.scene.words import Mention, word_set
 
-_PREPOSITIONS = frozenset(
-    "of in on to at by near beside behind above below under beneath between from with facing against over underneath "
-    "across toward towards into alongside around has have touching along inside atop closest nearest through entering "
-    "enter next adjacent opposite looking".split()
-)
-_ORDERS = frozenset("choose select pick find locate identify want need show bring fetch get".split())
-_ADJECTIVES = frozenset(
-    "a an the this that these those two three four five six seven eight one single very most more small large big little "
-    "tall short long white black brown gray grey red blue green yellow orange tan beige purple pink silver wooden wood "
-    "metal metallic plastic leather fabric round square rectangular dark light color colored coloured open closed second "
-    "first third fourth last only middle left right same bigger smaller larger taller largest smallest biggest tallest "
-    "leftmost rightmost top bottom upper lower closest nearest farthest furthest other another empty and . , with".split()
-)
+_PREPOSITIONS = word_set("prepositions")
+_ORDERS = word_set("orders")
+_ADJECTIVES = word_set("adjectives")
 _NOT_ADJECTIVES = frozenset((".", ",", "with"))
-_VAGUE = frozenset(("furniture", "piece of furniture", "light", "paper", "frame", "print", "seat"))
-_PARTITIVES = frozenset("^ one out . set pair piece both all each row stack two couple group".split())
-_THERE = frozenset("it there this object item ^ that here which".split())
+_VAGUE = word_set("vague")
+_PARTITIVES = word_set("partitives")
+_THERE = word_set("expletives")
 
 
 def only_adjectives(tokens: Sequence[str]) -> bool:

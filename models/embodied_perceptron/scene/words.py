@@ -11,8 +11,21 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = Path(__file__).parent / "lexicon"
+
+
+@lru_cache(maxsize=1)
+def _sets() -> dict[str, str]:
+    sets: dict[str, str] = json.loads((_FOLDER / "words.json").read_text(encoding="utf-8"))
+    return sets
+
+
+def word_set(name: str) -> frozenset[str]:
+    """A set of ``words.json``. Raises ``KeyError`` for a name that it does not have."""
+    return frozenset(_sets()[name].split(","))
+
+
 _TOKEN = re.compile(r"[^\W\d_](?:[^\W\d_]|-(?=[^\W\d_]))*(?:'[^\W\d_]+)?|\d+(?:st|nd|rd|th)?|[.,;:()!?]")
-_DETERMINERS = frozenset("a an the this that these those one two three your my its".split())
+_DETERMINERS = word_set("determiners")
 _PART = 0.55  # how well the label "office chair" answers to an unknown noun that ends in "chair"
 
 
@@ -122,8 +135,8 @@ class Lexicon:
         return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
 
-_CAN_BEFORE = frozenset("garbage trash black blue white small gray grey large red green silver metal".split())
-_LIGHT_AFTER = frozenset("brown blue grey gray green colored coloured wood wooden tan color pink yellow beige".split())
+_CAN_BEFORE = word_set("before_can")
+_LIGHT_AFTER = word_set("after_light")
 
 
 def pluralize(noun: str) -> str:
