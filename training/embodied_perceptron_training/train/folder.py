@@ -41,10 +41,11 @@ class RunFolder:
 
     Args:
         path: of the folder; made when absent.
+        pictures: write ``curves.png`` and ``tensorboard/`` where their packages are installed.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Path, pictures: bool = True) -> None:
+        self.path, self.pictures = Path(path), pictures
         self.state = self.path / "state.safetensors"
         self.last = self.path / "last.safetensors"
         self.best = self.path / "best.safetensors"
@@ -55,8 +56,8 @@ class RunFolder:
         self._lock: Any = None
         self._board: Any = None
 
-    def open(self, information: Mapping[str, Any], resume: bool, processes: int = 1) -> None:
-        """Lock the folder and write what the run is.
+    def open(self, information: Mapping[str, Any], resume: bool, processes: int = 1) -> dict[str, Any]:
+        """Lock the folder and write what the run is; returns what was written.
 
         Raises :class:`RunFolderError` when another process trains in it, or it already holds a run and ``resume`` is
         false; ``OSError`` when it cannot be written.
@@ -70,12 +71,19 @@ class RunFolder:
             raise RunFolderError(f"{self.path}: another process is training in this folder") from error
         if self.state.exists() and not resume:
             raise RunFolderError(f"{self.path} already holds a run: resume it, or choose another folder")
+        whole = {**information, "versions": versions()}
+        if resume and self.run_path.exists():  # the first command made the run; how it was resumed is kept beside it
+            before = json.loads(self.run_path.read_text(encoding="utf-8"))
+            again = {k: whole[k] for k in ("command", "versions") if k in whole}
+            whole.update({k: before[k] for k in again if k in before})
+            whole["resumed"] = [*before.get("resumed", []), again]
         if not resume:
             self.log_path.unlink(missing_ok=True)
-        self._write(self.run_path, json.dumps({**information, "versions": versions()}, indent=2) + "\n")
+        self._write(self.run_path, json.dumps(whole, indent=2) + "\n")
         script = self.path / "resume.sh"
         self._write(script, resume_script(processes))
         script.chmod(0o755)
+        return whole
 
     def close(self) -> None:
         """Release the folder."""
@@ -121,6 +129,8 @@ class RunFolder:
 
     def open_board(self, step: int) -> bool:
         """Start TensorBoard's file where the package is installed; scalars after ``step`` are done again."""
+        if not self.pictures:
+            return True
         if importlib.util.find_spec("tensorboard") is None:
             return False
         from torch.utils.tensorboard import SummaryWriter
@@ -136,6 +146,8 @@ class RunFolder:
 
     def draw_curves(self) -> bool:
         """``curves.png`` from the log; false where matplotlib is not installed."""
+        if not self.pictures:
+            return True
         if importlib.util.find_spec("matplotlib") is None:
             return False
         from embodied_perceptron_training.train.curves import draw_curves

@@ -40,7 +40,7 @@ class Counters:
         skipped, bad_in_a_row: steps that were not finite.
         corrupt: samples skipped altogether.
         corrupt_epoch, corrupt_names: the epoch they are counted in, and its different corrupt samples.
-        sums, summed: of the log's current line: losses, and steps in it.
+        sums, counts: of the log's current line: losses, and in how many of its steps each of them occurred.
         average_updates: of the averaged weights.
         finished: nothing is left to do.
     """
@@ -57,7 +57,8 @@ class Counters:
     corrupt_epoch: int = 0
     corrupt_names: list[str] = field(default_factory=list)
     sums: dict[str, float] = field(default_factory=dict)
-    summed: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    summed: int = 0  # steps in the line, of states that were written before there were counts
     average_updates: int = 0
     finished: bool = False
 

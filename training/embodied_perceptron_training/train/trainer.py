@@ -91,7 +91,7 @@ class Trainer:
         self.task, self.settings = task, settings
         self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
         self.processes = processes or Processes.start(settings.device)
-        self.information = dict(information or {})
+        self.information: dict[str, Any] = dict(information or {})
         self.device = self.processes.device
         self.total_steps = settings.total_steps(len(task.samples), self.processes.world)
         self.model = task.model.to(self.device)
@@ -119,7 +119,7 @@ class Trainer:
         """
         if self.processes.first:
             information = {**self.information, "settings": self.settings.to_json()}
-            self.folder.open(information, resume, self.processes.world)
+            self.information = self.folder.open(information, resume, self.processes.world)
         try:
             with self._signals(), self.progress:
                 return self._run(resume)
@@ -377,7 +377,6 @@ class Trainer:
         counters = self.counters
         extra = {
             **self.information,
-            "settings": self.settings.to_json(),
             "step": counters.step,
             "samples": counters.position,
             "elapsed_s": round(counters.elapsed_s, 1),
@@ -404,15 +403,15 @@ class Trainer:
             self.folder.log(line)
 
     def _log_step(self, values: Mapping[str, float], rate: float) -> None:
-        """Means over ``log_every`` steps; the terms are the first process's own."""
+        """Means over those of ``log_every`` steps that have the term; terms are the first process's own."""
         counters = self.counters
         for name, value in values.items():
+            counters.counts[name] = counters.counts.get(name, counters.summed) + 1
             counters.sums[name] = counters.sums.get(name, 0.0) + value
-        counters.summed += 1
         if counters.step % self.settings.log_every:
             return
-        means = {k: v / counters.summed for k, v in counters.sums.items()}
-        counters.sums, counters.summed = {}, 0
+        means = {k: v / counters.counts[k] for k, v in counters.sums.items() if k in counters.counts}
+        counters.sums, counters.counts, counters.summed = {}, {}, 0
         line = {"event": "train", "step": counters.step, "epoch": counters.position / len(self.task.samples)}
         elapsed = max(counters.elapsed_s, 1e-9)
         line |= {"rate": rate, "elapsed_s": round(elapsed, 2), "waiting": round(counters.waited_s / elapsed, 4)}
