@@ -239,7 +239,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
         ),
         detection=DetectionConfig(
             channels=64 if tiny else 96,
-            keep=2000 if tiny else 3000,
+            keep=1200 if tiny else 3000,
             lateral_channels=48 if tiny else 96,
             pruning="object",
         ),
