@@ -112,6 +112,8 @@ def test_schedules_by_hand() -> None:
     )
     warm = TrainSettings(steps=10, learning_rate=0.4, schedule="constant", warmup_steps=3)
     assert [warm.rate(0.0, step) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert warm.rate(0.03, 1) == pytest.approx(0.4 * 0.6)  # a short training does not end before it got going
+    assert warm.rate(0.05, 2) == pytest.approx(0.4)
     assert TrainSettings(epochs=3, batch=4, accumulate=2).total_steps(100, processes=2) == math.ceil(300 / 16)
     assert TrainSettings(steps=7).total_steps(100, 2) == 7
     assert TrainSettings(minutes=7).total_steps(100, 2) == 0

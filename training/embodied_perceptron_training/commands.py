@@ -6,6 +6,7 @@ from __future__ import annotations
 import typer
 
 from embodied_perceptron_training.evaluation.commands import evaluate_app
+from embodied_perceptron_training.train.ablation_commands import ablate
 from embodied_perceptron_training.train.commands import train
 
 
@@ -13,3 +14,4 @@ def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(evaluate_app, name="evaluate")
     app.command("train")(train)
+    app.command("ablate")(ablate)

@@ -29,6 +29,9 @@ from embodied_perceptron_training.matching import QueryMatcher, assign_points, o
 
 Tensor = torch.Tensor
 Losses = dict[str, Tensor]
+# weights of the corner distances by centre, size, rotation alone and by the whole box: as the paper, and without
+DECOUPLED = (0.2, 0.2, 0.2, 0.4)
+PLAIN = (0.0, 0.0, 0.0, 1.0)
 
 
 def same(value: Tensor) -> Tensor:
@@ -76,6 +79,7 @@ class DetectionCriterion:
     Attributes:
         min_points, top_points, min_size_m: see :func:`assign_points`.
         iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
+        corner_weights: of the corner distances by centre, size, rotation alone and by the whole box.
         two_sided: corner distances in both directions.
         normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
         released: restore the faults of the released assignment.
@@ -86,6 +90,7 @@ class DetectionCriterion:
     top_points: int = 18
     min_size_m: float = 0.0
     iou_weight: float = 0.0
+    corner_weights: tuple[float, float, float, float] = DECOUPLED
     two_sided: bool = False
     normalize: Literal["batch", "scene"] = "batch"
     released: bool = False
@@ -129,7 +134,7 @@ class DetectionCriterion:
             "center": functional.binary_cross_entropy_with_logits(
                 prediction.centerness[positive], assigned.centerness[positive].to(logits.dtype), reduction="sum"
             ),
-            "box": decoupled_corner_loss(predicted, wanted, two_sided=self.two_sided).sum(),
+            "box": decoupled_corner_loss(predicted, wanted, self.corner_weights, self.two_sided).sum(),
         }
         if self.iou_weight:
             losses["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0).sum()

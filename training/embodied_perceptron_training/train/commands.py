@@ -79,7 +79,7 @@ def train(
             request = {
                 **{"task": task, "preset": preset, "data": data.resolve(), "val": val and val.resolve()},
                 **{"seed": seed, "modality": modality, "variant": variant, "box_loss": box_loss, "views": views},
-                **{"weights": weights and weights.resolve(), "options": _options(set_ or [])},
+                **{"weights": weights and weights.resolve(), "options": parse_options(set_ or [])},
             }
             values, folder = {}, out
         outcome = start(request, {**values, **chosen}, length, folder, resume is not None, quiet)
@@ -149,7 +149,8 @@ def _only(given: Mapping[str, Any], allowed: set[str]) -> None:
         raise ValueError(f"a resumed run keeps its settings; {', '.join(wrong)} cannot be changed")
 
 
-def _options(pairs: list[str]) -> dict[str, str]:
+def parse_options(pairs: list[str]) -> dict[str, str]:
+    """``name=value`` each. Raises ``ValueError``."""
     for pair in pairs:
         if "=" not in pair:
             raise ValueError(f"--set needs name=value, got {pair!r}")

@@ -13,6 +13,8 @@ Precision = Literal["float32", "auto", "bfloat16", "float16"]
 SCHEDULES: tuple[ScheduleName, ...] = ("cosine", "step", "constant")
 PRECISIONS: tuple[Precision, ...] = ("float32", "auto", "bfloat16", "float16")
 
+_LONGEST_WARMUP = 0.05
+
 
 @dataclass(frozen=True)
 class TrainSettings:
@@ -32,7 +34,7 @@ class TrainSettings:
         final_rate: fraction of the learning rate at the end of ``cosine``.
         milestones: fractions of the training.
         gamma: factor at each milestone.
-        warmup_steps: the rate rises linearly over these.
+        warmup_steps: the rate rises linearly over these, and over no more than a twentieth of the training.
         clip: largest norm of the gradient; 0 = not clipped.
         ema_decay: of the averaged weights; 0 = they are the current ones.
         precision: of CUDA's matrix products; ``auto`` is bfloat16 where the device has it and float16 elsewhere.
@@ -109,7 +111,7 @@ class TrainSettings:
         else:
             factor = 1.0
         if step < self.warmup_steps:
-            factor *= (step + 1) / (self.warmup_steps + 1)
+            factor *= min(1.0, max((step + 1) / (self.warmup_steps + 1), progress / _LONGEST_WARMUP))
         return self.learning_rate * factor
 
     def to_json(self) -> dict[str, Any]:

@@ -34,6 +34,8 @@ from embodied_perceptron.nn.weights import save_network
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 from embodied_perceptron_training.criteria import (
+    DECOUPLED,
+    PLAIN,
     BoxTarget,
     DetectionCriterion,
     GroundingCriterion,
@@ -192,7 +194,10 @@ class SceneTask:
         self.heads = tuple(h for h in heads if getattr(config, h) is not None)
         self.best_metric = {"occupancy": "mIoU", "grounding": "top1_acc25"}.get(_HEADS[request.task], "AP25")
         self.detection_criterion = DetectionCriterion(
-            min_size_m=_MIN_BOX_M, iou_weight=1.0, two_sided=request.box_loss == "decoupled"
+            min_size_m=_MIN_BOX_M,
+            iou_weight=1.0,
+            corner_weights=PLAIN if request.box_loss == "plain" else DECOUPLED,
+            two_sided=True,
         )
         self.occupancy_criterion = OccupancyCriterion()
         self.grounding_criterion = GroundingCriterion(iou_weight=1.0, two_sided=True)
