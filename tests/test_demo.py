@@ -20,7 +20,7 @@ from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron.io.recording import open_recording
 from embodied_perceptron.io.tum import TumWriter
 from embodied_perceptron_ros import simulated
-from embodied_perceptron_ros.demo import find_problems
+from embodied_perceptron_ros.demo_report import find_problems
 from embodied_perceptron_ros.monitor import NodeStatus
 from embodied_perceptron_ros.replaying import ReplayOutcome, choose_domain, frames_sent, recording_parameters
 from embodied_perceptron_ros.result_files import percentiles
@@ -163,7 +163,7 @@ def test_simulated_recording_depends_on_the_renderer(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = simulated.simulated_recording(7)
     assert folder.parent == tmp_path / "embodied_perceptron"
-    assert folder.name == f"simulated_0007_{simulated.renderer_digest()}"
+    assert folder.name == f"simulated_0007_2x300_{simulated.renderer_digest()}"
     monkeypatch.setattr(simulated, "RENDERER", "no_such_renderer")
     with pytest.raises(simulated.SimulationError, match="no_such_renderer"):
         simulated.renderer_digest()

@@ -142,7 +142,8 @@ class Perceptron:
                 diagnostics = sight.diagnostics
             objects = self._objects.objects()
         with _stage(ms, "grid"):
-            grid = navigation_grid(snapshot, floor_z_m, self.config.grid)
+            named = None if self._live is None else semantic
+            grid = navigation_grid(snapshot, floor_z_m, self.config.grid, named)
         by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
         return Perception(
             stamp_ns=seen.stamp_ns,

@@ -167,14 +167,17 @@ def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for pictures and figures.")] = Path("out/demo"),
     rate: Annotated[float, typer.Option(help="Recorded seconds per second.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Which simulated home.")] = None,
+    weights: Annotated[str | None, typer.Option(help="Network: a name, a file, '' = none.")] = None,
+    query: Annotated[list[str] | None, typer.Option(help="A sentence to ask at the end; repeatable.")] = None,
     view: Annotated[bool, typer.Option(help="Open the Rerun viewer where there is a display.")] = True,
 ) -> None:
-    """Show it all: recording -> real topics -> node -> live map; pictures and figures afterwards."""
+    """Show it all: recording -> real topics -> node -> live map and answers; pictures and figures afterwards."""
     require_ros()
     from embodied_perceptron_ros.demo import open_viewer, run_demo
     from embodied_perceptron_ros.simulated import DEFAULT_SEED
 
-    result = _guarded(lambda: run_demo(out, source, rate, DEFAULT_SEED if seed is None else seed))
+    number = DEFAULT_SEED if seed is None else seed
+    result = _guarded(lambda: run_demo(out, source, rate, number, weights=weights, sentences=query or ()))
     if view:
         open_viewer(out)
     for problem in result.problems:

@@ -1,4 +1,4 @@
-"""The demonstration: a recording through the real node over real topics, pictures and figures afterwards."""
+"""The demonstration: a whole mission through the real node over real topics; pictures and figures afterwards."""
 
 from __future__ import annotations
 
@@ -6,26 +6,41 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from embodied_perceptron.io.artifacts import write_json, write_png
-from embodied_perceptron.results import Perception
-from embodied_perceptron.viewer import render_3d
+from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.geometry import invert_transform, project, transform_points
+from embodied_perceptron.io.artifacts import write_json, write_occupancy_npz, write_png
+from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.viewer import draw_boxes_on_image, render_3d
 from embodied_perceptron.viewing.rerun_recording import write_rrd
+from embodied_perceptron.weights import available
+from embodied_perceptron_ros.demo_report import find_problems, queries_table, status_table, summarise, summary_table
+from embodied_perceptron_ros.mission import Question
 from embodied_perceptron_ros.monitor import NodeStatus
 from embodied_perceptron_ros.replaying import ReplayOutcome, ReplayPlan, replay_over_ros
-from embodied_perceptron_ros.result_files import load_perception, percentiles, walk, write_result_files
-from embodied_perceptron_ros.simulated import DEFAULT_SEED, measure_map_error_m, render, simulated_recording
+from embodied_perceptron_ros.result_files import load_perception, walk, write_result_files
+from embodied_perceptron_ros.simulated import (
+    DEFAULT_SEED,
+    SimulationError,
+    has_truth,
+    measure_map_error_m,
+    mission_questions,
+    mission_score,
+    render,
+    simulated_recording,
+)
 
-MAX_MAP_ERROR_M = 0.02
 _SHOWN_IMAGES = 60  # camera images in the Rerun recording
+_WEIGHTS = "tiny"  # where they are shipped
 
 
 @dataclass(frozen=True)
@@ -42,9 +57,25 @@ class DemoResult:
 
 
 def run_demo(
-    out: Path, source: Path | None = None, rate: float = 1.0, seed: int = DEFAULT_SEED, console: Console | None = None
+    out: Path,
+    source: Path | None = None,
+    rate: float = 1.0,
+    seed: int = DEFAULT_SEED,
+    console: Console | None = None,
+    *,
+    weights: str | None = None,
+    sentences: Sequence[str] = (),
 ) -> DemoResult:
-    """Play ``source`` (default: a simulated drive, rendered first) and write pictures and figures into ``out``.
+    """Play ``source`` (default: a simulated drive, rendered first), ask, and write pictures and figures into ``out``.
+
+    Args:
+        out: folder for everything that is written.
+        source: recording; a simulated one has its own questions and is scored.
+        rate: recorded seconds per second.
+        seed: of the simulated drive.
+        console: where tables go.
+        weights: of the network: a shipped name, a file, "" = none; None = the shipped ones where there are any.
+        sentences: to ask at the end, beside the recording's own questions.
 
     Raises ``RecordingError``, ``OSError``, ``SimulationError`` or ``ReplayFailedError`` when it cannot be done.
     """
@@ -54,92 +85,80 @@ def run_demo(
         started = time.monotonic()
         if render(source, seed):
             console.print(f"rendered in {time.monotonic() - started:.0f} s, kept in {source}", soft_wrap=True)
-    plan = ReplayPlan(source, out, rate)
+    weights = (_WEIGHTS if _WEIGHTS in available() else "") if weights is None else weights
+    if not weights:
+        console.print("no trained weights: boxes have no class, and sentences cannot be understood")
+    questions = _questions(source, sentences, console)
+    parameters = {"weights": weights} if weights else {}
+    plan = ReplayPlan(source, out, rate, parameters=parameters, questions=questions)
     display = ProgressDisplay(console)
     with display.live:
         outcome = replay_over_ros(plan, display.update)
     console.print("drawing pictures and measuring the map ...")
+    perception = _write_files(out, source, outcome)
     map_error_m = measure_map_error_m(source, outcome.map_file)
-    perception = load_perception(outcome.map_file)
-    _write_files(out, source, outcome, perception)
-    results = summarise(source, outcome, perception, map_error_m)
+    scores: dict[str, float] = {}
+    if has_truth(source):
+        scores = mission_score(source, out / "objects.json", out / "occupancy.npz")
+    results = summarise(source, outcome, perception, map_error_m, questions, scores, weights)
     write_json(out / "results.json", results)
-    problems = find_problems(results)
     console.print(summary_table(results, out))
-    return DemoResult(results, problems)
+    if results["queries"]:
+        console.print(queries_table(results["queries"]))
+    return DemoResult(results, find_problems(results))
 
 
-def _write_files(out: Path, source: Path, outcome: ReplayOutcome, perception: Perception) -> None:
+def _questions(source: Path, sentences: Sequence[str], console: Console) -> tuple[Question, ...]:
+    asked = tuple(Question(f"asked-{n}", text) for n, text in enumerate(sentences, 1))
+    if not has_truth(source):
+        return asked
+    try:
+        return (*mission_questions(source), *asked)
+    except SimulationError as error:  # another seed's home may have nothing to ask for
+        console.print(f"no questions: {error}")
+        return asked
+
+
+def _write_files(out: Path, source: Path, outcome: ReplayOutcome) -> Perception:
+    """Everything but the figures; returns the map with the objects that were published last."""
     positions, shown = walk(source, _SHOWN_IMAGES)
+    objects = outcome.sightings[-1].objects if outcome.sightings else ()
+    perception = replace(load_perception(outcome.map_file), objects=objects, tentative=(), stale=())
     write_result_files(out, outcome, perception, positions)
+    write_occupancy_npz(out / "occupancy.npz", perception.semantic if outcome.semantic is None else outcome.semantic)
     write_png(out / "room_3d.png", render_3d(perception, trajectory_m=positions))
-    write_rrd(out / "demo.rrd", perception, positions, shown)
-
-
-def summarise(
-    source: Path, outcome: ReplayOutcome, perception: Perception, map_error_m: float | None
-) -> dict[str, Any]:
-    """Contents of ``results.json``."""
-    return {
-        "source": str(source),
-        "frames_sent": outcome.sent,
-        "frames_fused": outcome.status.fused,
-        "frames_dropped": dict(sorted(outcome.status.dropped.items())),
-        "frames_unexplained": outcome.unexplained,
-        "latency_ms": {stage: percentiles(outcome, stage) for stage in ("fused", "boxes")},
-        "voxels": len(perception.voxels),
-        "objects": len(perception.objects),
-        "map_error_m": None if map_error_m is None else round(map_error_m, 5),
-        "messages": {topic: outcome.published.get(topic, 0) for topic in ("voxels", "boxes", "occupancy_grid")},
-        "wall_s": round(outcome.wall_s, 2),
-    }
-
-
-def find_problems(results: dict[str, Any]) -> tuple[str, ...]:
-    """What keeps the demonstration from having succeeded."""
-    problems = []
-    if results["frames_sent"] == 0:
-        problems.append("no frame was sent")
-    if results["frames_unexplained"]:
-        problems.append(f"{results['frames_unexplained']} frames were lost without a reason")
-    if results["frames_fused"] > results["frames_sent"]:
-        problems.append("more frames were fused than sent: the counting is wrong")
-    if results["frames_fused"] == 0:
-        problems.append("no frame was fused")
-    silent = [topic for topic, count in results["messages"].items() if count == 0]
-    if silent:
-        problems.append(f"nothing was published on {', '.join(silent)}")
-    error_m = results["map_error_m"]
-    if error_m is not None and not error_m <= MAX_MAP_ERROR_M:
-        problems.append(f"the map is {error_m * 1e3:.1f} mm off, {MAX_MAP_ERROR_M * 1e3:.0f} mm are allowed")
-    return tuple(problems)
-
-
-def summary_table(results: dict[str, Any], out: Path) -> Table:
-    """For the terminal."""
-    table = Table(title="Live map over ROS 2 topics", show_header=False, title_justify="left")
-    dropped = results["frames_dropped"]
-    error_m = results["map_error_m"]
-
-    def spread(stage: str) -> str:
-        p50, p99 = (results["latency_ms"][stage][key] for key in ("p50", "p99"))
-        return "none" if p50 is None else f"{p50:.1f} ms median, {p99:.1f} ms p99"
-
-    rows = (
-        ("recording", Path(results["source"]).name),
-        ("frames", f"{results['frames_sent']} sent, {results['frames_fused']} fused"),
-        ("dropped", ", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "none"),
-        ("lost without a reason", str(results["frames_unexplained"])),
-        ("image in -> fused", spread("fused")),
-        ("image in -> boxes out", spread("boxes")),
-        ("map", f"{results['voxels']:,} voxels, {results['objects']} objects"),
-        ("distance to true surface", "no truth" if error_m is None else f"{error_m * 1e3:.1f} mm mean"),
-        ("files in", str(out)),
-        ("", "top_view.png room_3d.png demo.rrd results.json ..."),
+    best = richest_view(shown, objects)
+    if best is not None:
+        frame = best.frame
+        write_png(
+            out / "camera_view.png", draw_boxes_on_image(frame.color, objects, best.T_world_camera, frame.intrinsics)
+        )
+    write_rrd(
+        out / "demo.rrd",
+        perception,
+        positions,
+        shown,
+        sightings=[(sighting.stamp_ns, sighting.objects) for sighting in outcome.sightings],
+        answers=_timed_answers(outcome),
     )
-    for name, value in rows:
-        table.add_row(name, value)
-    return table
+    return perception
+
+
+def _timed_answers(outcome: ReplayOutcome) -> list[tuple[int, Any]]:
+    """Stamp of the map that was asked, and the answer; oldest first."""
+    stamped = [(answer.stamp_ns, answer.grounding) for answers in outcome.answers.values() for answer in answers]
+    return sorted(stamped, key=lambda pair: pair[0])
+
+
+def richest_view(frames: Sequence[PosedFrame], objects: Sequence[SceneObject]) -> PosedFrame | None:
+    """The frame that has the centres of most objects in view; None without frames."""
+    centers = np.array([thing.box[:3] for thing in objects]).reshape(-1, 3)
+
+    def in_view(posed: PosedFrame) -> int:
+        camera = transform_points(invert_transform(posed.T_world_camera), centers)
+        return int(np.count_nonzero(project(camera, posed.frame.intrinsics)[1] & (camera[:, 2] < 5.0)))
+
+    return max(frames, key=in_view, default=None)
 
 
 class ProgressDisplay:
@@ -155,25 +174,12 @@ class ProgressDisplay:
             console=console,
         )
         self._task = self._bar.add_task("starting", total=None)
-        self.live = Live(self._render(NodeStatus()), console=console, refresh_per_second=5)
+        self.live = Live(Group(self._bar, status_table(NodeStatus())), console=console, refresh_per_second=5)
 
     def update(self, stage: str, status: NodeStatus, total: int) -> None:
         """Show what :func:`replay_over_ros` reports."""
         self._bar.update(self._task, description=stage, completed=status.settled, total=total)
-        self.live.update(self._render(status))
-
-    def _render(self, status: NodeStatus) -> Group:
-        table = Table("node", "fused", "dropped", "waiting", "image in -> fused", "voxels")
-        fused_ms = status.latency_ms.get("fused", {}).get("p50")
-        table.add_row(
-            status.state,
-            str(status.fused),
-            str(sum(status.dropped.values())),
-            str(status.pending),
-            "" if fused_ms is None else f"{fused_ms:.1f} ms",
-            status.areas.get("map", {}).get("voxels", ""),
-        )
-        return Group(self._bar, table)
+        self.live.update(Group(self._bar, status_table(status)))
 
 
 def open_viewer(out: Path) -> bool:

@@ -83,10 +83,10 @@ def cloud_to_rows(cloud: PointCloud2) -> NDArray[Any]:
     return np.frombuffer(cloud.data, dtype, count)
 
 
-def cloud_to_semantic(cloud: PointCloud2, info: LabelInfo, cell_size_m: float) -> SemanticVoxels:
-    """The clouds of :func:`semantic_to_cloud` and its ``~/label_info`` -> labelled cells in the cloud's frame.
+def cloud_to_semantic(cloud: PointCloud2, info: LabelInfo) -> SemanticVoxels:
+    """The cloud of :func:`semantic_to_cloud` and its ``~/label_info`` -> labelled cells in the cloud's frame.
 
-    Raises ``ValueError`` for a label without a name.
+    The size of the cells is the smallest step between their centres. Raises ``ValueError`` for a label without a name.
     """
     rows = cloud_to_rows(cloud)
     names = {c.class_id: c.class_name for c in info.class_map}
@@ -96,7 +96,16 @@ def cloud_to_semantic(cloud: PointCloud2, info: LabelInfo, cell_size_m: float) -
         raise ValueError(f"label {unknown[0]} has no name in label_info")
     classes = tuple(names.get(i, "") for i in range(max(names, default=-1) + 1))
     centers = np.stack([rows[axis] for axis in "xyz"], axis=1)
-    return SemanticVoxels(cell_size_m, centers, unpack_rgb(rows["rgb"]), labels, rows["confidence"].copy(), classes)
+    color = unpack_rgb(rows["rgb"])
+    return SemanticVoxels(_lattice_step(centers), centers, color, labels, rows["confidence"].copy(), classes)
+
+
+def _lattice_step(centers_m: NDArray[np.float32]) -> float:
+    """Smallest distance along an axis between (N, 3) centres of cells; 1 where there are not two."""
+    steps = [np.diff(np.unique(centers_m[:, axis])) for axis in range(3)]
+    clear = np.concatenate(steps)
+    clear = clear[clear > 1e-3]  # the same plane, rounded differently
+    return float(clear.min()) if len(clear) else 1.0
 
 
 def grid_to_message(

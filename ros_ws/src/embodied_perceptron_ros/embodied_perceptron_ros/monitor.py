@@ -14,14 +14,20 @@ from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import SaveMap
 from nav_msgs.msg import OccupancyGrid
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import PointCloud2
-from vision_msgs.msg import Detection3DArray
+from std_msgs.msg import String
+from vision_msgs.msg import Detection3DArray, LabelInfo
 
+from embodied_perceptron.results import SceneObject
+from embodied_perceptron_ros.conversions import stamp_to_ns
 from embodied_perceptron_ros.health import read_diagnostics
+from embodied_perceptron_ros.mission import Question, TimedAnswer
+from embodied_perceptron_ros.object_messages import detections_to_objects, message_to_grounding
 
 _OUTPUTS = (
     # topic, type, latched
@@ -29,7 +35,18 @@ _OUTPUTS = (
     ("voxels", PointCloud2, False),
     ("semantic_voxels", PointCloud2, False),
     ("occupancy_grid", OccupancyGrid, True),
+    ("label_info", LabelInfo, True),
 )
+_KEPT = 10_000  # answers and boxes that are remembered
+
+
+@dataclass(frozen=True, eq=False)
+class Sighting:
+    """The objects of one message on ``~/boxes``: stamp of the map, and when it was heard (monotonic seconds)."""
+
+    stamp_ns: int
+    objects: tuple[SceneObject, ...]
+    heard_s: float
 
 
 @dataclass(frozen=True)
@@ -96,12 +113,17 @@ class NodeMonitor:
         self.status = NodeStatus()
         self.published: Counter[str] = Counter()
         self.last: dict[str, Any] = {}
+        self.sightings: list[Sighting] = []
+        self.answers: dict[str, list[TimedAnswer]] = {}
+        self._asked_s: dict[str, float] = {}
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
         for topic, kind, latched in _OUTPUTS:
             qos = QoSProfile(depth=2)
             if latched:
                 qos.durability = DurabilityPolicy.TRANSIENT_LOCAL
             self.node.create_subscription(kind, f"/{node_name}/{topic}", self._counter(topic), qos)
+        self.node.create_subscription(GroundingResult, f"/{node_name}/grounding", self._on_answer, 100)
+        self._queries = self.node.create_publisher(String, "/grounding_query", 100)
 
     def __enter__(self) -> NodeMonitor:
         return self
@@ -117,8 +139,19 @@ class NodeMonitor:
         def count(message: Any) -> None:
             self.published[topic] += 1
             self.last[topic] = message
+            if topic == "boxes" and len(self.sightings) < _KEPT:
+                stamp_ns = stamp_to_ns(message.header.stamp)
+                self.sightings.append(Sighting(stamp_ns, detections_to_objects(message), time.monotonic()))
 
         return count
+
+    def _on_answer(self, message: GroundingResult) -> None:
+        now_s = time.monotonic()
+        answers = self.answers.setdefault(message.id, [])
+        if len(answers) < _KEPT:
+            ms = (now_s - self._asked_s.get(message.id, now_s)) * 1e3
+            answers.append(TimedAnswer(message_to_grounding(message), ms, stamp_to_ns(message.header.stamp)))
+        self._asked_s[message.id] = now_s
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         areas = read_diagnostics(message, self._name)
@@ -130,6 +163,18 @@ class NodeMonitor:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._executor.spin_once(timeout_sec=left)
+
+    def ask(self, question: Question, timeout_s: float = 30.0) -> bool:
+        """Publish a query and wait for its first answer; whether one came. See :attr:`answers`."""
+        deadline = time.monotonic() + timeout_s
+        while self._queries.get_subscription_count() == 0 and time.monotonic() < deadline:
+            self.spin(0.02)
+        before = len(self.answers.get(question.id, ()))
+        self._asked_s[question.id] = time.monotonic()
+        self._queries.publish(String(data=question.message()))
+        while len(self.answers.get(question.id, ())) == before and time.monotonic() < deadline:
+            self._executor.spin_once(timeout_sec=0.05)
+        return len(self.answers.get(question.id, ())) > before
 
     def save_map(self, path: Path, timeout_s: float = 60.0) -> str:
         """Have the node write its map to ``path``; returns its message. Raises ``RuntimeError`` when it did not."""

@@ -111,8 +111,10 @@ class PerceptionNode(LifecycleNode):
         return result
 
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        """Stop listening; the map stays."""
+        """Stop listening and give the accelerator's memory back; the map stays."""
         self.stop_listening()
+        if self._map is not None:
+            self._map.perceptron.release_accelerator()
         self._state = "inactive"
         return super().on_deactivate(state)
 

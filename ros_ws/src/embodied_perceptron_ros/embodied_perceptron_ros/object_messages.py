@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from embodied_perceptron.boxes import corners, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.viewing.drawing import color_of_class
-from embodied_perceptron_ros.conversions import make_header, matrix_to_pose, pose_to_matrix
+from embodied_perceptron_ros.conversions import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
 BOX_EDGES = ((0, 1), (1, 3), (3, 2), (2, 0), (4, 5), (5, 7), (7, 6), (6, 4), (0, 4), (1, 5), (2, 6), (3, 7))
 _UNIT_CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
@@ -90,6 +91,12 @@ def objects_to_detections(
     """Objects -> vision_msgs/Detection3DArray."""
     detections = [object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in objects]
     return Detection3DArray(header=make_header(stamp_ns, frame_id), detections=detections)
+
+
+def detections_to_objects(message: Detection3DArray) -> tuple[SceneObject, ...]:
+    """vision_msgs/Detection3DArray -> objects in its frame, their stamps that of the message."""
+    stamp_ns = stamp_to_ns(message.header.stamp)
+    return tuple(replace(detection_to_object(d), last_seen_ns=stamp_ns) for d in message.detections)
 
 
 # --------------------------------------------------------------------------------------------------------------------

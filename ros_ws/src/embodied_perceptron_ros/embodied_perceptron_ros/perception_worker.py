@@ -11,9 +11,10 @@ from typing import Any
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 from embodied_perceptron_ros.fusion_worker import FusedFrame
-from embodied_perceptron_ros.health import ERROR, Health
+from embodied_perceptron_ros.health import ERROR, WARN, Health
 
 _IDLE_S = 0.25
+_TOLD_S = 10.0  # how long diagnostics repeat what a perception had to say
 
 
 class PerceptionWorker:
@@ -99,6 +100,8 @@ class PerceptionWorker:
         self._health.latency("perception", (time.perf_counter() - start) * 1e3)
         self._health.stages("perception", perception.stage_ms)
         self._health.tick("perception")
+        for number, message in enumerate(perception.diagnostics):
+            self._health.problem("map", WARN, message, f"perception {number}", hold_s=_TOLD_S)
         self._latest = (perception, newest)
         self._publish(perception, newest, self._new_listeners())
 

@@ -7,20 +7,25 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from embodied_perceptron.io.bag import BagRecording
 from embodied_perceptron.io.recording import Recording, open_recording
+from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron_ros.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
-from embodied_perceptron_ros.monitor import NodeMonitor, NodeStatus
+from embodied_perceptron_ros.map_messages import cloud_to_semantic
+from embodied_perceptron_ros.mission import Question, TimedAnswer
+from embodied_perceptron_ros.monitor import NodeMonitor, NodeStatus, Sighting
 from embodied_perceptron_ros.processes import Supervisor, combined_exit_code, ros_environment
 
 _PERIOD_S = 0.2
 _START_TIMEOUT_S = 180.0  # the first start compiles the kernels
 _SETTLE_TIMEOUT_S = 60.0
+_DIAGNOSED_S = 1.2  # until the next diagnostics tell of the last answers
+_LAST_BOXES_S = 15.0  # at most so long for the perception of the last frame
 _QUIET_S = 3.0  # nothing new for so long after the player's end = nothing more to come
 
 
@@ -41,6 +46,8 @@ class ReplayPlan:
         reliable: subscribe to the images reliably, so that nothing is lost on the way without a reason.
         max_frames: end after so many frames; 0 = all.
         domain_id: ROS domain; ``None`` = the environment's, or one of its own where there is none.
+        questions: sent over ``/grounding_query``: the standing ones before the first frame, the others when the last
+            frame is in the map.
     """
 
     source: Path
@@ -51,6 +58,7 @@ class ReplayPlan:
     reliable: bool = True
     max_frames: int = 0
     domain_id: int | None = None
+    questions: tuple[Question, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,9 @@ class ReplayOutcome:
         report: of the player.
         exit_codes: of the processes.
         wall_s: from the first frame to the last one fused.
+        sightings: every message on ``~/boxes``, oldest first.
+        semantic: the last labelled cells; None where none were published.
+        answers: by id of the question, oldest first.
     """
 
     sent: int
@@ -74,6 +85,15 @@ class ReplayOutcome:
     report: dict[str, Any]
     exit_codes: dict[str, int]
     wall_s: float
+    sightings: tuple[Sighting, ...] = ()
+    semantic: SemanticVoxels | None = None
+    answers: Mapping[str, Sequence[TimedAnswer]] = field(default_factory=dict)
+
+    @property
+    def perception_hz(self) -> float | None:
+        """How often objects were published, while they were; None for fewer than two times."""
+        times = [sighting.heard_s for sighting in self.sightings]
+        return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
 
     @property
     def unexplained(self) -> int:
@@ -192,6 +212,9 @@ def replay_over_ros(
         node_command = [*module, "embodied_perceptron_ros.node", *arguments]
         processes.start("node", node_command, environment, plan.out / "node.log")
         _wait(lambda: monitor.status.state == "active", lambda: watch("starting"), _START_TIMEOUT_S, "become active")
+        for question in plan.questions:
+            if question.standing:
+                monitor.ask(question)
         player = [*module, f"embodied_perceptron_ros.{executable}", *player_arguments, "--report", str(report_file)]
         started = time.monotonic()
         processes.start("player", player, environment, plan.out / "player.log")
@@ -202,14 +225,25 @@ def replay_over_ros(
         sent = frames_sent(report, parameters)
         _settle(monitor, sent, lambda: watch("settling"))
         wall_s = time.monotonic() - started
+        for question in plan.questions:
+            if not question.standing:
+                watch("asking")
+                monitor.ask(question)
         map_file = (plan.out / "map.safetensors").absolute()
         monitor.save_map(map_file)
+        monitor.spin(_DIAGNOSED_S)
         published = dict(monitor.published)
         status = monitor.status
+        sightings, answers, semantic = tuple(monitor.sightings), dict(monitor.answers), _last_semantic(monitor)
         exit_codes = processes.stop()
     if combined_exit_code(exit_codes):
         raise ReplayFailedError(f"processes ended with {exit_codes}; logs in {plan.out}")
-    return ReplayOutcome(sent, status, published, map_file, report, exit_codes, wall_s)
+    return ReplayOutcome(sent, status, published, map_file, report, exit_codes, wall_s, sightings, semantic, answers)
+
+
+def _last_semantic(monitor: NodeMonitor) -> SemanticVoxels | None:
+    cloud, info = monitor.last.get("semantic_voxels"), monitor.last.get("label_info")
+    return None if cloud is None or info is None else cloud_to_semantic(cloud, info)
 
 
 def _wait(done: Callable[[], bool], step: Callable[[], None], timeout_s: float, what: str) -> None:
@@ -230,5 +264,17 @@ def _settle(monitor: NodeMonitor, sent: int, step: Callable[[], None]) -> None:
             changed, last = time.monotonic(), monitor.status.settled
         if monitor.status.pending == 0 and time.monotonic() - changed > _QUIET_S:
             return
-    for _ in range(int(2.0 / _PERIOD_S)):  # the last boxes are on their way
+    _await_last_boxes(monitor, step)
+
+
+def _await_last_boxes(monitor: NodeMonitor, step: Callable[[], None]) -> None:
+    """Until a perception that began after the last frame was fused has been published."""
+    settled_s, deadline = time.monotonic(), time.monotonic() + _LAST_BOXES_S
+    newest = monitor.sightings[-1].stamp_ns if monitor.sightings else -1
+    while time.monotonic() < deadline:
         step()
+        last = monitor.sightings[-1] if monitor.sightings else None
+        if last is not None and last.stamp_ns > newest:
+            newest, settled_s = last.stamp_ns, time.monotonic()
+        if time.monotonic() - settled_s > _QUIET_S:
+            return

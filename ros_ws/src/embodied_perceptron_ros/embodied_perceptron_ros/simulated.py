@@ -14,9 +14,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from embodied_perceptron_ros.mission import Question, read_questions
 
 RENDERER = "embodied_perceptron_training"
-DEFAULT_SEED = 7
+# Outside of the seeds that networks are trained and tested on; two rooms, so that there is something to find
+DEFAULT_SEED = 700_013
+ROOMS, FRAMES = 2, 300
 
 
 class SimulationError(RuntimeError):
@@ -41,7 +46,7 @@ def renderer_digest() -> str:
 def simulated_recording(seed: int) -> Path:
     """Where the simulated drive of ``seed`` is kept between runs (XDG cache)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{renderer_digest()}"
+    return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{ROOMS}x{FRAMES}_{renderer_digest()}"
 
 
 def is_complete(recording: Path) -> bool:
@@ -66,8 +71,9 @@ def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
     shutil.rmtree(partial, ignore_errors=True)
     partial.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "embodied_perceptron.cli", "render-recording", "--out", str(partial)]
+    command += ["--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
     try:
-        code = subprocess.run([*command, "--seed", str(seed), *options], check=False).returncode
+        code = subprocess.run([*command, *options], check=False).returncode
         if code:
             raise SimulationError(f"rendering the simulated drive failed with exit code {code}")
         if recording.exists():
@@ -83,13 +89,40 @@ def measure_map_error_m(recording: Path, map_file: Path) -> float | None:
 
     Raises :class:`SimulationError` when the truth is there but measuring fails.
     """
-    if not (recording / "scene.json").is_file():
+    if not has_truth(recording):
         return None
-    command = [sys.executable, "-m", "embodied_perceptron.cli", "map-error", str(recording), str(map_file)]
-    finished = subprocess.run(command, check=False, capture_output=True, text=True)
+    return float(_told("measuring the map", "map-error", str(recording), str(map_file))["mean_m"])
+
+
+def has_truth(recording: Path) -> bool:
+    """Whether a recording tells what it shows."""
+    return (recording / "scene.json").is_file()
+
+
+def mission_questions(recording: Path) -> tuple[Question, ...]:
+    """Five questions about the home that a simulated recording shows, with their right answers.
+
+    Raises :class:`SimulationError` when the home has none of some kind.
+    """
+    return read_questions(_told("asking about the home", "mission-questions", str(recording)))
+
+
+def mission_score(recording: Path, objects: Path, occupancy: Path) -> dict[str, float]:
+    """``AP25``, ``mIoU`` and others, in percent, of a map's objects.json and occupancy.npz against what was shown.
+
+    Raises :class:`SimulationError` when they cannot be compared.
+    """
+    arguments = ("--objects", str(objects), "--occupancy", str(occupancy))
+    return {k: float(v) for k, v in _told("scoring the map", "mission-score", str(recording), *arguments).items()}
+
+
+def _told(what: str, command: str, *arguments: str) -> Any:
+    """The JSON in the last line that a command of the library's program prints."""
+    line = [sys.executable, "-m", "embodied_perceptron.cli", command, *arguments]
+    finished = subprocess.run(line, check=False, capture_output=True, text=True)
     if finished.returncode:
-        raise SimulationError(f"measuring the map failed: {finished.stderr.strip() or finished.stdout.strip()}")
-    return float(json.loads(finished.stdout.splitlines()[-1])["mean_m"])
+        raise SimulationError(f"{what} failed: {finished.stderr.strip() or finished.stdout.strip()}")
+    return json.loads(finished.stdout.splitlines()[-1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
