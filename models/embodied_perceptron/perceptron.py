@@ -253,6 +253,19 @@ class Perceptron:
         """The network, if any."""
         return None if self._live is None else self._live.inference
 
+    def look(self, window_m: float | None = None) -> Sight:
+        """What the network sees in the map as it is now, boxes of any score among it; nothing that is known changes.
+
+        ``window_m`` as for :meth:`perceive`. Raises ``ValueError`` without a network.
+        """
+        if self._live is None:
+            raise ValueError("looking needs a network")
+        with self._scene_lock:
+            with self._volume_lock:
+                copy, keyframes, seen = self._volume.copy(), tuple(self._volume.keyframes), self._seen
+            floor_z_m = self._floor_z(copy.snapshot())
+            return self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
+
     def statistics(self) -> VolumeStatistics:
         """Size and history of the map."""
         with self._volume_lock:

@@ -29,7 +29,7 @@ from embodied_perceptron.nn.inference import LookedAt, NetworkInference
 from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.loading import LazyTextEncoder
 from embodied_perceptron.nn.view_fusion import StreamingLookup, View
-from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
+from embodied_perceptron.nn.windows import cover_windows, occupancy_origin, rgb_grid
 from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.sparse.engine import get_engine
@@ -37,6 +37,15 @@ from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 _RETRY_AFTER = 100  # looks with a smaller window, before a larger one is tried again
 _SMALLEST_CELLS = 2  # of a window, in coarsest strides
+
+
+@dataclass(frozen=True, eq=False)
+class ScenePart:
+    """What the heads read in one window, and where its answers count: [low, high) of the ground, world."""
+
+    scene: LookedAt
+    low_m: NDArray[np.float64]
+    high_m: NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +60,7 @@ class Sight:
         scene: what the heads read, for sentences; None after a look in several windows.
         floor_z_m: height of the floor that the look assumed.
         diagnostics: what the user should know, in words.
+        parts: what the heads read in each window; their places part the ground.
     """
 
     detections: Detections | None
@@ -62,6 +72,7 @@ class Sight:
     scene: LookedAt | None = None
     floor_z_m: float = 0.0
     diagnostics: tuple[str, ...] = ()
+    parts: tuple[ScenePart, ...] = ()
 
 
 class LiveNetwork:
@@ -202,11 +213,7 @@ class LiveNetwork:
             center = _middle(copy)[0] if camera_m is None else camera_m
             self._lookup.views = views
             return self._pass(copy, self._lookup, self._window(center, window_m), floor_z_m)
-        center, extent_m = _middle(copy)
-        usual_m = min(self._usual_m(), self._limit_m)
-        if float(extent_m.max()) <= usual_m:
-            return self._everywhere(self._pass(copy, views, self._window(center, usual_m), floor_z_m))
-        return self._everywhere(self._passes(copy, views, usual_m, floor_z_m))
+        return self._everywhere(self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m))
 
     def _everywhere(self, sight: Sight) -> Sight:
         endless = np.full(3, np.inf)
@@ -238,7 +245,8 @@ class LiveNetwork:
             low = np.array(occupancy_origin(config, anchor.tolist()), np.int64) // stride
             high = low + np.array(config.occupancy.cells)
             semantic = inference.occupancy(scene, anchor.tolist())
-        return Sight(found, semantic, lower_m, upper_m, low, high, scene, floor_z_m)
+        everywhere = (ScenePart(scene, np.full(2, -np.inf), np.full(2, np.inf)),)
+        return Sight(found, semantic, lower_m, upper_m, low, high, scene, floor_z_m, parts=everywhere)
 
     def _sites(
         self,
@@ -267,18 +275,15 @@ class LiveNetwork:
         return SparseTensor(Sites(keys, 1, 1, get_engine("auto", self._device.type)), sites.feats.to(self._device))
 
     def _passes(self, copy: VoxelCopy, views: Sequence[View], window_m: float, floor_z_m: float) -> Sight:
-        """Overlapping windows; of each the middle half (by width) counts, up to the border of the map at the edges."""
-        cells = math.ceil(round(window_m / self._cell_m, 6))
-        step = max(1, cells // 2)
-        rows = copy.rows.coords
-        site = torch.div(rows[:, :2].cpu(), self._site_voxels * self._coarsest, rounding_mode="floor")  # coarsest cells
-        tiles = torch.unique(torch.div(site, step, rounding_mode="floor"), dim=0)
+        """As few overlapping windows as cover the map; what lies in two is left to the one that sees more around it."""
+        center, extent_m = _middle(copy)
+        low_m, high_m = center[:2] - 0.5 * extent_m, center[:2] + 0.5 * extent_m
         parts: list[tuple[Sight, NDArray[np.float64], NDArray[np.float64]]] = []
-        for x, y in tiles.tolist():
-            low = np.array([x, y]) * step * self._cell_m
-            high = low + step * self._cell_m
-            window = self._window(np.array([*(0.5 * (low + high)), 0.0]), window_m)
-            parts.append((self._pass(copy, views, window, floor_z_m), low, high))
+        for middle, low, high in cover_windows(low_m.tolist(), high_m.tolist(), window_m, self._cell_m):
+            window = self._window(np.array([*middle, 0.0]), window_m)
+            parts.append((self._pass(copy, views, window, floor_z_m), np.array(low), np.array(high)))
+        if len(parts) == 1:
+            return parts[0][0]
         return self._joined(parts, floor_z_m)
 
     def _joined(self, parts: list[tuple[Sight, NDArray[np.float64], NDArray[np.float64]]], floor_z_m: float) -> Sight:
@@ -317,6 +322,7 @@ class LiveNetwork:
             high_cell,
             None,
             floor_z_m,
+            parts=tuple(ScenePart(s.scene, low, high) for s, low, high in parts if s.scene is not None),
         )
 
 

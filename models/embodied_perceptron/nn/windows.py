@@ -6,6 +6,8 @@ sites, and a world moved by whole steps gives the same answer, moved.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -49,6 +51,33 @@ def rgb_grid(
     keys = pack_site_keys(torch.zeros(len(coords), dtype=torch.int64), coords)
     sites = Sites(keys, 1, 1, get_engine("auto", "cpu") if engine is None else engine)
     return SparseTensor(sites, torch.ones(len(coords), 1))
+
+
+def cover_windows(
+    low_m: Sequence[float], high_m: Sequence[float], size_m: float, lattice_m: float
+) -> list[tuple[tuple[float, float], tuple[float, float], tuple[float, float]]]:
+    """The fewest square windows that show [low, high] of the ground, neighbours at most half a window apart.
+
+    Args:
+        low_m, high_m: x and y of what must be seen.
+        size_m: edge of a window.
+        lattice_m: windows may be moved by up to half of this by whoever rounds them to a lattice.
+
+    Returns (centre, core low, core high) of each, x slowest. The cores [low, high) part the plane: what lies in one is
+    seen best by its window. The outermost have no end.
+    """
+    if not 0 < lattice_m < size_m:
+        raise ValueError(f"a window of {size_m} m must be larger than a step of its lattice, {lattice_m} m")
+    axes = []
+    for low, high in zip(low_m, high_m, strict=True):
+        spare = high - low + lattice_m - size_m  # what one window does not show
+        count = 1 if spare <= 0 else 1 + math.ceil(round(spare / (0.5 * size_m), 6))
+        middle, reach = 0.5 * (low + high), 0.5 * max(spare, 0.0)
+        step = 2 * reach / (count - 1) if count > 1 else 0.0
+        centers = [middle - reach + i * step for i in range(count)]
+        bounds = [-math.inf, *(0.5 * (a + b) for a, b in itertools.pairwise(centers)), math.inf]
+        axes.append(list(zip(centers, bounds[:-1], bounds[1:], strict=True)))
+    return [((x, y), (x0, y0), (x1, y1)) for x, x0, x1 in axes[0] for y, y0, y1 in axes[1]]
 
 
 def _corner(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-evaluate_app = typer.Typer(help="Score predictions.", no_args_is_help=True)
+evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
 
 
 class MetricName(str, Enum):
@@ -20,11 +23,6 @@ class MetricName(str, Enum):
     detection = "detection"
     grounding = "grounding"
     occupancy = "occupancy"
-
-
-@evaluate_app.callback()
-def _group() -> None:
-    """Score predictions."""  # a callback keeps this a group while it has a single sub-command
 
 
 @evaluate_app.command("files")
@@ -61,3 +59,38 @@ def write_metrics(figures: dict[str, float], folder: Path) -> Path:
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+_HELP = {
+    "detection": "Boxes of whole scenes, from all views together.",
+    "continuous-detection": "Boxes after each view, against what the views so far show.",
+    "monocular-detection": "Boxes from single views, against what each shows.",
+    "occupancy": "Semantic occupancy from all views together.",
+    "continuous-occupancy": "Semantic occupancy after each view.",
+    "grounding": "Sentences about objects: the decoder alone, relations alone, and both as deployed.",
+    "all": "Detection, occupancy and grounding in one replay of each scene.",
+}
+
+
+def _task_command(task: str) -> Callable[..., None]:
+    def run(
+        data: Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")],
+        out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, tables and pictures.")],
+        split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+        weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
+        scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+        views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
+        workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+        turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
+    ) -> None:
+        from embodied_perceptron_training.evaluation.running import run_evaluation  # torch loads only when needed
+
+        command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
+        run_evaluation(task, data, out, split, weights, scenes, views, workers, turn_seed, command)
+
+    run.__doc__ = _HELP[task]
+    return run
+
+
+for _task in _HELP:
+    evaluate_app.command(_task)(_task_command(_task))

@@ -1,0 +1,227 @@
+"""Evaluation of weights on a data set: scenes in, figures out. Everything that is scored is what a robot runs."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from embodied_perceptron.categories import (
+    COMMON_CLASSES,
+    DETECTION_CLASSES,
+    HEAD_CLASSES,
+    OCCUPANCY_CLASSES,
+    TAIL_CLASSES,
+)
+from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.loading import load_inference
+from embodied_perceptron_training.datasets import DatasetError, EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.detection_metrics import detection_metrics
+from embodied_perceptron_training.evaluation.occupancy_metrics import occupancy_metrics
+from embodied_perceptron_training.evaluation.parallel import (
+    MAX_CORRUPT_SHARE,
+    CorruptSceneError,
+    EvaluationError,
+    map_scenes,
+)
+from embodied_perceptron_training.evaluation.scene_tasks import TASKS, Sample, SceneResult, evaluate_scene
+from embodied_perceptron_training.evaluation.scenes import EvaluationScene, load_scene
+
+ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "head": tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES),
+    "common": tuple(DETECTION_CLASSES[i] for i in COMMON_CLASSES),
+    "tail": tuple(DETECTION_CLASSES[i] for i in TAIL_CLASSES),
+}
+NEEDS = {  # task -> (head, what it is called)
+    "detection": "detection",
+    "continuous-detection": "detection",
+    "monocular-detection": "detection",
+    "occupancy": "occupancy",
+    "continuous-occupancy": "occupancy",
+    "grounding": "grounding",
+}
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """What to evaluate; plain values, so that worker processes can be told.
+
+    Attributes:
+        data: folder in EmbodiedScan's layout.
+        split: train, val or test.
+        weights: shipped name or path.
+        tasks: of :data:`TASKS`.
+        scenes: the first so many; None = all.
+        views: of each scene, spread evenly.
+        turn_seed: turn and move every scene at random; None = as they are.
+        window_m: edge of what the network looks at at once; larger scenes are looked at in overlapping windows.
+    """
+
+    data: str
+    split: str
+    weights: str
+    tasks: tuple[str, ...]
+    scenes: int | None = None
+    views: int = 20
+    turn_seed: int | None = None
+    window_m: float = 6.4
+
+    def __post_init__(self) -> None:
+        unknown = [t for t in self.tasks if t not in TASKS]
+        if unknown or not self.tasks:
+            raise ValueError(f"tasks must be among {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
+        if self.views < 1:
+            raise ValueError(f"views must be at least 1, got {self.views}")
+        if self.scenes is not None and self.scenes < 1:
+            raise ValueError(f"scenes must be at least 1, got {self.scenes}")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Figures, and what they come from.
+
+    Attributes:
+        spec: what was evaluated.
+        figures: flat, in percent.
+        results: per scene.
+        skipped: scenes that could not be read -> reason.
+        known_classes, true_classes: detection classes of the network, and of the truth.
+        seconds: wall time of all.
+    """
+
+    spec: EvaluationSpec
+    figures: dict[str, float]
+    results: list[SceneResult]
+    skipped: dict[str, str]
+    known_classes: tuple[str, ...]
+    true_classes: tuple[str, ...]
+    seconds: float
+
+
+def evaluate(
+    spec: EvaluationSpec,
+    workers: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    max_corrupt_share: float = MAX_CORRUPT_SHARE,
+) -> Evaluation:
+    """Replay the scenes and score them; the same figures whatever the number of workers.
+
+    Raises :class:`EvaluationError` when the network lacks a head that a task needs, when too many scenes are corrupt,
+    or when there is nothing to score; what opening the data set or the weights raises.
+    """
+    start = time.perf_counter()
+    names = _scene_names(spec)
+    inference = _inference(spec.weights)
+    check_heads(inference, spec.tasks)
+    outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
+    if not outcome.results:
+        raise EvaluationError("no scene to score")
+    figures = score(outcome.results, spec.tasks)
+    true = {DETECTION_CLASSES[label] for _, _, t in _samples(outcome.results) for label in t.labels.tolist()}
+    return Evaluation(
+        spec,
+        figures,
+        outcome.results,
+        outcome.skipped,
+        inference.classes,
+        tuple(sorted(true)),
+        time.perf_counter() - start,
+    )
+
+
+def score(results: list[SceneResult], tasks: tuple[str, ...]) -> dict[str, float]:
+    """Figures of all scenes together. Tasks of one kind in one run are told apart by ``<task>/`` before the name."""
+    figures: dict[str, float] = {}
+    kinds = [NEEDS[task] for task in tasks]
+    for task in tasks:
+        found = _score_task(results, task)
+        prefix = f"{task}/" if kinds.count(NEEDS[task]) > 1 else ""
+        figures.update({prefix + name: round(value, 4) for name, value in found.items()})
+    return figures
+
+
+def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
+    if NEEDS[task] == "detection":
+        samples = [s for r in results for s in r.boxes.get(task, [])]
+        figures = score_boxes(samples)
+        if task == "continuous-detection":
+            last = [r.boxes[task][-1] for r in results if r.boxes.get(task)]
+            figures |= {f"last/{k}": v for k, v in score_boxes(last).items() if "/" not in k}
+        return figures
+    if NEEDS[task] == "occupancy":
+        cells = [s for r in results for s in r.occupancy.get(task, [])]
+        if not cells:
+            raise EvaluationError("no scene has occupancy truth")
+        figures = occupancy_metrics(cells, OCCUPANCY_CLASSES)
+        if task == "continuous-occupancy":
+            last = [r.occupancy[task][-1] for r in results if r.occupancy.get(task)]
+            figures["last/mIoU"] = occupancy_metrics(last, OCCUPANCY_CLASSES)["mIoU"]
+        return figures
+    return {}
+
+
+def score_boxes(samples: list[Sample]) -> dict[str, float]:
+    """Detection figures of samples; every one counts as a scene of its own."""
+    return detection_metrics(
+        {name: found for name, found, _ in samples},
+        {name: true for name, _, true in samples},
+        DETECTION_CLASSES,
+        GROUPS,
+    )
+
+
+def check_heads(inference: NetworkInference, tasks: tuple[str, ...]) -> None:
+    """Raise :class:`EvaluationError` for a task that the network was not made for."""
+    config = inference.network.config
+    for task in tasks:
+        if getattr(config, NEEDS[task]) is None:
+            raise EvaluationError(f"{task} needs a network with a {NEEDS[task]} head; these weights have none")
+
+
+def _samples(results: list[SceneResult]) -> list[Sample]:
+    return [s for r in results for samples in r.boxes.values() for s in samples]
+
+
+def _scene_names(spec: EvaluationSpec) -> list[str]:
+    dataset = _dataset(spec.data, spec.split)
+    names = [dataset[i].sample_idx for i in range(len(dataset))]
+    if not names:
+        raise EvaluationError(f"{spec.data} has no scene in split {spec.split}")
+    return names[: spec.scenes]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Evaluates one scene by name, in any process."""
+
+    spec: EvaluationSpec
+
+    def __call__(self, name: str) -> SceneResult:
+        return evaluate_scene(load(self.spec, name), _inference(self.spec.weights), self.spec.tasks, self.spec.window_m)
+
+
+def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
+    """One scene of a specification. Raises :class:`CorruptSceneError` when its files are missing or damaged."""
+    try:
+        return load_scene(
+            _dataset(spec.data, spec.split),
+            name,
+            spec.views,
+            spec.turn_seed,
+            occupancy=any(NEEDS[task] == "occupancy" for task in spec.tasks),
+        )
+    except (DatasetError, OSError, ValueError, KeyError) as error:
+        raise CorruptSceneError(f"{type(error).__name__}: {error}") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(data: str, split: str) -> EmbodiedScanDataset:
+    return EmbodiedScanDataset(Path(data), split)
+
+
+@functools.lru_cache(maxsize=2)
+def _inference(weights: str) -> NetworkInference:
+    return load_inference(weights)

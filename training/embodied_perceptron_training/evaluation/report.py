@@ -1,0 +1,155 @@
+"""What an evaluation leaves in its folder: flat figures, tables to read, one row per class, and what was run."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+from embodied_perceptron import __version__
+from embodied_perceptron.categories import COMMON_CLASSES, DETECTION_CLASSES, HEAD_CLASSES, TAIL_CLASSES
+from embodied_perceptron.files import write_atomically
+from embodied_perceptron.weights import weights_file
+from embodied_perceptron_training.evaluation.evaluate import Evaluation
+
+METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
+_GROUP_OF = {
+    **{DETECTION_CLASSES[i]: "head" for i in HEAD_CLASSES},
+    **{DETECTION_CLASSES[i]: "common" for i in COMMON_CLASSES},
+    **{DETECTION_CLASSES[i]: "tail" for i in TAIL_CLASSES},
+}
+_CLASS_FIGURES = ("AP25", "AR25", "AP50", "AR50")
+
+
+def write_report(evaluation: Evaluation, folder: Path, command: str = "") -> None:
+    """Write ``metrics.json``, ``metrics.md``, ``run.json`` and ``classes*.csv`` into ``folder``, made when absent.
+
+    Raises ``OSError`` when it cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    run = run_record(evaluation, command)
+    _write(folder / METRICS, json.dumps(evaluation.figures, indent=2) + "\n")
+    _write(folder / RUN, json.dumps(run, indent=2) + "\n")
+    for task in evaluation.spec.tasks:
+        rows = class_rows(evaluation, task)
+        if rows:
+            suffix = "" if len(evaluation.spec.tasks) == 1 else f"_{task}"
+            _write(folder / f"classes{suffix}.csv", _csv(rows))
+    _write(folder / TABLES, markdown(evaluation, command))
+
+
+def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
+    """What was run on what, with what, and what was left out."""
+    spec, results = evaluation.spec, evaluation.results
+    path = weights_file(spec.weights)
+    stages = Counter[str]()
+    for result in results:
+        stages.update(result.seconds)
+    unknown = sorted(set(evaluation.true_classes) - set(evaluation.known_classes))
+    return {
+        "command": command,
+        "version": __version__,
+        "data": Path(spec.data).name,
+        "split": spec.split,
+        "tasks": list(spec.tasks),
+        "weights": {"name": Path(spec.weights).name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+        "views": spec.views,
+        "turn_seed": spec.turn_seed,
+        "window_m": spec.window_m,
+        "windows": sum(r.windows for r in results),
+        "scenes": len(results),
+        "first_scene": results[0].name,
+        "last_scene": results[-1].name,
+        "skipped": evaluation.skipped,
+        "views_without_depth": sum(r.unusable_views for r in results),
+        "classes_of_the_network": len(evaluation.known_classes),
+        "true_classes": len(evaluation.true_classes),
+        "true_classes_unknown_to_the_network": unknown,
+        "seconds": round(evaluation.seconds, 1),
+        "scenes_per_s": round(len(results) / max(evaluation.seconds, 1e-9), 3),
+        "seconds_by_stage": {name: round(value, 1) for name, value in sorted(stages.items())},
+    }
+
+
+def class_rows(evaluation: Evaluation, task: str) -> list[dict[str, str]]:
+    """One row per class that the truth has, by name."""
+    figures = evaluation.figures
+    prefix = f"{task}/" if any(name.startswith(f"{task}/") for name in figures) else ""
+    if "detection" in task:
+        counts = Counter(
+            DETECTION_CLASSES[label]
+            for r in evaluation.results
+            for _, _, true in r.boxes.get(task, [])
+            for label in true.labels.tolist()
+        )
+        known = set(evaluation.known_classes)
+        return [
+            {
+                "class": name,
+                "group": _GROUP_OF[name],
+                "instances": str(count),
+                "known": "yes" if name in known else "no",
+                **{k: f"{figures[f'{prefix}{k}/{name}']:.2f}" for k in _CLASS_FIGURES},
+            }
+            for name, count in sorted(counts.items())
+        ]
+    start = f"{prefix}IoU/"
+    return [{"class": k[len(start) :], "IoU": f"{v:.2f}"} for k, v in sorted(figures.items()) if k.startswith(start)]
+
+
+def headline(figures: dict[str, float]) -> dict[str, float]:
+    """Figures without those of single classes."""
+    kinds = ("IoU", *_CLASS_FIGURES)
+    return {k: v for k, v in figures.items() if len(k.split("/")) < 2 or k.split("/")[-2] not in kinds}
+
+
+def markdown(evaluation: Evaluation, command: str) -> str:
+    """The tables that a person reads."""
+    run = run_record(evaluation, command)
+    turned = "" if evaluation.spec.turn_seed is None else f", turned and moved (seed {evaluation.spec.turn_seed})"
+    lines = [
+        f"# {', '.join(evaluation.spec.tasks)}",
+        "",
+        f"{run['scenes']} scenes of {run['data']} ({run['split']}), {run['views']} views each{turned}; weights "
+        f"{Path(evaluation.spec.weights).name}; {run['seconds']} s.",
+        "",
+    ]
+    if command:
+        lines += [f"    {command}", ""]
+    if evaluation.true_classes:
+        unknown = run["true_classes_unknown_to_the_network"]
+        assert isinstance(unknown, list)
+        lines += [
+            f"The truth has {len(evaluation.true_classes)} classes; the network knows {len(evaluation.known_classes)}. "
+            + (
+                f"Of the truth {len(unknown)} are unknown to it and count as missed: {', '.join(unknown)}."
+                if unknown
+                else "All of them are known to it."
+            ),
+            "",
+        ]
+    for name, reason in evaluation.skipped.items():
+        lines.append(f"Skipped: {name} ({reason})")
+    lines += ["", "| figure | % |", "|---|---:|"]
+    lines += [f"| {name} | {value:.2f} |" for name, value in headline(evaluation.figures).items()]
+    for task in evaluation.spec.tasks:
+        rows = class_rows(evaluation, task)
+        if rows:
+            lines += ["", f"## {task}: classes", "", "| " + " | ".join(rows[0]) + " |", "|---" * len(rows[0]) + "|"]
+            lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _csv(rows: list[dict[str, str]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, text.encode())
