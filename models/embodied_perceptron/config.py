@@ -137,6 +137,7 @@ class ObjectsConfig:
         min_cells, min_size_m, max_size_m: size limits of a component.
         match_iou: overlap of boxes that keeps an id.
         confirm_count: sightings before an object is confirmed.
+        score_prior: an object's score begins as if its place had been looked at so often without finding it.
     """
 
     cell_size_m: float = 0.06
@@ -147,6 +148,7 @@ class ObjectsConfig:
     max_size_m: float = 3.5
     match_iou: float = 0.2
     confirm_count: int = 2
+    score_prior: int = 2
 
     def __post_init__(self) -> None:
         _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
@@ -160,6 +162,7 @@ class ObjectsConfig:
         )
         _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
         _require(self.confirm_count >= 1, f"confirm_count must be at least 1, got {self.confirm_count}")
+        _require(self.score_prior >= 0, f"score_prior must not be negative, got {self.score_prior}")
 
 
 @dataclass(frozen=True)

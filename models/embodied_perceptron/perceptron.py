@@ -47,6 +47,7 @@ from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.semantic_map import SemanticMap
 
 _OBJECTS = "objects"  # entry of a map file
+_SEEN_AGAIN = 0.5  # of the score that a new object needs
 _FLOOR_VOXELS = 250_000  # enough to find the floor
 
 
@@ -294,9 +295,12 @@ class Perceptron:
         inference, reach_m = self._live.inference, self.config.volume.radius_m
         with _stage(ms, "objects"):
             if sight.detections is not None:
-                found = sight.detections.above(inference.min_score)
+                # what is known may be seen again with less certainty than what is new
+                found = sight.detections.above(_SEEN_AGAIN * inference.min_score)
                 limits = sight.lower_m, sight.upper_m
-                self._objects.update(found, snapshot, now_ns, seen.camera_m, reach_m, limits)
+                self._objects.update(
+                    found, snapshot, now_ns, seen.camera_m, reach_m, limits, begin_score=inference.min_score
+                )
         with _stage(ms, "semantic"):
             if sight.semantic is not None:
                 return self._semantic.update(

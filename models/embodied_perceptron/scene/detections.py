@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,5 +45,8 @@ class Detections:
 
     def above(self, min_score: float) -> Detections:
         """Those with at least ``min_score``, in the same order."""
-        rows = np.flatnonzero(self.scores >= min_score)
+        return self.take(np.flatnonzero(self.scores >= min_score))
+
+    def take(self, rows: NDArray[np.integer[Any]]) -> Detections:
+        """Some of them, in the order of ``rows``."""
         return Detections(self.boxes[rows], self.scores[rows], tuple(self.labels[i] for i in rows))

@@ -1,0 +1,77 @@
+"""What of a map speaks for a box: its voxels, and those around it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.results import VoxelSnapshot
+from embodied_perceptron.scene.association import box_rotations
+
+_BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
+
+
+def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B, 9) boxes with their lowest part cut off: what they stand on is no evidence for them."""
+    lift = np.minimum(_BOTTOM_M, _BOTTOM_SHARE * boxes[:, 5])
+    raised: NDArray[np.float64] = boxes.copy()
+    raised[:, :3] += 0.5 * lift[:, None] * box_rotations(boxes)[:, :, 2]
+    raised[:, 5] -= lift
+    return raised
+
+
+def count_voxels(
+    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
+
+    Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
+    """
+    if len(boxes) == 0 or len(snapshot) == 0:
+        nothing = np.zeros(len(boxes), np.int64)
+        return nothing, nothing.copy(), nothing.copy()
+    reach = np.linalg.norm(boxes[:, 3:6], axis=1) / 2 + np.sqrt(3.0) * margin_m + snapshot.voxel_size_m
+    # the snapshot is sorted by x first: only a slab of it can lie in a box
+    x = snapshot.coords[:, 0]
+    first = np.searchsorted(x, np.floor((boxes[:, 0] - reach) / snapshot.voxel_size_m), side="left")
+    last = np.searchsorted(x, np.ceil((boxes[:, 0] + reach) / snapshot.voxel_size_m), side="right")
+    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
+    rows = np.stack([first, last], axis=1).astype(np.int64)
+    R = box_rotations(boxes)
+    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
+        snapshot.mean_point_m, snapshot.last_seen_ns, rows, boxes[:, :3].copy(), R, half, reach, margin_m
+    )
+    return counts
+
+
+@njit(cache=True)
+def _count_in_slabs(
+    points: NDArray[np.float32],
+    stamps: NDArray[np.int64],
+    slabs: NDArray[np.int64],
+    center: NDArray[np.float64],
+    R: NDArray[np.float64],
+    half: NDArray[np.float64],
+    reach: NDArray[np.float64],
+    margin: float,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    inside = np.zeros(len(center), np.int64)
+    around = np.zeros(len(center), np.int64)
+    newest = np.zeros(len(center), np.int64)
+    for b in range(len(center)):
+        for row in range(slabs[b, 0], slabs[b, 1]):
+            if abs(points[row, 1] - center[b, 1]) > reach[b] or abs(points[row, 2] - center[b, 2]) > reach[b]:
+                continue
+            excess = -1e9
+            for axis in range(3):
+                local = 0.0
+                for k in range(3):
+                    local += (points[row, k] - center[b, k]) * R[b, k, axis]
+                excess = max(excess, abs(local) - half[b, axis])
+            if excess <= 0.0:
+                inside[b] += 1
+                newest[b] = max(newest[b], stamps[row])
+            elif excess <= margin:
+                around[b] += 1
+    return inside, around, newest
