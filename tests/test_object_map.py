@@ -11,8 +11,8 @@ from scene_builder import box_surface, plane, snapshot_of
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.results import ObjectState
 from embodied_perceptron.scene.association import blend_boxes, box_affinity
-from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.scene.box_voxels import count_voxels, without_bottom
+from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.scene.object_map import ObjectMap
 
 SECOND = 1_000_000_000

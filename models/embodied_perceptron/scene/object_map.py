@@ -39,8 +39,8 @@ from embodied_perceptron.scene.association import (
     overlaps,
     thickened,
 )
-from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.scene.box_voxels import count_voxels, without_bottom
+from embodied_perceptron.scene.detections import Detections
 
 UNNAMED = "object"  # the label of what is found by shape alone
 
