@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.categories import ALL_CATEGORIES
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.evidence import Evidence, Scorer
 from embodied_perceptron.scene.fronts import FrontSource, front_probabilities
@@ -27,7 +28,9 @@ F64 = NDArray[np.float64]
 
 DEFAULT_TOP_K = 5
 UNNAMED = "object"  # label of boxes found by geometry alone
-_SAME_KIND = 0.35  # how well a label must answer to the noun
+VOCABULARY = frozenset(ALL_CATEGORIES)
+# how well a label must answer to the noun: one that is a label itself, another one, any
+_SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.1
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 _WALLS = frozenset(("wall", "partition"))
 
@@ -52,6 +55,7 @@ def ground_objects(
     top_k: int = DEFAULT_TOP_K,
     fronts: FrontSource = "estimated",
     named: bool = True,
+    vocabulary: frozenset[str] | None = VOCABULARY,
 ) -> Grounding:
     """Answer ``text`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
@@ -66,6 +70,9 @@ def ground_objects(
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
             (predicted boxes), "none" to read "left of" from the viewer always.
         named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
+
+        vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
+            means nothing else. None = unknown; then any kin of the noun will do.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, and top_k below 1.
     """
@@ -84,7 +91,7 @@ def ground_objects(
     if meaning.target is None:
         reason = "no object is named in the query"
         return Grounding(shown, GroundingStatus.INVALID, reason=reason, latency_ms=_since(start))
-    answer = _Answer(meaning, objects, viewpoint, colors, candidates, fronts)
+    answer = _Answer(meaning, objects, viewpoint, colors, candidates, fronts, vocabulary)
     status, ranked, reason = answer.decide(top_k)
     tagged = _tagged(text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     return Grounding(shown, status, ranked, reason, tagged, _since(start))
@@ -111,9 +118,12 @@ class _Answer:
         colors: NDArray[np.floating] | None,
         candidates: Candidates | None,
         fronts: FrontSource,
+        vocabulary: frozenset[str] | None,
     ) -> None:
         self.meaning = meaning
         self.objects = objects
+        noun = "" if meaning.target is None else meaning.target.noun
+        self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if noun in vocabulary else _SAME_KIND)
         self.labels = tuple(o.label for o in objects)
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
@@ -131,7 +141,7 @@ class _Answer:
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
-        if kind.max(initial=0.0) < _SAME_KIND:
+        if kind.max(initial=0.0) < self.least_kind:
             return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
         evidence = self.scorer.evidence()
         order, probability = self._ranking(evidence)
@@ -151,7 +161,7 @@ class _Answer:
 
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
-        possible = evidence.category >= min(_SAME_KIND, 0.9 * float(evidence.category.max()))
+        possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
         order: list[int] = []
         for i in np.argsort(-evidence.log_score, kind="stable"):
             if possible[i] and not any(self.geometry.iou[i, j] > 0.5 for j in order):

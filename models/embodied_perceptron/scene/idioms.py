@@ -16,27 +16,29 @@ def read_idiom(text: str, labels: Iterable[str] = ()) -> Meaning | None:
     if not 4 <= len(words) <= _LONGEST:
         return None
     joined = " ".join(w.text for w in words)
+    mentions: list[Mention] | None = None
     for relation, pattern in relation_words().idioms:
         match = pattern.fullmatch(joined)
         if match is None:
             continue
+        mentions = lexicon().mentions(words, labels) if mentions is None else mentions
         phrases = {}
         for slot, said in match.groupdict().items():
             if slot != "c":
                 first = joined[: match.start(slot)].count(" ")
-                inside = words[first : first + said.count(" ") + 1]
-                phrases[slot] = _phrase(inside, lexicon().mentions(inside, labels))
+                phrases[slot] = _phrase(words, mentions, first, first + said.count(" ") + 1)
         if any(phrase is None for phrase in phrases.values()):
             continue
         return _meaning(text, relation, {k: p for k, p in phrases.items() if p is not None}, match.groupdict().get("c"))
     return None
 
 
-def _phrase(words: list[Word], mentions: list[Mention]) -> ObjectPhrase | None:
-    """The last noun of the words of one slot."""
-    if not mentions:
+def _phrase(words: list[Word], mentions: list[Mention], first: int, last: int) -> ObjectPhrase | None:
+    """The last noun among the words [first, last) of one slot."""
+    inside = [m for m in mentions if first <= m.first and m.last <= last]
+    if not inside:
         return None
-    m = mentions[-1]
+    m = inside[-1]
     return ObjectPhrase(m.noun, (words[m.first].start, words[m.last - 1].end), m.plural)
 
 

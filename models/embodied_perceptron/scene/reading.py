@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from embodied_perceptron.scene.language import Constraint, Meaning, ObjectPhrase, Outlook, Span
-from embodied_perceptron.scene.targets import choose_target, governor, only_adjectives
+from embodied_perceptron.scene.targets import choose_target, governor, only_adjectives, with_unknown
 from embodied_perceptron.scene.words import Mention, lexicon, relation_words, split_words
 
 _INVERSE = {
@@ -42,7 +42,7 @@ class Reader:
         self.text = text
         self.words = split_words(text)
         self.tokens = [word.text for word in self.words]
-        self.mentions = lexicon().mentions(self.words, labels)
+        self.mentions = with_unknown(self.tokens, lexicon().mentions(self.words, labels))
         self.joined = " ".join(self.tokens)
         self._word_at: list[int] = []
         for i, token in enumerate(self.tokens):
@@ -57,7 +57,7 @@ class Reader:
         unary = self._unary()
         outlook, outlook_words = self._outlook()
         anchored = self._relations(outlook_words)
-        taken = [w for c in anchored if c.relation in ("left", "right") for w in range(*self._words_of(c.span))]
+        taken = [w for c in anchored if c.relation in ("left", "right") for w in self._around(c.span)]
         unary = [
             c for c in unary
             if not (c.relation in ("left-of-all", "right-of-all") and self._words_of(c.span)[0] in taken)
@@ -79,6 +79,10 @@ class Reader:
     def _words_of(self, span: Span) -> Span:
         inside = [i for i, w in enumerate(self.words) if w.start < span[1] and w.end > span[0]]
         return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+    def _around(self, span: Span) -> range:
+        first, last = self._words_of(span)
+        return range(first - 1, last)
 
     def _matches(self, pattern: object) -> list[Span]:
         """Word ranges of all matches of a compiled pattern over the joined words."""
@@ -256,8 +260,7 @@ class Reader:
                 if any(used[first:last]):
                     continue
                 used[first:last] = [True] * (last - first)
-                facing = name == "front" and self.tokens[first] in ("facing", "face")
-                if not (facing and outlook[0] - 1 <= first <= outlook[1] and outlook[1]):
+                if not (first < outlook[1] and last > outlook[0]):  # "facing the" is no "in front of" then
                     found.append(_Trigger(first, last, name))
         return sorted(found, key=lambda t: t.first)
 

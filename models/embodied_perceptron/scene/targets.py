@@ -10,10 +10,37 @@ from embodied_perceptron.scene.words import Mention, word_set
 _PREPOSITIONS = word_set("prepositions")
 _ORDERS = word_set("orders")
 _ADJECTIVES = word_set("adjectives")
+_DETERMINERS = word_set("determiners")
+_OPENERS = word_set("openers")
+_NO_NOUNS = word_set("no_nouns")
 _NOT_ADJECTIVES = frozenset((".", ",", "with"))
 _VAGUE = word_set("vague")
 _PARTITIVES = word_set("partitives")
 _THERE = word_set("expletives")
+
+
+def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
+    """The mentions, and before them the noun that a sentence begins with when nobody knows it: "find the unicorn"."""
+    i, asked = 0, False
+    while i < len(tokens) and (tokens[i] in _OPENERS or tokens[i] in _ORDERS):
+        asked, i = True, i + 1
+    asked |= i < len(tokens) and tokens[i] in _DETERMINERS
+    known = mentions[0].first if mentions else len(tokens)
+    while i < min(known, len(tokens)) and (tokens[i] in _DETERMINERS or tokens[i] in _ADJECTIVES):
+        i += 1
+    last = i
+    while last < min(len(tokens), i + 3) and _may_be_noun(tokens[last]):
+        last += 1
+    if last == i or any(m.first < last and m.last > i for m in mentions):
+        return list(mentions)
+    if not asked and last < len(tokens):
+        return list(mentions)  # no noun phrase
+    return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
+
+
+def _may_be_noun(token: str) -> bool:
+    stops = (_PREPOSITIONS, _ADJECTIVES, _ORDERS, _OPENERS, _DETERMINERS, _NO_NOUNS)
+    return len(token) > 1 and token[0].isalpha() and not any(token in words for words in stops)
 
 
 def only_adjectives(tokens: Sequence[str]) -> bool:

@@ -124,19 +124,24 @@ class Lexicon:
     def _is_no_noun(self, words: Sequence[Word], i: int) -> bool:
         """Whether the weak noun at ``i`` is an adjective or a verb here: "light brown", "you can see"."""
         text = words[i].text
-        if text not in self.weak:
-            return False
         before = words[i - 1].text if i else ""
         after = words[i + 1].text if i + 1 < len(words) else "."
+        if after == "of" and text in _QUANTITIES:
+            return True  # "a roll of toilet paper"
+        if text not in self.weak:
+            return False
         if text == "can":
             return before not in _DETERMINERS and before not in _CAN_BEFORE
         if text == "light":
             return after in _LIGHT_AFTER or (after,) in self.surfaces
+        if text == "wood":
+            return before not in _DETERMINERS or (after,) in self.surfaces
         return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
 
 _CAN_BEFORE = word_set("before_can")
 _LIGHT_AFTER = word_set("after_light")
+_QUANTITIES = word_set("quantities")
 
 
 def pluralize(noun: str) -> str:
