@@ -22,6 +22,7 @@ FILES = {
     "map.safetensors",
     "voxels.ply",
     "objects.json",
+    "occupancy.npz",
     "top_view.png",
     "occupancy_grid.pgm",
     "occupancy_grid.yaml",

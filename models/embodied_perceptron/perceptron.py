@@ -35,6 +35,7 @@ from embodied_perceptron.results import (
     Grounding,
     ObjectState,
     Perception,
+    SceneObject,
     SemanticVoxels,
     VoxelSnapshot,
 )
@@ -80,6 +81,7 @@ class Perceptron:
         self._volume_lock = threading.Lock()
         self._scene_lock = threading.Lock()  # taken before the volume's lock, never after it
         self._objects = ObjectMap(self.config.objects)
+        self._published: tuple[SceneObject, ...] = ()
         self._semantic = SemanticMap()
         self._seen = _Seen()
         self._last_floor_z_m: float | None = None
@@ -141,7 +143,7 @@ class Perceptron:
                     sight = self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
                 semantic = self._take_in(sight, snapshot, now, seen, ms)
                 diagnostics = sight.diagnostics
-            objects = self._objects.objects()
+            objects = self._publish()
         with _stage(ms, "grid"):
             named = None if self._live is None else semantic
             grid = navigation_grid(snapshot, floor_z_m, self.config.grid, named)
@@ -160,9 +162,7 @@ class Perceptron:
 
     def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
         """Answer a sentence about objects; ``viewpoint`` is the (4, 4) pose of who asks. Never raises for any text."""
-        # without a lock: the tracks are replaced as a whole, and an answer may be a moment old
-        objects = self._objects.objects((ObjectState.CONFIRMED,))
-        return ground_objects(text, objects, viewpoint, named=self._live is not None)
+        return ground_objects(text, self.objects, viewpoint, named=self._live is not None)
 
     # ------------------------------------------------------------------------------------------------ care for the map
 
@@ -188,6 +188,7 @@ class Perceptron:
             self._volume.load(path)
             self._forget()
             self._objects = objects
+            self._publish()
 
     def reset(self) -> None:
         """Forget everything."""
@@ -222,6 +223,7 @@ class Perceptron:
                 newest = correction.motions[-1]
                 self._objects.move(correction.at)
                 self._semantic.move(newest)
+                self._publish()
                 self._last_floor_z_m = None
                 if self._seen.camera_m is not None:
                     camera_m = newest[:3, :3] @ self._seen.camera_m + newest[:3, 3]
@@ -238,6 +240,7 @@ class Perceptron:
         with self._scene_lock, self._volume_lock:
             cleared = self._volume.clear_box(box)
             self._objects.remove_inside(np.asarray(box, dtype=np.float64))
+            self._publish()
         return int(cleared)
 
     def release_accelerator(self) -> None:
@@ -248,6 +251,11 @@ class Perceptron:
         if self._live is not None:
             with self._scene_lock:
                 self._live.release()
+
+    @property
+    def objects(self) -> tuple[SceneObject, ...]:
+        """Confirmed objects of the last perception, file or correction; never waits for the one in flight."""
+        return self._published
 
     @property
     def inference(self) -> NetworkInference | None:
@@ -273,6 +281,12 @@ class Perceptron:
             return self._volume.statistics()
 
     # -------------------------------------------------------------------------------------------------------- private
+
+    def _publish(self) -> tuple[SceneObject, ...]:
+        """All objects as they are now; the confirmed ones are what questions are answered from."""
+        objects = self._objects.objects()
+        self._published = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
+        return objects
 
     def _perceive_shapes(
         self, snapshot: VoxelSnapshot, floor_z_m: float, now_ns: int, seen: _Seen, ms: dict[str, float]
@@ -312,6 +326,7 @@ class Perceptron:
     def _forget(self) -> None:
         """Start anew with everything that is known beside the volume."""
         self._objects = ObjectMap(self.config.objects)
+        self._published = ()
         self._semantic.clear()
         if self._live is not None:
             self._live.forget()

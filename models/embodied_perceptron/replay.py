@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.assembler import Drop
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.io.artifacts import write_json, write_objects_json, write_occupancy_grid, write_ply, write_png
+from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.io.artifacts import (
+    write_groundings_json,
+    write_json,
+    write_objects_json,
+    write_occupancy_grid,
+    write_occupancy_npz,
+    write_ply,
+    write_png,
+)
 from embodied_perceptron.io.recording import PosedFrameStream, Recording
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Perception
+from embodied_perceptron.results import Grounding, Perception
 from embodied_perceptron.trajectory import seconds_to_ns
 from embodied_perceptron.viewer import render_top_view
 
@@ -98,7 +107,7 @@ def replay(
         raise ValueError(f"max_frames must be positive, got {max_frames}")
     if not perceive_every_s > 0:
         raise ValueError(f"perceive_every_s must be positive, got {perceive_every_s}")
-    perceptron = Perceptron(config)
+    perceptron = Perceptron.from_config(config)
     stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame)
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
@@ -111,7 +120,7 @@ def replay(
     frames = iter(stream)
     first = next(frames, None)
     if first is not None:
-        _warm_up(config, first)
+        _warm_up(perceptron, first)
     for posed in chain([] if first is None else [first], frames):
         stamp_ns = posed.frame.stamp_ns
         if (seen := stream.stats.time_jumps) != jumps:  # the recording starts over
@@ -149,9 +158,9 @@ def replay(
     )
 
 
-def _warm_up(config: PerceptronConfig, posed: Any) -> None:
+def _warm_up(perceptron: Perceptron, posed: PosedFrame) -> None:
     """Compile everything on a throw-away map, so that timings tell of frames and not of the compiler."""
-    scratch = Perceptron(config)
+    scratch = Perceptron(perceptron.config, inference=perceptron.inference)
     scratch.integrate(posed)
     scratch.perceive()
 
@@ -205,15 +214,22 @@ def timings(result: ReplayResult) -> dict[str, Any]:
         "blocks": statistics.blocks,
         "keyframes": statistics.keyframes,
         "memory_mb": round(statistics.memory_bytes / 1e6, 1),
+        "perceive_stage_ms": {name: round(ms, 3) for name, ms in result.perception.stage_ms.items()},
     }
 
 
-def write_results(result: ReplayResult, out: str | Path) -> dict[str, Path]:
+def write_results(result: ReplayResult, out: str | Path, groundings: Sequence[Grounding] = ()) -> dict[str, Path]:
     """Write everything that a replay gave into the folder ``out`` (made where it is missing).
 
+    Args:
+        result: of :func:`replay`.
+        out: the folder.
+        groundings: answers about the map, if something was asked.
+
     Returns:
-        What was written, by name: ``map.safetensors``, ``voxels.ply``, ``objects.json``, ``top_view.png``,
-        ``occupancy_grid.pgm``, ``occupancy_grid.yaml`` and ``timings.json``.
+        What was written, by name: ``map.safetensors``, ``voxels.ply``, ``objects.json`` (confirmed objects),
+        ``occupancy.npz`` (labelled cells), ``top_view.png``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``,
+        ``timings.json``, and ``groundings.json`` where something was asked.
 
     Raises:
         OSError: a file cannot be written.
@@ -223,9 +239,13 @@ def write_results(result: ReplayResult, out: str | Path) -> dict[str, Path]:
     perception = result.perception
     result.perceptron.save(out / "map.safetensors")
     write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
-    write_objects_json(out / "objects.json", (*perception.objects, *perception.tentative, *perception.stale))
+    write_objects_json(out / "objects.json", perception.objects)
+    write_occupancy_npz(out / "occupancy.npz", perception.semantic)
     write_png(out / "top_view.png", render_top_view(perception, trajectory_m=result.trajectory_m))
     picture, description = write_occupancy_grid(out / "occupancy_grid", perception.grid)
     write_json(out / "timings.json", timings(result))
-    names = ("map.safetensors", "voxels.ply", "objects.json", "top_view.png", "timings.json")
+    names = ["map.safetensors", "voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json"]
+    if groundings:
+        write_groundings_json(out / "groundings.json", groundings)
+        names.append("groundings.json")
     return {name: out / name for name in names} | {picture.name: picture, description.name: description}
