@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -32,6 +31,7 @@ from embodied_perceptron.categories import STRUCTURE_CLASSES
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron.scene.language import parse
+from embodied_perceptron_training.fit_colors import measured_colors
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "language.json"
@@ -139,23 +139,6 @@ def reliability(pairs: list[tuple[float, bool]], bins: int = 5) -> list[dict[str
 
 # --------------------------------------------------------------------------------------------------------------------
 # prompts of synthetic homes
-
-
-def measured_colors(folder: Path, record: dict[str, Any]) -> NDArray[np.float64]:
-    """(N, 3) mean colour of each instance over all views in which it is visible; NaN where in none."""
-    number = {instance["object_id"]: k for k, instance in enumerate(record["instances"])}
-    total, count = np.zeros((len(number), 3)), np.zeros(len(number))
-    for image in sorted((folder / "color").glob("*.jpg")):
-        color = cv2.imread(str(image))[..., ::-1].reshape(-1, 3).astype(np.float64)
-        ids = cv2.imread(str(folder / "ids" / f"{image.stem}.png"), cv2.IMREAD_UNCHANGED).ravel().astype(np.int64)
-        size = int(ids.max()) + 1
-        sums = np.stack([np.bincount(ids, color[:, c], size) for c in range(3)], axis=1)
-        pixels = np.bincount(ids, minlength=size)
-        for object_id, k in number.items():
-            if object_id + 1 < size:
-                total[k] += sums[object_id + 1]
-                count[k] += pixels[object_id + 1]
-    return np.where(count[:, None] > 0, total / np.maximum(count, 1)[:, None], np.nan)
 
 
 def shaken(objects: list[SceneObject], rng: np.random.Generator) -> list[SceneObject]:

@@ -1,52 +1,69 @@
-"""Names of colours for measured ones."""
+"""Names of colours for measured ones.
+
+How bright a surface measures depends on lamps and exposure: colours are first scaled by what the brightest things of
+the scene measure. Then each name is a normal distribution over CIELAB; means and covariances stand in
+``lexicon/colors.json`` with the command that made them.
+"""
 
 from __future__ import annotations
+
+import json
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-# what people call so, sRGB; light and dark variants of a name stand beside each other
-_PROTOTYPES: tuple[tuple[str, tuple[int, int, int]], ...] = (
-    ("white", (235, 233, 228)), ("white", (205, 203, 198)), ("gray", (140, 140, 142)), ("gray", (100, 100, 102)),
-    ("gray", (170, 170, 172)), ("black", (26, 26, 28)), ("black", (52, 50, 50)), ("beige", (211, 194, 163)),
-    ("beige", (190, 165, 125)), ("brown", (115, 77, 48)), ("brown", (160, 120, 78)), ("brown", (75, 50, 36)),
-    ("red", (184, 38, 33)), ("red", (120, 35, 32)), ("orange", (222, 120, 33)), ("orange", (170, 95, 35)),
-    ("yellow", (224, 191, 56)), ("yellow", (165, 140, 50)), ("green", (64, 120, 64)), ("green", (45, 80, 48)),
-    ("green", (110, 160, 100)), ("blue", (43, 82, 148)), ("blue", (35, 55, 95)), ("blue", (110, 150, 200)),
-    ("purple", (107, 64, 128)), ("purple", (70, 45, 85)), ("pink", (219, 140, 153)), ("pink", (170, 105, 118)),
-)  # fmt: skip
-_SPREAD = 14.0  # CIELAB units within which a mean colour of a box strays
+DISTRIBUTIONS = Path(__file__).parent / "lexicon" / "colors.json"
+_BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # so bright (linear) are the brightest of a scene taken to be
+_ANYTHING = 2e-8  # density of colours that no name fits, per cubic unit of CIELAB
 
 
-def to_lab(rgb: NDArray[np.generic]) -> F64:
-    """(N, 3) sRGB in 0..255 -> (N, 3) CIELAB (D65)."""
-    c = np.asarray(rgb, dtype=np.float64) / 255.0
-    linear = np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+def to_linear(rgb: F64) -> F64:
+    """sRGB in 0..255 -> linear light in 0..1."""
+    c = rgb / 255.0
+    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
+
+
+def linear_to_lab(linear: F64) -> F64:
+    """(N, 3) linear RGB -> (N, 3) CIELAB (D65)."""
     M = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
     xyz = linear @ M.T / np.array([0.9505, 1.0, 1.089])
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16.0 / 116.0)
     return np.stack([116.0 * f[:, 1] - 16.0, 500.0 * (f[:, 0] - f[:, 1]), 200.0 * (f[:, 1] - f[:, 2])], axis=1)
 
 
-_NAMES = tuple(dict.fromkeys(name for name, _ in _PROTOTYPES))
-_ROWS = {n: [k for k, (m, _) in enumerate(_PROTOTYPES) if m == n] for n in _NAMES}
-_LAB = to_lab(np.array([rgb for _, rgb in _PROTOTYPES]))
+def scene_lab(rgb: NDArray[np.generic]) -> F64:
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, 3) CIELAB under usual light."""
+    linear = to_linear(np.asarray(rgb, dtype=np.float64))
+    known = linear[np.isfinite(linear).all(axis=1)]
+    if len(known) == 0:
+        return np.full(linear.shape, np.nan)
+    luminance = known @ np.array([0.2126, 0.7152, 0.0722])
+    gain = _BRIGHT / max(float(np.percentile(luminance, _BRIGHT_PERCENTILE)), 1e-3)
+    return linear_to_lab(np.clip(linear * gain, 0.0, 1.2))
+
+
+@lru_cache(maxsize=1)
+def _distributions() -> tuple[tuple[str, ...], F64, F64, F64]:
+    """Names, (K, 3) means, (K, 3, 3) inverse covariances, (K,) peak densities."""
+    data = json.loads(DISTRIBUTIONS.read_text(encoding="utf-8"))["colors"]
+    covariance = np.array([row["covariance"] for row in data.values()])
+    peak = 1.0 / np.sqrt((2 * np.pi) ** 3 * np.linalg.det(covariance))
+    return tuple(data), np.array([row["mean"] for row in data.values()]), np.linalg.inv(covariance), peak
 
 
 def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
-    """(N, 3) sRGB in 0..255, NaN = not measured -> (N,) probability that somebody calls it ``name``; NaN stays NaN.
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N,) probability that somebody calls it
+    ``name``; NaN stays NaN.
 
-    Raises ``ValueError`` for a name that is none of the twelve.
+    Raises ``ValueError`` for a name that is none of the known ones.
     """
-    if name not in _NAMES:
-        raise ValueError(f"{name!r} is no known colour; known are {', '.join(_NAMES)}")
-    values = np.asarray(rgb, dtype=np.float64)
-    known: NDArray[np.bool_] = np.asarray(np.isfinite(values).all(axis=1))
-    d = to_lab(np.where(known[:, None], values, 0.0))[:, None] - _LAB[None]
-    d[..., 0] *= 0.6  # light and shade change brightness more than hue
-    closeness = np.exp(-0.5 * ((d**2).sum(-1) / _SPREAD**2))
-    by_name = np.stack([closeness[:, _ROWS[n]].max(axis=1) for n in _NAMES], axis=1)
-    score = by_name[:, _NAMES.index(name)] / (by_name.sum(axis=1) + 1e-3)
-    return np.asarray(np.where(known, score, np.nan))
+    names, mean, inverse, peak = _distributions()
+    if name not in names:
+        raise ValueError(f"{name!r} is no known colour; known are {', '.join(names)}")
+    d = scene_lab(rgb)[:, None] - mean[None]
+    density = peak * np.exp(-0.5 * np.einsum("nki,kij,nkj->nk", d, inverse, d))
+    return np.asarray(density[:, names.index(name)] / (density.sum(axis=1) + _ANYTHING))

@@ -32,6 +32,8 @@ VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, any
 _SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.1
 _AS_GOOD = 0.75  # of the best one's probability: just as good
+# what holds less than this for all candidates does not hold for any
+_HARDLY = {"colour": 0.04, "on": 0.004, "supporting": 0.004, "in": 0.004, "above": 0.004, "below": 0.004}
 _WALLS = frozenset(("wall", "partition"))
 
 
@@ -182,7 +184,8 @@ class _Answer:
             c = judged.constraint
             if judged.missing or c.is_superlative or c.negated or c.weight < 1.0:
                 continue
-            if c.relation == "colour" and np.nan_to_num(judged.holds[members], nan=1.0).max(initial=0.0) < 0.02:
+            least = _HARDLY.get(c.relation)
+            if least is not None and np.nan_to_num(judged.holds[members], nan=1.0).max(initial=0.0) < least:
                 return c
         return None
 
