@@ -116,11 +116,17 @@ def replay_command(
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     skip_damaged: Annotated[bool, typer.Option(help="Count damaged images instead of stopping at them.")] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Speed of playing with --ros.")] = 1.0,
+    query: Annotated[
+        list[str] | None, typer.Option("--query", "-q", help="Ask this about the map at the end; repeatable.")
+    ] = None,
 ) -> None:
     """Build a map from a recording, and write it with pictures, objects and timings.
 
-    Writes map.safetensors, voxels.ply, objects.json, top_view.png, occupancy_grid.pgm and .yaml, and timings.json.
+    Writes map.safetensors, voxels.ply, objects.json, occupancy.npz, top_view.png, occupancy_grid.pgm and .yaml,
+    timings.json, and, where something was asked, groundings.json.
     """
+    if query and not direct:
+        raise CommandError("--query belongs to --direct; a running node is asked on its topics")
     if not direct:
         play: RosReplay = _load_plugin(ROS_REPLAY_GROUP, "replay --ros")
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
@@ -130,8 +136,13 @@ def replay_command(
     topics = (color_topic, depth_topic, info_topic)
     recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged)
     result = _replay_with_progress(recording, settings, max_frames, world_frame, perceive_every)
-    files = write_results(result, out)
+    answers = result.ask(query or ())
+    files = write_results(result, out, answers)
     console.print(_replay_table(source, result))
+    for answer in answers:
+        found = ", ".join(f"{o.label} {o.id} ({o.score:.2f})" for o in answer.candidates[:3])
+        words = f"{answer.status.name}  {found}  {answer.reason}"
+        console.print(f"[bold]{escape(answer.text)}[/]\n  {escape(words)}", highlight=False, soft_wrap=True)
     console.print(f"wrote {', '.join(files)} to {escape(str(out))}", highlight=False, soft_wrap=True)
     if result.fused == 0:
         console.print("[bold red]nothing was fused[/]; `embodied-perceptron doctor` looks for the cause")

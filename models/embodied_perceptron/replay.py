@@ -66,6 +66,7 @@ class ReplayResult:
         frames: colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
         fused, dropped: what became of them.
         fuse_ms, perceive_ms: wall time of each call.
+        T_world_camera: (4, 4) pose of the newest fused frame, or None.
     """
 
     perceptron: Perceptron
@@ -76,6 +77,11 @@ class ReplayResult:
     dropped: dict[str, int]
     fuse_ms: NDArray[np.float64]
     perceive_ms: NDArray[np.float64]
+    T_world_camera: NDArray[np.float64] | None = None
+
+    def ask(self, sentences: Sequence[str]) -> tuple[Grounding, ...]:
+        """Answers about the map, as seen by the camera at the end."""
+        return tuple(self.perceptron.ground(text, self.T_world_camera) for text in sentences)
 
 
 def replay(
@@ -112,6 +118,7 @@ def replay(
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
     positions: list[NDArray[np.float64]] = []
+    last_pose: NDArray[np.float64] | None = None
     fuse_ms: list[float] = []
     perceive_ms: list[float] = []
     unusable = 0
@@ -131,7 +138,8 @@ def replay(
         fuse_ms.append((time.perf_counter() - started) * 1e3)
         if report.fused:
             progress.fused += 1
-            positions.append(posed.T_world_camera[:3, 3].copy())
+            last_pose = posed.T_world_camera.copy()
+            positions.append(last_pose[:3, 3])
         else:
             unusable += 1
             if on_drop:
@@ -155,6 +163,7 @@ def replay(
         dropped=dict(progress.dropped),
         fuse_ms=np.array(fuse_ms),
         perceive_ms=np.array(perceive_ms),
+        T_world_camera=last_pose,
     )
 
 
