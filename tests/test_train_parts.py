@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import sys
 import types
 from dataclasses import dataclass
@@ -54,13 +55,34 @@ def test_processes_share_the_order_of_one() -> None:
 
 
 def test_samples_do_not_depend_on_workers() -> None:
-    streams = [
-        iter(sample_stream(ToySamples(), ToyTask().collate, Order(40, 4, seed=1, start=8), workers=w)) for w in (0, 2)
-    ]
-    for _ in range(6):
-        a, b = (next(s) for s in streams)
-        assert a.places == b.places
-        assert torch.equal(a.data["x"], b.data["x"])
+    def stream(workers: int) -> Any:
+        return sample_stream(ToySamples(), ToyTask().collate, Order(40, 4, seed=1, start=8), workers)
+
+    with stream(0) as alone, stream(2) as ahead:
+        for _ in range(6):
+            a, b = next(alone), next(ahead)
+            assert a.places == b.places
+            assert torch.equal(a.data["x"], b.data["x"])
+
+
+def test_workers_end_with_the_stream_whatever_happens() -> None:
+    """Though they ignore the signals that stop a training."""
+    before = {p.pid for p in multiprocessing.active_children()}
+    workers: list[Any] = []
+
+    def fail() -> None:
+        with sample_stream(ToySamples(), ToyTask().collate, Order(40, 4, seed=1), 2) as batches:
+            next(batches)
+            workers.extend(p for p in multiprocessing.active_children() if p.pid not in before)
+            for process in workers:
+                process.terminate()
+            next(batches)
+            raise KeyError("a fault of the loop")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert len(workers) == 2
+    assert not any(process.is_alive() for process in workers)
 
 
 def test_seeds_of_steps_and_processes_differ() -> None:

@@ -6,6 +6,7 @@ number, the samples that went before; batches may straddle epochs, so that no sa
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -116,11 +117,12 @@ def _start_worker(_worker: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+@contextlib.contextmanager
 def sample_stream(
     source: SampleSource, collate: Callable[[Sequence[Any]], Any], order: Order, workers: int
-) -> DataLoader[Fetched]:
-    """Batches in ``order``, loaded ahead by ``workers`` processes (0 = none)."""
-    return DataLoader(
+) -> Iterator[Iterator[Fetched]]:
+    """Batches in ``order``, loaded ahead by ``workers`` processes (0 = none), which end with the context."""
+    loader: DataLoader[Fetched] = DataLoader(
         _Samples(source, order.seed),
         batch_sampler=order,
         collate_fn=_Collate(collate),
@@ -128,3 +130,15 @@ def sample_stream(
         worker_init_fn=_start_worker if workers else None,
         prefetch_factor=3 if workers else None,
     )
+    batches: Any = iter(loader)
+    try:
+        yield batches
+    finally:
+        if workers:
+            # not left to the garbage collector: at the interpreter's exit Python would send them SIGTERM, which they
+            # ignore, and wait for them for ever
+            processes = list(batches._workers)
+            batches._shutdown_workers()
+            for process in processes:
+                if process.is_alive():
+                    process.kill()

@@ -518,7 +518,7 @@ def _answers(run: Run) -> list[GroundingQuery]:
         scores = out.logits[-1, b].sigmoid()[:, words].mean(1)
         scores = scores.masked_fill(~out.query_valid[b], -1.0)
         best = scores.argsort(descending=True)[:10]
-        queries.append(GroundingQuery(out.boxes[-1, b, best].double().numpy(), target.boxes.double().numpy()))
+        queries.append(GroundingQuery(out.boxes[-1, b, best].double().numpy(), target.boxes.double().numpy(), {}))
     return queries
 
 

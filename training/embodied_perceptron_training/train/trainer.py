@@ -157,18 +157,18 @@ class Trainer:
             processes.rank,
             processes.world,
         )
-        batches = iter(sample_stream(self.task.samples, self.task.collate, order, settings.workers))
         losses: nn.Module = _Losses(self.task, processes)
         if processes.world > 1:
             # parameters of heads that a batch does not reach have no gradient
             devices = [self.device] if self.device.type == "cuda" else None
             losses = DistributedDataParallel(losses, device_ids=devices, find_unused_parameters=True)
         self.counters.elapsed_s = self._elapsed_s()
-        while self._passed() < 1.0 and not self._stop:
-            self._train_mode()
-            self._step(losses, batches)
-            self._validate_when_due()
-            self._save_when_due()
+        with sample_stream(self.task.samples, self.task.collate, order, settings.workers) as batches:
+            while self._passed() < 1.0 and not self._stop:
+                self._train_mode()
+                self._step(losses, batches)
+                self._validate_when_due()
+                self._save_when_due()
         if self._passed() >= 1.0 and not self._stop:
             self._validate_when_due()
             self.counters.finished = True

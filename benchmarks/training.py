@@ -1,0 +1,152 @@
+"""Training: scenes per second of each preset, share of the time spent waiting for data, speed of validation.
+
+    python benchmarks/training.py                             # table, and out/bench/training.json
+    python benchmarks/training.py --presets tiny,base,paper --seconds 120 --device cuda
+    python benchmarks/training.py --data TRAIN --val VAL      # own data sets instead of generated homes
+
+Every preset trains all of its heads with the loop and the loader of `embodied-perceptron train`. With a frozen image
+encoder (--images imagenet, the default) prepared scenes keep its features; --images "" trains it along, as the paper
+does. Preparing scenes happens once per data set and is timed by itself. The first steps, in which kernels are compiled
+and workers start, do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from embodied_perceptron_training.synthetic.generate import generate
+from embodied_perceptron_training.synthetic.sample import SampleSpec
+from embodied_perceptron_training.train.folder import RunFolder
+from embodied_perceptron_training.train.interface import TaskRequest
+from embodied_perceptron_training.train.settings import TrainSettings, default_settings
+from embodied_perceptron_training.train.tasks import SceneTask, build_task
+from embodied_perceptron_training.train.trainer import Trainer
+
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT / "out" / "bench" / "training.json"
+SEEDS = range(700_000, 700_006)  # of nobody's training, validation or test
+WARM_UP = 3
+
+
+def homes(folder: Path) -> tuple[Path, Path]:
+    """Four homes to train on and two to validate on, kept between calls."""
+    for split, seeds in (("train", SEEDS[:4]), ("val", SEEDS[4:])):
+        generate(folder, list(seeds), SampleSpec(), split)
+    return folder, folder
+
+
+def measure(
+    task: str, preset: str, data: Path, val: Path, images: str, seconds: float, workers: int, device: str
+) -> dict[str, Any]:
+    """One preset's figures."""
+    options = {} if not images else {"images": images}
+    built = build_task(TaskRequest(task, preset, data, val, options=options))
+    assert isinstance(built, SceneTask)
+    caches = [built.samples.cache] + ([built._validation.cache] if built._validation else [])
+    start = time.perf_counter()
+    scenes = [(cache, i) for cache in caches for i in range(len(cache))]
+    for cache, i in scenes:
+        cache.prepare(i)
+    prepared = len(scenes) / (time.perf_counter() - start)
+    defaults = {k: v for k, v in default_settings(task, preset).items() if k != "epochs"}
+    settings = TrainSettings(
+        **{**defaults, "minutes": seconds / 60, "validations": 0, "checkpoint_s": 1e9, "log_every": 1},
+        workers=workers,
+        device=device,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder(folder, pictures=False)
+        trainer = Trainer(built, settings, run, quiet=True)
+        trainer.run()
+        lines = [line for line in run.lines() if line["event"] == "train"]
+    used = lines[min(WARM_UP, len(lines) - 1) :]
+    steps = len(used) - 1
+    passed = used[-1]["elapsed_s"] - used[0]["elapsed_s"]
+    waited = used[-1]["waiting"] * used[-1]["elapsed_s"] - used[0]["waiting"] * used[0]["elapsed_s"]
+    start = time.perf_counter()
+    built.validate(trainer.average.model.cpu())
+    checked = (len(caches[1]) if len(caches) > 1 else 0) / (time.perf_counter() - start)
+    return {
+        "preset": preset,
+        "task": task,
+        "batch": settings.batch,
+        "steps": steps,
+        "seconds_per_step": passed / steps if steps else None,
+        "scenes_per_s": settings.batch * steps / passed if steps else None,
+        "waiting": max(waited, 0.0) / passed if steps else None,
+        "validation_scenes_per_s": checked,
+        "prepared_scenes_per_s": prepared,
+        "parameters": sum(p.numel() for p in built.model.parameters() if p.requires_grad),
+        "peak_memory_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="training")
+    for name in (
+        "preset",
+        "task",
+        "batch",
+        "steps",
+        "s/step",
+        "scenes/s",
+        "waiting",
+        "validation scenes/s",
+        "M param.",
+    ):
+        table.add_column(name, justify="left" if name in ("preset", "task") else "right")
+    for r in rows:
+        table.add_row(
+            r["preset"],
+            r["task"],
+            str(r["batch"]),
+            str(r["steps"]),
+            *(f"{r[k]:.2f}" if r[k] is not None else "too few" for k in ("seconds_per_step", "scenes_per_s")),
+            f"{100 * r['waiting']:.1f} %" if r["waiting"] is not None else "-",
+            f"{r['validation_scenes_per_s']:.2f}",
+            f"{r['parameters'] / 1e6:.2f}",
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--presets", default="tiny,base")
+    parser.add_argument("--task", default="multi")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of training, per preset")
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--val", type=Path)
+    parser.add_argument("--images", default="imagenet")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    data, val = arguments.data, arguments.val or arguments.data
+    if data is None:
+        data, val = homes(arguments.out.parent / "training_homes")
+    rows = [
+        measure(
+            *(arguments.task, preset, data, val, arguments.images),
+            *(arguments.seconds, arguments.workers, arguments.device),
+        )
+        for preset in arguments.presets.split(",")
+    ]
+    Console(width=120).print(show(rows))
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    machine = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": arguments.device}
+    arguments.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
