@@ -1,6 +1,7 @@
-"""The node /perception, and RViz if wanted.
+"""The node /perception, and RViz, Rerun or a bridge to Foxglove if wanted.
 
     ros2 launch embodied_perceptron perceive.launch.py
+    ros2 launch embodied_perceptron perceive.launch.py weights:=tiny viewer:=rerun
     ros2 launch embodied_perceptron perceive.launch.py cameras:=front,rear output_frame:=map rviz:=true
     ros2 launch embodied_perceptron perceive.launch.py config:=/my/perception.yaml parameters:='voxel_size_m: 0.03'
 
@@ -32,10 +33,13 @@ ARGUMENTS = (
     ("cameras", "", "names of the cameras, comma-separated; empty = as in config"),
     ("fusion_frame", "", "frame in which the map is built; empty = as in config (odom)"),
     ("output_frame", "", "frame of what is published; empty = as in config (the fusion frame)"),
+    ("weights", "", "network: a shipped name or a weights file; empty = as in config, none = class-agnostic boxes"),
     ("parameters", "", "parameters to override: 'name: value, name: value'"),
     ("namespace", "", "namespace of the node and its topics"),
     ("use_sim_time", "false", "take the time from /clock"),
     ("rviz", "false", "start RViz with everything visible"),
+    ("viewer", "", "rerun = the node shows everything in a window of Rerun"),
+    ("foxglove", "false", "start foxglove_bridge on port 8765; its layout is foxglove/perception.json"),
     ("log_level", "info", "debug, info, warn, error"),
 )
 
@@ -50,6 +54,8 @@ def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
         fusion_frame=values["fusion_frame"],
         output_frame=values["output_frame"],
         use_sim_time=sim_time,
+        weights=values["weights"],
+        viewer=values["viewer"],
         overrides=parse_overrides(values["parameters"]),
     )
     name = "FASTDDS_DEFAULT_PROFILES_FILE"  # images need more shared memory than the default; a user's profile wins
@@ -76,6 +82,15 @@ def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
                 executable="rviz2",
                 remappings=[(topic, f"/{prefix}{topic}") for topic in RVIZ_TOPICS if prefix],
                 arguments=["-d", str(share / "rviz" / "perception.rviz")],
+                parameters=[{"use_sim_time": sim_time}],
+                output="log",
+            )
+        )
+    if parse_flag(values["foxglove"], "foxglove"):
+        actions.append(
+            Node(
+                package="foxglove_bridge",
+                executable="foxglove_bridge",
                 parameters=[{"use_sim_time": sim_time}],
                 output="log",
             )

@@ -61,6 +61,7 @@ def test_bad_overrides_are_named(text: str) -> None:
 
 def test_only_what_was_given_overrides_the_file() -> None:
     assert options.node_parameters() == {}
+    assert options.node_parameters(weights="tiny", viewer="rerun") == {"weights": "tiny", "viewer": "rerun"}
     given = options.node_parameters(["front", "rear"], "odom2", "map", True, {"fusion_frame": "odom3"})
     assert given == {
         "cameras": ["front", "rear"],
@@ -144,6 +145,12 @@ def test_launch_file_compiles_and_uses_what_it_declares(path: Path) -> None:
     assert used == set(declared)
 
 
+def test_the_simulated_home_is_the_same_everywhere() -> None:
+    from embodied_perceptron_ros.simulated import DEFAULT_SEED
+
+    assert declared_arguments(ast.parse((ROOT / "launch/simulate.launch.py").read_text()))["seed"] == str(DEFAULT_SEED)
+
+
 def test_all_launch_files_are_there() -> None:
     assert [p.name for p in LAUNCH_FILES] == ["perceive.launch.py", "replay.launch.py", "simulate.launch.py"]
 
@@ -167,7 +174,7 @@ def package_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     source = ROOT / "ros_ws/src/embodied_perceptron_ros"
     share = prefix / "share/embodied_perceptron"
     share.mkdir()
-    for folder in ("launch", "config", "rviz"):
+    for folder in ("launch", "config", "rviz", "foxglove"):
         (share / folder).symlink_to((source / folder).resolve())
     (prefix / "lib").mkdir()
     (prefix / "lib/embodied_perceptron").symlink_to(source / "scripts")

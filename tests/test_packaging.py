@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -262,6 +263,28 @@ def test_rviz_shows_what_the_node_publishes() -> None:
     published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "outputs.py").read_text())) | {"grounding_markers"}
     own = {t.removeprefix("/perception/") for t in topics if t.startswith("/perception/")}
     assert own - {"occupancy_grid_updates"} <= published  # Nav2-style updates: RViz asks, nobody has to answer
+
+
+def test_foxglove_shows_what_the_node_publishes() -> None:
+    layout = json.loads((ROS_PACKAGE / "foxglove" / "perception.json").read_text())
+    panels = layout["configById"]
+    shown = set(panels["3D!perception"]["topics"])
+    image = panels["Image!overlay"]["imageMode"]["imageTopic"]
+    answer = panels["RawMessages!answer"]["topicPath"]
+    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "outputs.py").read_text()))
+    published |= {"grounding_markers", "grounding"}
+    assert {t.removeprefix("/perception/") for t in (*shown, image, answer)} <= published
+    assert {"box_markers", "grounding_markers", "voxels", "semantic_voxels", "occupancy_grid"} == {
+        t.removeprefix("/perception/") for t in shown
+    }
+    query = panels["Publish!query"]
+    assert (query["topicName"], query["datatype"]) == ("/grounding_query", "std_msgs/msg/String")
+    assert set(json.loads(query["value"])) == {"data"}
+
+    def leaves(node: object) -> set[str]:
+        return {node} if isinstance(node, str) else leaves(node["first"]) | leaves(node["second"])
+
+    assert leaves(layout["layout"]) == set(panels)
 
 
 def test_entry_points_can_be_loaded() -> None:

@@ -18,8 +18,10 @@ pytest.importorskip("embodied_perceptron_msgs")
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask, ClearBox, LoadMap, SaveMap
+from geometry_msgs.msg import PoseStamped
 from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
+from nav_msgs.msg import Path as NavPath
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, SetParameters
 from rclpy.action import ActionClient
@@ -42,7 +44,7 @@ from std_srvs.srv import Trigger
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron_ros.conversions import stamp_to_ns
+from embodied_perceptron_ros.conversions import make_header, matrix_to_pose, stamp_to_ns
 from embodied_perceptron_ros.map_messages import cloud_to_rows, message_to_grid
 from embodied_perceptron_ros.object_messages import box_to_message, message_to_box
 
@@ -529,6 +531,73 @@ def test_output_frame_follows_its_transform_and_two_cameras(tmp_path):
         shift[0, 3] = 20.0  # the localisation jumps
         both(shift)
         wait_until(lambda: cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(23.0, abs=0.06))
+
+
+def test_corrected_keyframes_move_the_map(tmp_path):
+    pytest.importorskip("rerun")
+    parameters = {"keyframe_path_topic": "/slam/path", "viewer": "rerun", "viewer_file": str(tmp_path / "live.rrd")}
+    parameters["voxel_size_m"] = 0.1  # so large that one keyframe alone puts enough points into a voxel
+    with running_node(tmp_path, **parameters) as (_, peer):
+        clouds = peer.listen("/perception/voxels", PointCloud2)
+        stream = Stream(peer)
+        stream.send_and_wait(4)
+        first_ns = stream.stamp_ns - 3 * 33 * MS  # the first frame is a keyframe, and the robot stood still
+        wait_until(lambda: clouds and cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(3.0, abs=0.06), 30, "wall")
+        moved = turned(0.0, 2.0)
+        corrected = path_of({first_ns: moved, first_ns + 1: moved})
+        peer.publish("/slam/path", corrected)
+        wait_until(lambda: cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(5.0, abs=0.06), 30, "moved wall")
+        peer.wait_value("node", "keyframes_corrected", lambda n: n == "1")
+        peer.wait_value("node", "corrections_of_unknown_keyframes", lambda n: n == "1")
+        corrected.header.frame_id = "map"
+        peer.publish("/slam/path", corrected)
+        peer.wait_value("map", "message", lambda m: "must be in 'odom'" in m)
+        peer.publish("/grounding_query", String(data="the chair"))
+    assert (tmp_path / "live.rrd").stat().st_size > 10_000
+
+
+def test_with_a_network(tmp_path):
+    """Random weights: what it finds means nothing, but everything has to run, be published and be answered."""
+    weights = random_weights(tmp_path)
+    parameters = {"weights": str(weights), "window_m": 3.2, "perception_hz": 5.0, "voxel_size_m": 0.04}
+    with running_node(tmp_path, **parameters) as (_, peer):
+        cells = peer.listen("/perception/semantic_voxels", PointCloud2)
+        labels = peer.listen("/perception/label_info", LabelInfo, LATCHED)
+        boxes = peer.listen("/perception/boxes", Detection3DArray)
+        answers = peer.listen("/perception/grounding", GroundingResult)
+        stream = Stream(peer)
+        stream.send_and_wait(5, T=turned(0.0, 0.0))
+        stream.send_and_wait(3, T=turned(0.6, 0.5))
+        wait_until(lambda: boxes and cells and cells[-1].width > 0, 60, "labelled cells")
+        names = {c.class_id: c.class_name for c in labels[-1].class_map}
+        assert list(names.values()) == ["floor", "wall", "chair"]
+        assert set(cloud_to_rows(cells[-1])["label"].tolist()) <= set(names)
+        for text in ("the chair", "the unicorn"):
+            peer.publish("/grounding_query", String(data=text))
+        wait_until(lambda: len(answers) == 2, 60, "answers")
+        assert {a.status for a in answers} <= {1, 2, 3, 4}
+        assert peer.change_state(Transition.TRANSITION_DEACTIVATE)  # gives the network's memory back
+        assert peer.change_state(Transition.TRANSITION_ACTIVATE)
+        before = len(cells)
+        stream.send_and_wait(2, T=turned(-0.6, 0.5))
+        wait_until(lambda: len(cells) > before, 60, "cells after a rest")
+        assert peer.areas()["node"].get("internal_errors", "0") == "0"
+
+
+def random_weights(folder: Path) -> Path:
+    from small_networks import small_config, small_network
+
+    from embodied_perceptron.nn.weights import save_network
+
+    path = folder / "random.safetensors"
+    extra = {"occupancy_classes": ["floor", "wall", "chair"], "calibration": {"detection": {"min_score": 0.3}}}
+    save_network(path, small_network(small_config("all", "rgbd"), seed=1), ("chair", "table", "bed", "couch"), extra)
+    return path
+
+
+def path_of(poses: dict[int, np.ndarray], frame_id: str = "odom") -> NavPath:
+    stamped = [PoseStamped(header=make_header(t, frame_id), pose=matrix_to_pose(T)) for t, T in poses.items()]
+    return NavPath(header=make_header(0, frame_id), poses=stamped)
 
 
 @pytest.mark.parametrize(

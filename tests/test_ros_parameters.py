@@ -76,6 +76,12 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
     assert read_parameters(make()).config.network.weights == ""
 
 
+def test_the_viewer_is_one_that_exists(make):
+    with pytest.raises(ValueError, match="viewer must be one of"):
+        read_parameters(make(viewer="holodeck"))
+    assert read_parameters(make(viewer="rerun", viewer_file="/tmp/a.rrd")).viewer == "rerun"
+
+
 def test_several_cameras_have_their_names_in_front(make):
     parameters = read_parameters(make(cameras=["front", "rear"], rear__color_topic="/elsewhere/image"))
     front, rear = parameters.cameras

@@ -39,6 +39,8 @@ def perceive_command(
     camera: Annotated[list[str] | None, typer.Option(help="Name of a camera; may be repeated.")] = None,
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
+    weights: Annotated[str, typer.Option(help="Network: a shipped name or a file; none = without.")] = "",
+    viewer: Annotated[str, typer.Option(help="rerun = show everything in a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
     parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,
@@ -60,7 +62,9 @@ def perceive_command(
         for text in parameter or []:
             name, value = split_pair(text, "--parameter")
             overrides |= parse_overrides(f"{name}: {value}")
-        values = node_parameters(camera or [], fusion_frame, output_frame, sim_time, overrides)
+        values = node_parameters(
+            camera or [], fusion_frame, output_frame, sim_time, overrides, weights=weights, viewer=viewer
+        )
         remappings = [split_pair(text, "--remap") for text in remap or []]
         arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
     except (ValueError, OSError) as error:

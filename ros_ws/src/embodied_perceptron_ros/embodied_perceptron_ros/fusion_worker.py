@@ -145,6 +145,10 @@ class FusionWorker:
         """The newest frame in the map."""
         return self._newest
 
+    def camera_frame(self, camera: str) -> str:
+        """Optical frame that the images of a camera name; empty before the first."""
+        return self._poses.frames.get(camera, "")
+
     @property
     def counts(self) -> FrameCounts:
         """What became of the exposures so far."""

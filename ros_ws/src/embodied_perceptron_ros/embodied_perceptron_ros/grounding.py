@@ -76,6 +76,7 @@ class GroundingInterface:
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
         self._shown: set[MarkerKey] = set()
         self._worker: QueryWorker | None = None
+        self._on_answer: Callable[[Grounding], None] | None = None
         self._subscription: Any = None
         self._results = node.create_publisher(
             GroundingResult, "~/grounding", _burst_qos(), qos_overriding_options=_qos_overrides()
@@ -92,9 +93,10 @@ class GroundingInterface:
         )
         self._service = node.create_service(Ask, "~/ask", self._serve, callback_group=ReentrantCallbackGroup())
 
-    def open(self) -> None:
-        """Begin to take queries."""
+    def open(self, on_answer: Callable[[Grounding], None] | None = None) -> None:
+        """Begin to take queries; ``on_answer`` is told every answer, from any thread."""
         parameters = self._parameters()
+        self._on_answer = on_answer
         self._worker = QueryWorker(
             self._ask,
             self._publish_answer,
@@ -193,6 +195,8 @@ class GroundingInterface:
         top_k = query.top_k or parameters.default_top_k
         message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, top_k)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
+        if self._on_answer is not None:
+            self._on_answer(grounding)
         return message, markers
 
     def _publish_answer(self, answer: Answer) -> None:

@@ -77,6 +77,9 @@ def node_parameters(
     output_frame: str = "",
     use_sim_time: bool = False,
     overrides: Mapping[str, Any] | None = None,
+    *,
+    weights: str = "",
+    viewer: str = "",
 ) -> dict[str, Any]:
     """Parameters to set over the YAML file: only what was given; ``overrides`` win."""
     parameters: dict[str, Any] = {}
@@ -88,6 +91,7 @@ def node_parameters(
         parameters["output_frame"] = output_frame
     if use_sim_time:
         parameters["use_sim_time"] = True
+    parameters |= {name: value for name, value in (("weights", weights), ("viewer", viewer)) if value}
     return {**parameters, **(overrides or {})}
 
 

@@ -30,10 +30,12 @@ from rclpy.signals import SignalHandlerOptions
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron_ros.corrections import KeyframeCorrections
 from embodied_perceptron_ros.fusion_worker import FusedFrame, FusionWorker
 from embodied_perceptron_ros.grounding import GroundingInterface
 from embodied_perceptron_ros.health import FrameCounts, Health
 from embodied_perceptron_ros.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.live_viewer import LiveViewer
 from embodied_perceptron_ros.outputs import Outputs
 from embodied_perceptron_ros.parameters import (
     NodeParameters,
@@ -253,10 +255,11 @@ class _ConfiguredMap:
 
 
 class _LiveParts:
-    """What lives from activate to deactivate: camera subscriptions, the perception thread, queries."""
+    """What lives from activate to deactivate: camera subscriptions, perception thread, queries, corrections, viewer."""
 
     def __init__(self, node: PerceptionNode, configured: _ConfiguredMap) -> None:
         self._configured = configured
+        self._viewer: LiveViewer | None = None
         perception = PerceptionWorker(
             configured.perceptron,
             node.health,
@@ -268,15 +271,33 @@ class _LiveParts:
             rate_hz=lambda: node.parameters.perception_hz,
         )
         with ExitStack() as parts:
-            configured.grounding.open()
+            if node.parameters.viewer:
+                self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
+                parts.callback(self._viewer.close)
+            configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
             perception.start()
             parts.callback(perception.stop)
             configured.fusion.on_fused = configured.on_map_replaced = perception.map_changed
             parts.callback(self._disconnect)
+            if node.parameters.keyframe_path_topic:
+                parts.callback(self._correct_keyframes(node, perception.map_changed).close)
             cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
             parts.callback(cameras.close)
             self._parts = parts.pop_all()
+
+    def _correct_keyframes(self, node: PerceptionNode, on_corrected: Callable[[], None]) -> KeyframeCorrections:
+        return KeyframeCorrections(
+            node,
+            self._configured.perceptron,
+            self._configured.transforms,
+            node.health,
+            topic=node.parameters.keyframe_path_topic,
+            child_frame=node.parameters.keyframe_path_child,
+            fusion_frame=node.parameters.fusion_frame,
+            camera_frame=self._configured.fusion.camera_frame,
+            on_corrected=on_corrected,
+        )
 
     def _disconnect(self) -> None:
         self._configured.fusion.on_fused = self._configured.on_map_replaced = lambda: None
@@ -284,6 +305,8 @@ class _LiveParts:
     def _publish(self, perception: Perception, newest: FusedFrame | None, everything: bool) -> None:
         self._configured.outputs.publish(perception, newest, everything=everything)
         self._configured.grounding.map_changed()
+        if self._viewer is not None:
+            self._viewer.show(perception, newest)
 
     def close(self) -> None:
         """Ears first, then the rest in reverse order."""

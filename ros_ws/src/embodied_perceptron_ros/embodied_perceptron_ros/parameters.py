@@ -65,6 +65,10 @@ DECLARATIONS: dict[str, _Declaration] = {
     "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
     "output_frame": _D("", "Frame of everything published; empty = the fusion frame", live=True),
     "viewpoint_frame": _D("", "Frame that words like 'left of' are seen from; empty = the newest camera", live=True),
+    "keyframe_path_topic": _D("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none"),
+    "keyframe_path_child": _D("", "Frame whose poses that path has; empty = the cameras' optical frames"),
+    "viewer": _D("", "Live view of everything, beside RViz and Foxglove; empty = none", choices=("", "rerun")),
+    "viewer_file": _D("", "Where the live view is recorded (.rrd); empty = a window"),
     "perception_hz": _D(2.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
     "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
     "overlay_hz": _D(2.0, "How often ~/overlay/image is published at most", 0.05, 30.0, live=True),
@@ -131,6 +135,10 @@ class NodeParameters:
     fusion_frame: str
     output_frame: str
     viewpoint_frame: str
+    keyframe_path_topic: str
+    keyframe_path_child: str
+    viewer: str
+    viewer_file: str
     perception_hz: float
     voxels_hz: float
     overlay_hz: float
