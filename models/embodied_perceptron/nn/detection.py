@@ -166,10 +166,11 @@ def decode_detections(
     min_score: float = 0.01,
     iou_threshold: float = 0.5,
     official: bool = False,
+    max_candidates: int = 0,
 ) -> list[Detections]:
     """Predictions of all levels -> boxes per scene after per-class suppression.
 
-    The score of a box is class probability times centreness. ``official``: see :func:`suppress`.
+    The score of a box is class probability times centreness. ``official, max_candidates``: see :func:`suppress`.
     """
     batch_size = levels[0].sites.batch_size if levels else 0
     results = []
@@ -184,20 +185,32 @@ def decode_detections(
                 box, score = box[best], score[best]
             boxes.append(box)
             scores.append(score)
-        results.append(suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, official))
+        results.append(
+            suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, official, max_candidates)
+        )
     return results
 
 
 def suppress(
-    boxes: Tensor, scores: Tensor, min_score: float, iou_threshold: float, official: bool = False
+    boxes: Tensor,
+    scores: Tensor,
+    min_score: float,
+    iou_threshold: float,
+    official: bool = False,
+    max_candidates: int = 0,
 ) -> Detections:
     """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first.
 
     ``official`` repeats the released code, which cuts boxes to their yaw, suppresses by the overlap of their footprints
     (so a lamp above a table of its class would go) and returns them without tilt. By default overlap is that of the
-    volumes and all nine degrees are kept.
+    volumes and all nine degrees are kept. ``max_candidates``: only so many pairs of box and class, the best, enter
+    suppression; 0 = all, as published. A class of every box is a candidate, so an uncertain network makes tens of
+    thousands.
     """
     row, label = (scores > min_score).nonzero(as_tuple=True)
+    if max_candidates and len(row) > max_candidates:
+        best = torch.argsort(scores[row, label], descending=True, stable=True)[:max_candidates].sort().values
+        row, label = row[best], label[best]
     candidates = boxes[row].clone()
     if official:
         candidates[:, 7:] = 0.0

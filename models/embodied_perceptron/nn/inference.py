@@ -249,6 +249,7 @@ class NetworkInference:
             config.min_score,
             config.iou_threshold,
             self.network.config.official,
+            config.max_candidates,
         )
         return Detections(
             found.boxes.double().cpu().numpy(),

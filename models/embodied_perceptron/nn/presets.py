@@ -47,7 +47,7 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class DetectionConfig:
-    """See :class:`~embodied_perceptron.nn.detection.DetectionHead`."""
+    """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``."""
 
     channels: int = 128
     keep: int = 20_000
@@ -57,6 +57,7 @@ class DetectionConfig:
     max_per_level: int = 1000
     min_score: float = 0.01
     iou_threshold: float = 0.5
+    max_candidates: int = 0
 
 
 @dataclass(frozen=True)
@@ -242,6 +243,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             keep=1200 if tiny else 3000,
             lateral_channels=48 if tiny else 96,
             pruning="object",
+            max_candidates=3000,
         ),
         occupancy=OccupancyConfig(
             in_channels=16 if tiny else 32, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)

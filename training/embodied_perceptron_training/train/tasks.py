@@ -305,7 +305,13 @@ class SceneTask:
             run = Run(network, SceneBatch([sample]), self.fusion, prefer=False)
             if run.detection is not None and self.config.detection is not None:
                 d = self.config.detection
-                (boxes,) = decode_detections(run.detection.levels, d.max_per_level, d.min_score, d.iou_threshold)
+                (boxes,) = decode_detections(
+                    run.detection.levels,
+                    d.max_per_level,
+                    d.min_score,
+                    d.iou_threshold,
+                    max_candidates=d.max_candidates,
+                )
                 found[sample.name] = SceneBoxes(
                     boxes.boxes.double().numpy(), boxes.labels.numpy(), boxes.scores.numpy()
                 )
