@@ -49,7 +49,7 @@ from embodied_perceptron.scene.semantic_map import SemanticMap
 
 _OBJECTS = "objects"  # entry of a map file
 _SEEN_AGAIN = 0.5  # of the score that a new object needs
-_FLOOR_VOXELS = 250_000  # enough to find the floor
+_FLOOR_VOXELS = 120_000  # enough to find the floor
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,407 @@
+"""Online perception: cost of an update at every prefix against the paper's protocol, cost over laps, rates, stages.
+
+    python benchmarks/online.py                    # table, and out/bench/online.json
+    python benchmarks/online.py --quick            # smaller, for CI
+    python benchmarks/online.py --weights FILE     # a trained network; else the shipped one, else random weights
+
+Prefixes: one sequence of 50 frames in one run. (a) the paper's protocol: at a prefix of n frames all n images are
+encoded and lifted to the voxels anew, then the network and its heads run; (b) ours: one image is encoded, the running
+sums take in what is new, then the same network and heads run. Both take their input sites from the map; making them
+anew from all depth images, which (a) would have to do, is not counted, fusing the newest one is counted for (b). The
+boxes of both are compared.
+
+Laps: a tour of several rooms, again and again; an update at the same poses must cost the same in the last lap as in the
+second. Rates: one thread fuses at 30 Hz, another perceives as fast as it can.
+
+One torch thread. Ratios are of CPU time, which does not see what else the machine does; rates are of wall time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
+
+# isort: split
+import torch
+
+from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
+from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig
+from embodied_perceptron.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.fusion.export import Window
+from embodied_perceptron.fusion.volume import FeatureVolume, warm_up
+from embodied_perceptron.geometry import Intrinsics, make_transform
+from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.live import LiveNetwork
+from embodied_perceptron.nn.loading import load_inference
+from embodied_perceptron.nn.network import PerceptionNetwork
+from embodied_perceptron.nn.presets import network_config
+from embodied_perceptron.nn.view_fusion import view_lookup
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.weights import available
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "online.json"
+K = Intrinsics(280.0, 280.0, 159.5, 119.5, 320, 240)
+ROOM_M = (4.5, 4.0)
+GOALS = {"encode_fuse_speedup_at_50": 20.0, "update_speedup_at_50": 5.0, "lap_cost_growth": 0.15, "perception_hz": 2.0}
+Row = dict[str, Any]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# the world: rooms in a ring, with furniture, and a camera that drives through their doors
+
+
+def boxes_of(rooms: int, seed: int = 0) -> NDArray[np.float64]:
+    """(B, 2, 3) lowest and highest corners: walls with door gaps, ceilings left out, and furniture."""
+    rng = np.random.default_rng(seed)
+    w, d = ROOM_M
+    boxes = [((-0.1, -0.1, -0.1), (rooms * w + 0.1, d + 0.1, 0.0))]  # floor
+    boxes += [((-0.1, -0.1, 0), (rooms * w + 0.1, 0, 2.5)), ((-0.1, d, 0), (rooms * w + 0.1, d + 0.1, 2.5))]
+    for i in range(rooms + 1):
+        x = i * w
+        if i in (0, rooms):
+            boxes.append(((x - 0.05, 0, 0), (x + 0.05, d, 2.5)))
+        else:  # a door in the middle
+            boxes += [((x - 0.05, 0, 0), (x + 0.05, 1.4, 2.5)), ((x - 0.05, 2.6, 0), (x + 0.05, d, 2.5))]
+    for i in range(rooms):
+        for _ in range(7):
+            size = rng.uniform((0.4, 0.4, 0.4), (1.2, 0.8, 1.6))
+            side = 0.05 if rng.random() < 0.5 else d - size[1] - 0.05
+            low = np.array([i * w + rng.uniform(0.2, w - size[0] - 0.2), side, 0.0])
+            boxes.append((tuple(low), tuple(low + size)))
+    return np.array(boxes, dtype=np.float64)
+
+
+def tour(rooms: int, count: int) -> list[NDArray[np.float64]]:
+    """Camera poses on a closed way through all rooms: along the middle, looking from side to side, and back."""
+    length = (rooms - 0.5) * ROOM_M[0]
+    poses = []
+    for i in range(count):
+        t = i / count
+        out = t < 0.5
+        x = 0.25 * ROOM_M[0] + length * (2 * t if out else 2 - 2 * t)
+        yaw = (0.0 if out else np.pi) + 0.9 * np.sin(2 * np.pi * 6 * t)
+        eye = np.array([x, 2.0 + 0.15 * np.sin(8 * np.pi * t), 1.2])
+        forward = np.array([np.cos(yaw), np.sin(yaw), -0.2])
+        forward /= np.linalg.norm(forward)
+        right = np.cross(forward, [0.0, 0.0, 1.0])
+        right /= np.linalg.norm(right)
+        poses.append(make_transform(np.stack([right, np.cross(forward, right), forward], axis=1), eye))
+    return poses
+
+
+def photograph(T: NDArray[np.float64], boxes: NDArray[np.float64]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Colour and depth of what the camera at ``T`` sees."""
+    u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
+    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1).reshape(-1, 3) @ T[:3, :3].T
+    eye, depth = T[:3, 3], np.full(len(rays), np.inf)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        inverse = 1.0 / rays
+        for low, high in boxes:
+            a, b = (low - eye) * inverse, (high - eye) * inverse
+            enter, leave = np.minimum(a, b).max(1), np.maximum(a, b).min(1)
+            depth = np.where((enter < leave) & (enter > 0.05) & (enter < depth), enter, depth)
+        points = eye + np.where(np.isfinite(depth), depth, 0.0)[:, None] * rays
+    noise = np.random.default_rng(int(1e6 * abs(T[0, 3] + T[1, 0]))).normal(size=len(depth))
+    known = np.isfinite(depth)
+    depth[known] += 0.0015 * depth[known] ** 2 * noise[known]
+    color = (127 + 100 * np.sin(points * [2.1, 3.3, 4.7]) + 20 * np.sin(points[:, ::-1] * 37.0)).astype(np.uint8)
+    return color.reshape(K.height, K.width, 3), depth.reshape(K.height, K.width).astype(np.float32)
+
+
+def frames_of(rooms: int, count: int) -> list[PosedFrame]:
+    """One lap."""
+    boxes = boxes_of(rooms)
+    out = []
+    for i, T in enumerate(tour(rooms, count)):
+        color, depth = photograph(T, boxes)
+        out.append(PosedFrame(RgbdFrame(200_000_000 * (i + 1), "front", color, depth, K), T))
+    return out
+
+
+def again(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
+    f = frame.frame
+    return PosedFrame(RgbdFrame(stamp_ns, f.camera, f.color, f.depth_m, f.intrinsics), frame.T_world_camera)
+
+
+def every_frame(count: int) -> KeyframeConfig:
+    return KeyframeConfig(translation_m=1e-6, rotation_rad=1e-6, min_interval_s=0.0, max_count=count)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# prefixes
+
+
+def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> list[Row]:
+    """Costs of the update at each prefix, ours and the paper's protocol, over the same voxels, windows and views."""
+    frames = frames_of(1, count)
+    volume = FeatureVolume(None, every_frame(count))
+    live = LiveNetwork(inference, volume.config.voxel_size_m, 6.4)
+    clock = _Clock()
+    original = live._lookup.__class__.__call__
+    rows: list[Row] = []
+    for n, frame in enumerate(frames, 1):
+        with clock("integrate"):
+            volume.integrate(frame)
+        keyframe = volume.keyframes.newest
+        assert keyframe is not None
+        with clock("encode"):
+            live.remember(keyframe)
+        copy, keyframes = volume.copy(), tuple(volume.keyframes)
+        live._lookup = _timed_lookup(live._lookup, clock, original)
+        with clock("look"):
+            ours = live.look(copy, keyframes, frame.T_world_camera[:3, 3], 0.0)
+        spent = clock.take()
+        row = {
+            "frames": n,
+            "ours": {
+                "encode": spent["encode"],
+                "fuse": spent["fuse"],
+                "network": spent["look"] - spent["fuse"],
+                "geometry": spent["integrate"],
+            },
+        }
+        if n in at:
+            views = []
+            with clock("encode"):
+                views = [inference.view(f) for f in frames[:n]]
+            config = inference.network.config
+            batch = view_lookup([views], inference.network.image_channels, config.voxel_size_m, inference.fusion)
+
+            def timed(level: int, sites: Any, batch: Any = batch) -> torch.Tensor:
+                with clock("fuse"):
+                    return batch(level, sites)  # type: ignore[no-any-return]
+
+            window = Window(np.array([*frame.T_world_camera[:2, 3], 0.0]), np.array([6.4, 6.4, np.inf]), live._coarsest)
+            with clock("look"):
+                sites = copy.as_sparse_tensor(
+                    live._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
+                )
+                scene = inference.look(sites, timed)
+                found = inference.detections(scene)
+                inference.occupancy(scene, [*(0.5 * (ours.lower_m[:2] + ours.upper_m[:2])), 0.0])
+            spent = clock.take()
+            row["paper"] = {
+                "encode": spent["encode"], "fuse": spent["fuse"], "network": spent["look"] - spent["fuse"],
+                "geometry": 0.0,
+            }  # fmt: skip
+            assert ours.detections is not None
+            row["same_boxes"] = len(found) == len(ours.detections) and bool(
+                np.allclose(found.boxes, ours.detections.boxes, atol=1e-3)
+            )
+        rows.append(row)
+    return rows
+
+
+def _timed_lookup(lookup: Any, clock: _Clock, call: Any) -> Any:
+    """The same lookup, its time booked as ``fuse``."""
+    if type(lookup).__name__ == "_Timed":
+        return lookup
+
+    class _Timed(type(lookup)):  # type: ignore[misc]
+        def __call__(self, level: int, sites: Any) -> torch.Tensor:
+            with clock("fuse"):
+                return call(self, level, sites)  # type: ignore[no-any-return]
+
+    lookup.__class__ = _Timed
+    return lookup
+
+
+class _Clock:
+    """CPU milliseconds by name."""
+
+    def __init__(self) -> None:
+        self._ms: dict[str, float] = defaultdict(float)
+        self._running: list[tuple[str, float]] = []
+
+    def __call__(self, name: str) -> _Clock:
+        self._running.append((name, time.process_time()))
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        name, start = self._running.pop()
+        self._ms[name] += (time.process_time() - start) * 1e3
+
+    def take(self) -> dict[str, float]:
+        taken, self._ms = self._ms, defaultdict(float)
+        return taken
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# laps and rates
+
+
+def laps(inference: NetworkInference, rooms: int, count: int, times: int) -> Row:
+    """CPU ms of an update (five frames fused, then one perception) by lap, at the same poses."""
+    frames = frames_of(rooms, count)
+    it = Perceptron(PerceptronConfig(network=NetworkOptions()), inference=inference)
+    cost: list[list[float]] = []
+    memory: list[float] = []
+    stamp_ns = 0
+    for _ in range(times):
+        lap = []
+        for start in range(0, count, 5):
+            began = time.process_time()
+            for frame in frames[start : start + 5]:
+                stamp_ns += 200_000_000
+                it.integrate(again(frame, stamp_ns))
+            it.perceive()
+            lap.append((time.process_time() - began) * 1e3)
+        cost.append(lap)
+        memory.append(it.statistics().memory_bytes / 1e6)
+    ratio = np.array(cost[-1]) / np.array(cost[1])
+    return {
+        "rooms": rooms,
+        "poses": count,
+        "median_ms": [float(np.median(lap)) for lap in cost],
+        "median_ratio_at_same_poses": float(np.median(ratio)),
+        "map_mb": memory,
+    }
+
+
+def rates(inference: NetworkInference, rooms: int, count: int, seconds: float) -> Row:
+    """One thread fuses at 30 Hz, this one perceives without pause."""
+    frames = frames_of(rooms, count)
+    it = Perceptron(PerceptronConfig(network=NetworkOptions()), inference=inference)
+    for i, frame in enumerate(frames[:10]):
+        it.integrate(again(frame, i + 1))
+    it.perceive()
+    stop, fused, late, stages = threading.Event(), [], [], defaultdict(list)
+
+    def fuse() -> None:
+        began, i = time.perf_counter(), 0
+        while not stop.is_set():
+            due = began + i / 30.0
+            if (wait := due - time.perf_counter()) > 0:
+                time.sleep(wait)
+            # ten frames per pose of the tour: the camera drives slowly
+            start = time.perf_counter()
+            report = it.integrate(again(frames[(10 + i // 10) % count], 10**9 + i * 33_000_000))
+            fused.append((time.perf_counter() - start) * 1e3)
+            late.append(start - due)
+            for name, ms in report.stage_ms.items():
+                stages[f"integrate: {name}"].append(ms)
+            i += 1
+
+    thread = threading.Thread(target=fuse)
+    began, looks = time.perf_counter(), []
+    thread.start()
+    while time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        seen = it.perceive()
+        looks.append((time.perf_counter() - start) * 1e3)
+        for name, ms in seen.stage_ms.items():
+            stages[f"perceive: {name}"].append(ms)
+    elapsed = time.perf_counter() - began
+    stop.set()
+    thread.join()
+    return {
+        "perception_hz": len(looks) / elapsed,
+        "fusion_hz": len(fused) / elapsed,
+        "integrate_ms": {"p50": float(np.percentile(fused, 50)), "p99": float(np.percentile(fused, 99))},
+        "perceive_ms": {"p50": float(np.percentile(looks, 50)), "p99": float(np.percentile(looks, 99))},
+        "behind_schedule_s": float(max(late)),
+        "stage_ms": {name: float(np.median(values)) for name, values in stages.items()},
+    }
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def network(weights: str) -> tuple[NetworkInference, str]:
+    """The named weights, else the shipped ones, else random ones."""
+    if not weights and "tiny" in available():
+        weights = "tiny"
+    if weights:
+        return load_inference(weights), weights
+    torch.manual_seed(0)
+    net = PerceptionNetwork(network_config("tiny"))
+    return NetworkInference(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, min_score=0.1), "random"
+
+
+def total(spent: Row, *names: str) -> float:
+    return sum(spent[name] for name in names)
+
+
+def show(console: Console, results: Row) -> None:
+    table = Table("frames", "", "encode", "fuse", "network, heads", "sum", title="an update, CPU ms, one thread")
+    for row in results["prefixes"]:
+        if "paper" in row:
+            for who in ("paper", "ours"):
+                spent = row[who]
+                parts = [f"{spent[name]:.0f}" for name in ("encode", "fuse", "network")]
+                table.add_row(str(row["frames"]), who, *parts, f"{total(spent, 'encode', 'fuse', 'network'):.0f}")
+    console.print(table)
+    lap = results["laps"]
+    medians = "  ".join(f"{ms:.0f}" for ms in lap["median_ms"])
+    console.print(f"laps of {lap['rooms']} rooms, median CPU ms of an update: {medians}")
+    rate = results["rates"]
+    console.print(
+        f"while fusing {rate['fusion_hz']:.1f} Hz: perceiving {rate['perception_hz']:.2f} Hz, "
+        f"integrate p50 {rate['integrate_ms']['p50']:.0f} p99 {rate['integrate_ms']['p99']:.0f} ms"
+    )
+    stages = Table("stage", "median ms", title="stages, wall time, both threads busy")
+    for name, ms in sorted(rate["stage_ms"].items()):
+        stages.add_row(name, f"{ms:.1f}")
+    console.print(stages)
+    goals = Table("figure", "value", "goal", "")
+    for name, goal in GOALS.items():
+        value = results[name]
+        met = value <= goal if name == "lap_cost_growth" else value >= goal
+        goals.add_row(name, f"{value:.2f}", f"{goal:g}", "met" if met else "missed")
+    console.print(goals)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer prefixes, shorter laps, shorter rates")
+    parser.add_argument("--weights", default="", help="a shipped name or a file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    console = Console(width=110)
+    inference, name = network(args.weights)
+    warm_up()
+    prefixes(inference, 3, (3,))  # compiles what is left
+    at = (50,) if args.quick else (10, 20, 30, 40, 50)
+    rows = prefixes(inference, 50, at)
+    at_50 = rows[-1]
+    # ours varies from frame to frame with what is new: the mean over the last ten
+    last = [row["ours"] for row in rows[-10:]]
+    encode_fuse = float(np.mean([total(r, "encode", "fuse") for r in last]))
+    update = float(np.mean([total(r, "encode", "fuse", "network", "geometry") for r in last]))
+    lap = laps(inference, 2 if args.quick else 4, 40 if args.quick else 100, 3 if args.quick else 4)
+    rate = rates(inference, 2, 40, 6.0 if args.quick else 15.0)
+    results: Row = {
+        "weights": name,
+        "encode_fuse_speedup_at_50": total(at_50["paper"], "encode", "fuse") / encode_fuse,
+        "update_speedup_at_50": total(at_50["paper"], "encode", "fuse", "network") / update,
+        "lap_cost_growth": lap["median_ratio_at_same_poses"] - 1.0,
+        "perception_hz": rate["perception_hz"],
+        "same_boxes": all(row["same_boxes"] for row in rows if "paper" in row),
+        "prefixes": rows,
+        "laps": lap,
+        "rates": rate,
+    }
+    show(console, results)
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    if not results["same_boxes"]:
+        raise SystemExit("the two protocols give different boxes")
+
+
+if __name__ == "__main__":
+    main()
