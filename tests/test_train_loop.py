@@ -23,6 +23,7 @@ from embodied_perceptron_training.train.trainer import Outcome, Trainer, Trainin
 
 def settings(**changes: Any) -> TrainSettings:
     defaults = {"steps": 24, "batch": 4, "workers": 0, "learning_rate": 0.02, "warmup_steps": 3, "validations": 2}
+    defaults["validate_first"] = False
     return TrainSettings(**{**defaults, **changes})
 
 
@@ -290,6 +291,22 @@ def test_learns_and_writes(tmp_path: Path) -> None:
     assert os.access(tmp_path / "resume.sh", os.X_OK)
     pytest.importorskip("matplotlib")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_fault_of_the_validation_shows_before_the_first_step(tmp_path: Path) -> None:
+    class Faulty(ToyTask):
+        def validate(self, model: torch.nn.Module) -> dict[str, float]:
+            raise KeyError("no such split")
+
+    task = Faulty()
+    with pytest.raises(KeyError, match="no such split"):
+        trained(tmp_path, task, validate_first=True)
+    assert task.seen == []
+    assert not (tmp_path / "state.safetensors").exists()
+    trained(tmp_path, ToyTask(), validate_first=True)
+    checks = lines(tmp_path, "validation")
+    assert [line["step"] for line in checks] == [0, 12, 24]
+    assert checks[0]["figures"]["score"] < checks[-1]["figures"]["score"]
 
 
 def test_the_best_weights_are_those_of_the_best_validation(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_workers_end_with_the_stream_whatever_happens() -> None:
 
     def fail() -> None:
         with sample_stream(ToySamples(), ToyTask().collate, Order(40, 4, seed=1), 2) as batches:
-            next(batches)
+            for _ in range(4):  # both workers are at work
+                next(batches)
             workers.extend(p for p in multiprocessing.active_children() if p.pid not in before)
             for process in workers:
                 process.terminate()

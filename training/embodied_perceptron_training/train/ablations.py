@@ -196,7 +196,7 @@ def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, A
     geometry_alone = row.modality == "depth"
     options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")}
     request = vars(_request(row, budget, options))
-    settings = {"validations": 1, **budget.settings}
+    settings = {"validations": 1, "validate_first": False, **budget.settings}
     resume = RunFolder(folder).state.exists()
     outcome: Outcome | None = start(request, settings, budget.length(), folder, resume, quiet)
     if outcome is None:

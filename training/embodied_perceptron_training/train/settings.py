@@ -42,6 +42,8 @@ class TrainSettings:
         seed: of the order of samples, of augmentation and dropout.
         workers: processes that load data, per process; 0 = in the loop itself.
         validations: over the whole training, equally spaced, the last at the end.
+        validate_first: also before the first step: the figures of the untrained network, and a fault of the validation
+            shows at once instead of after hours.
         checkpoint_s: seconds between checkpoints; 0 = after every step.
         log_every: steps between lines of the log.
         max_bad_steps: this many skipped steps in a row (NaN, infinity) end the training.
@@ -70,6 +72,7 @@ class TrainSettings:
     seed: int = 0
     workers: int = 1
     validations: int = 10
+    validate_first: bool = True
     checkpoint_s: float = 120.0
     log_every: int = 10
     max_bad_steps: int = 10

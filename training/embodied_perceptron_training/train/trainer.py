@@ -162,6 +162,8 @@ class Trainer:
             # parameters of heads that a batch does not reach have no gradient
             devices = [self.device] if self.device.type == "cuda" else None
             losses = DistributedDataParallel(losses, device_ids=devices, find_unused_parameters=True)
+        if self.counters.step == 0 and settings.validate_first and settings.validations:
+            self._validate()
         self.counters.elapsed_s = self._elapsed_s()
         with sample_stream(self.task.samples, self.task.collate, order, settings.workers) as batches:
             while self._passed() < 1.0 and not self._stop:
@@ -304,30 +306,37 @@ class Trainer:
         if due <= self.counters.validations:
             return
         self._save()  # whatever happens in the validation
+        figures = self._validate()
+        self.counters.validations = due
+        self.counters.elapsed_s = self.processes.from_first(self._elapsed_s())
+        if not figures:
+            return
+        value = float(figures[self.task.best_metric])
+        if math.isfinite(value) and (self.counters.best is None or value > self.counters.best):
+            self.counters.best = value
+            self._write_weights(self.folder.best, figures)
+        self._save()
+        self._draw()
+
+    def _validate(self) -> dict[str, float]:
+        """Figures of the averaged weights, in every process; logged."""
         started = time.monotonic()
         figures: dict[str, float] = {}
         if self.processes.first:
             with torch.no_grad():
                 figures = self.task.validate(self.average.model.eval())
         figures = self.processes.from_first(figures)
-        self.counters.validations = due
-        self.counters.elapsed_s = self.processes.from_first(self._elapsed_s())
         if not figures:
-            return
+            return {}
         if self.task.best_metric not in figures:
             raise TrainingError(f"the validation gives no {self.task.best_metric!r}, but {', '.join(sorted(figures))}")
-        value, step = float(figures[self.task.best_metric]), self.counters.step
-        seconds = round(time.monotonic() - started, 2)
-        line = {"event": "validation", "step": step, "elapsed_s": round(self.counters.elapsed_s, 1)}
+        step, seconds = self.counters.step, round(time.monotonic() - started, 2)
+        line = {"event": "validation", "step": step, "elapsed_s": round(self._elapsed_s(), 1)}
         self._log({**line, "seconds": seconds, "figures": figures})
         self.progress.say(f"step {step}: " + ", ".join(f"{k} {v:.4g}" for k, v in list(figures.items())[:8]))
         if self.processes.first:
             self.folder.scalars({f"validation/{k}": v for k, v in figures.items()}, step)
-        if math.isfinite(value) and (self.counters.best is None or value > self.counters.best):
-            self.counters.best = value
-            self._write_weights(self.folder.best, figures)
-        self._save()
-        self._draw()
+        return figures
 
     def _draw(self) -> None:
         if self.processes.first:
