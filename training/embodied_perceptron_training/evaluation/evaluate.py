@@ -17,8 +17,9 @@ from embodied_perceptron.categories import (
 )
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.loading import load_inference
-from embodied_perceptron_training.datasets import DatasetError, EmbodiedScanDataset
+from embodied_perceptron_training.datasets import DatasetError, EmbodiedScanDataset, Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import detection_metrics
+from embodied_perceptron_training.evaluation.grounding_task import RememberingEncoder, score_grounding
 from embodied_perceptron_training.evaluation.occupancy_metrics import occupancy_metrics
 from embodied_perceptron_training.evaluation.parallel import (
     MAX_CORRUPT_SHARE,
@@ -27,7 +28,7 @@ from embodied_perceptron_training.evaluation.parallel import (
     map_scenes,
 )
 from embodied_perceptron_training.evaluation.scene_tasks import TASKS, Sample, SceneResult, evaluate_scene
-from embodied_perceptron_training.evaluation.scenes import EvaluationScene, load_scene
+from embodied_perceptron_training.evaluation.scenes import EvaluationScene, by_scan, load_scene
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -56,6 +57,7 @@ class EvaluationSpec:
         tasks: of :data:`TASKS`.
         scenes: the first so many; None = all.
         views: of each scene, spread evenly.
+        prompts: which sentences: ``embodiedscan_<split>_<prompts>.json``.
         turn_seed: turn and move every scene at random; None = as they are.
         window_m: edge of what the network looks at at once; larger scenes are looked at in overlapping windows.
     """
@@ -67,6 +69,7 @@ class EvaluationSpec:
     scenes: int | None = None
     views: int = 20
     turn_seed: int | None = None
+    prompts: str = "vg"
     window_m: float = 6.4
 
     def __post_init__(self) -> None:
@@ -114,6 +117,8 @@ def evaluate(
     """
     start = time.perf_counter()
     names = _scene_names(spec)
+    if "grounding" in spec.tasks:
+        sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
     inference = _inference(spec.weights)
     check_heads(inference, spec.tasks)
     outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
@@ -160,7 +165,10 @@ def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
             last = [r.occupancy[task][-1] for r in results if r.occupancy.get(task)]
             figures["last/mIoU"] = occupancy_metrics(last, OCCUPANCY_CLASSES)["mIoU"]
         return figures
-    return {}
+    answers = [r.grounding for r in results if r.grounding is not None]
+    if not any(a.queries["fused"] for a in answers):
+        raise EvaluationError("no scene has sentences about what its views show")
+    return score_grounding(answers)
 
 
 def score_boxes(samples: list[Sample]) -> dict[str, float]:
@@ -212,6 +220,8 @@ def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
             spec.views,
             spec.turn_seed,
             occupancy=any(NEEDS[task] == "occupancy" for task in spec.tasks),
+            prompts=sentences(spec.data, spec.split, spec.prompts) if "grounding" in spec.tasks else None,
+            negatives=sentences(spec.data, spec.split, "negatives") if "grounding" in spec.tasks else None,
         )
     except (DatasetError, OSError, ValueError, KeyError) as error:
         raise CorruptSceneError(f"{type(error).__name__}: {error}") from error
@@ -222,6 +232,20 @@ def _dataset(data: str, split: str) -> EmbodiedScanDataset:
     return EmbodiedScanDataset(Path(data), split)
 
 
+@functools.lru_cache(maxsize=4)
+def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
+    """Sentences of one file by scan; without a file of negatives there are none (EmbodiedScan has none)."""
+    try:
+        return by_scan(_dataset(data, split).prompts(name))
+    except FileNotFoundError:
+        if name == "negatives":
+            return {}
+        raise
+
+
 @functools.lru_cache(maxsize=2)
 def _inference(weights: str) -> NetworkInference:
-    return load_inference(weights)
+    inference = load_inference(weights)
+    if inference.text_encoder is not None:
+        inference.text_encoder = RememberingEncoder(inference.text_encoder)
+    return inference

@@ -20,12 +20,16 @@ _RADIUS_M = 1000.0  # nothing of a scene is forgotten
 
 
 def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig | None = None) -> PerceptronConfig:
-    """``base`` with every view kept as a keyframe and nothing evicted: a benchmark's views are few and far apart."""
+    """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
+
+    A benchmark's views are few and far apart, and the whole scene is looked at once.
+    """
     base = PerceptronConfig() if base is None else base
     return dataclasses.replace(
         base,
         volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M),
         keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
+        objects=dataclasses.replace(base.objects, confirm_count=1),
         network=dataclasses.replace(base.network, window_m=window_m),
     )
 

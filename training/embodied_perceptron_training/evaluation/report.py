@@ -65,6 +65,8 @@ def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
         "last_scene": results[-1].name,
         "skipped": evaluation.skipped,
         "views_without_depth": sum(r.unusable_views for r in results),
+        "sentences": sum(len(r.grounding.queries["fused"]) for r in results if r.grounding is not None),
+        "sentences_about_what_is_not_seen": sum(r.grounding.skipped for r in results if r.grounding is not None),
         "classes_of_the_network": len(evaluation.known_classes),
         "true_classes": len(evaluation.true_classes),
         "true_classes_unknown_to_the_network": unknown,

@@ -14,6 +14,7 @@ from embodied_perceptron.nn.live import Sight
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
+from embodied_perceptron_training.evaluation.grounding_task import GroundingResult, ground_scene
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.perceiving import cells_at, look_everywhere, scene_perceptron
@@ -40,6 +41,7 @@ class SceneResult:
         name: sample_idx.
         boxes: per task its samples: one for multi-view, one per step or view for the others.
         occupancy: per task its samples.
+        grounding: answers, where they were asked for.
         seconds: wall time by stage.
         windows: how many the whole scene took.
         unusable_views: views without usable depth.
@@ -48,6 +50,7 @@ class SceneResult:
     name: str
     boxes: dict[str, list[Sample]] = field(default_factory=dict)
     occupancy: dict[str, list[SceneOccupancy]] = field(default_factory=dict)
+    grounding: GroundingResult | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     windows: int = 0
     unusable_views: int = 0
@@ -101,6 +104,9 @@ def evaluate_scene(
             if "occupancy" in wanted:
                 result.occupancy["occupancy"] = _occupancy(scene, sight, inference, len(scene.frames))
             start = result.clock("look", start)
+            if "grounding" in wanted:
+                result.grounding = ground_scene(scene, perceptron, sight, inference)
+                start = result.clock("grounding", start)
     if "monocular-detection" in wanted:
         result.boxes["monocular-detection"] = _monocular(scene, inference, window_m)
         result.clock("monocular", start)

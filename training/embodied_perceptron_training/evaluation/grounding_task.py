@@ -1,0 +1,158 @@
+"""Sentences about one scene: the decoder alone, relations alone, and the deployed answer.
+
+neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
+relations   the sentence parsed and answered by categories and geometry of the predicted objects, without the decoder
+fused       what :meth:`Perceptron.ground` answers; its figures stand without a prefix
+
+The speaker stands where the last view was taken. Nothing but the map is known: no truth goes into any answer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.boxes import nms
+from embodied_perceptron.nn.inference import NetworkInference, viewpoint_of
+from embodied_perceptron.nn.live import Sight
+from embodied_perceptron.nn.network import Viewpoint
+from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import GroundingStatus, SceneObject
+from embodied_perceptron.scene.grounding import ground_objects
+from embodied_perceptron_training.datasets import Prompt
+from embodied_perceptron_training.evaluation.grounding_metrics import RANKS, GroundingQuery, grounding_metrics
+from embodied_perceptron_training.evaluation.perceiving import EVERYWHERE
+from embodied_perceptron_training.evaluation.scenes import EvaluationScene
+from embodied_perceptron_training.synthetic.phrases import is_view_dependent
+
+F64 = NDArray[np.float64]
+VARIANTS = ("fused", "neural", "relations")
+_LIMIT = max(RANKS)
+_SAME_IOU = 0.5
+
+
+@dataclass(eq=False)
+class GroundingResult:
+    """Answers about one scene.
+
+    Attributes:
+        queries: per variant, in the order of the prompts.
+        statuses: how the deployed one ended, of sentences that have an answer.
+        negatives: the same, of sentences that have none.
+        skipped: sentences about what no used view shows.
+        objects: in the map when it was asked.
+    """
+
+    queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})
+    statuses: Counter[str] = field(default_factory=Counter)
+    negatives: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0
+    objects: int = 0
+
+
+class RememberingEncoder:
+    """A text encoder that encodes a text once, however many windows it is asked about."""
+
+    def __init__(self, encoder: TextEncoder, size: int = 64) -> None:
+        self._encoder, self._size = encoder, size
+        self._known: dict[tuple[str, ...], TextFeatures] = {}
+
+    @property
+    def channels(self) -> int:
+        """Of the features."""
+        return self._encoder.channels
+
+    def encode(self, texts: Sequence[str]) -> TextFeatures:
+        """See :class:`TextEncoder`."""
+        key = tuple(texts)
+        if key not in self._known:
+            if len(self._known) >= self._size:
+                self._known.clear()
+            self._known[key] = self._encoder.encode(texts)
+        return self._known[key]
+
+
+def ground_scene(
+    scene: EvaluationScene, perceptron: Perceptron, sight: Sight, inference: NetworkInference
+) -> GroundingResult:
+    """Ask everything about a scene that ``perceptron`` has seen whole; ``sight`` is its look everywhere."""
+    result = GroundingResult()
+    perception = perceptron.perceive(window_m=EVERYWHERE)
+    objects = perception.objects
+    result.objects = len(objects)
+    pose = scene.frames[-1].T_world_camera
+    viewpoint = viewpoint_of(pose, sight.floor_z_m)
+    shown = set(scene.ids[scene.seen_rows()].tolist())
+    for prompt in scene.prompts:
+        if not shown.issuperset(prompt.target_ids):
+            result.skipped += 1
+            continue
+        truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
+        answer = perceptron.ground(prompt.text, pose)
+        result.statuses[GroundingStatus(answer.status).name] += 1
+        relations = ground_objects(prompt.text, objects, pose, top_k=_LIMIT)
+        found = {
+            "fused": _boxes(answer.candidates),
+            "relations": _boxes(relations.candidates),
+            "neural": neural_boxes(sight, inference, prompt, viewpoint),
+        }
+        for variant, boxes in found.items():
+            result.queries[variant].append(GroundingQuery(boxes, truth, flags))
+    for prompt in scene.negatives:
+        result.negatives[GroundingStatus(perceptron.ground(prompt.text, pose).status).name] += 1
+    return result
+
+
+def flags_of(prompt: Prompt) -> dict[str, bool]:
+    """Properties that the benchmark reports apart."""
+    return {"hard": prompt.hard, "view_dependent": is_view_dependent(prompt.text), "unique": not prompt.distractor_ids}
+
+
+def neural_boxes(sight: Sight, inference: NetworkInference, prompt: Prompt, viewpoint: Viewpoint) -> F64:
+    """(K, 9) boxes of the decoder over all windows of a look, best first; of each window those that it sees best."""
+    phrase = prompt.tokens_positive[0] if prompt.tokens_positive else None
+    boxes, scores = [np.zeros((0, 9))], [np.zeros(0)]
+    for part in sight.parts:
+        (found,) = inference.ground(part.scene, prompt.text, (phrase,), viewpoint, _LIMIT)
+        at = found.boxes[:, :2]
+        mine = ((at >= part.low_m) & (at < part.high_m)).all(axis=1)
+        boxes.append(found.boxes[mine])
+        scores.append(found.scores[mine])
+    joined, score = torch.from_numpy(np.concatenate(boxes)), torch.from_numpy(np.concatenate(scores))
+    kept = nms(joined, score, torch.zeros(len(joined), dtype=torch.int64), _SAME_IOU)[:_LIMIT]
+    best: F64 = joined[kept].numpy()
+    return best
+
+
+def score_grounding(results: Sequence[GroundingResult]) -> dict[str, float]:
+    """Figures in percent: of ``fused`` without prefix, of the others as ``neural/...`` and ``relations/...``;
+    ``answers/<status>`` of sentences with an answer, ``negatives/<status>`` of those without: of these NOT_FOUND is
+    right."""
+    figures: dict[str, float] = {}
+    for variant in VARIANTS:
+        found = grounding_metrics([q for r in results for q in r.queries[variant]])
+        prefix = "" if variant == "fused" else f"{variant}/"
+        figures.update({prefix + name: value for name, value in found.items()})
+    figures.update(_shares("answers", [r.statuses for r in results]))
+    figures.update(_shares("negatives", [r.negatives for r in results]))
+    return figures
+
+
+def _shares(prefix: str, counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    total = Counter[str]()
+    for counter in counters:
+        total.update(counter)
+    number = total.total()
+    if number == 0:
+        return {}
+    return {f"{prefix}/{s.name.lower()}": 100.0 * total[s.name] / number for s in GroundingStatus}
+
+
+def _boxes(objects: Sequence[SceneObject]) -> F64:
+    return np.stack([o.box for o in objects]) if objects else np.zeros((0, 9))
