@@ -252,11 +252,16 @@ def greedy_nms(
     keep = np.ones(n, dtype=np.bool_)
     low, high, volume = _world_bounds(center, half, rot)
     small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    for i in range(n):
+    by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
+    for a in range(n):
+        i = by_label[a]
         if not keep[i]:
             continue
-        for j in range(i + 1, n):
-            if not keep[j] or labels[j] != labels[i]:
+        for b in range(a + 1, n):
+            j = by_label[b]
+            if labels[j] != labels[i]:
+                break
+            if not keep[j]:
                 continue
             if _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
                 iou = _iou_of_pair(

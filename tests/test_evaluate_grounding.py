@@ -1,0 +1,168 @@
+"""Evaluation of sentences: what is asked, of whom, and how answers are counted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_perceptron.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.geometry import Intrinsics
+from embodied_perceptron.nn.inference import PhraseCandidates, viewpoint_of
+from embodied_perceptron.nn.live import ScenePart, Sight
+from embodied_perceptron.nn.text_encoder import TextFeatures
+from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron_training.datasets import Prompt
+from embodied_perceptron_training.evaluation.grounding_task import (
+    RememberingEncoder,
+    flags_of,
+    ground_scene,
+    neural_boxes,
+    score_grounding,
+)
+from embodied_perceptron_training.evaluation.scenes import EvaluationScene
+
+CHAIRS = np.array([[1.0, 0, 0.5, 1, 1, 1, 0, 0, 0], [3.0, 0, 0.5, 1, 1, 1, 0, 0, 0]])
+TABLE = np.array([3.0, 1.6, 0.5, 1, 2, 1, 0, 0, 0])
+UNSEEN = np.array([9.0, 9.0, 0.5, 1, 1, 1, 0, 0, 0])
+BOXES = np.stack([*CHAIRS, TABLE, UNSEEN])
+IDS = np.array([10, 11, 12, 13])
+
+
+def prompt(text: str, *targets: int, span: tuple[int, int] | None = None, distractors: int = 1) -> Prompt:
+    spans = () if span is None else (span,)
+    return Prompt("synthetic/1", text, targets, "chair", tuple(range(distractors)), (), spans)
+
+
+def scene(prompts: tuple[Prompt, ...], negatives: tuple[Prompt, ...] = ()) -> EvaluationScene:
+    camera = Intrinsics(10, 10, 3.5, 3.5, 8, 8)
+    frame = RgbdFrame(1, "camera", np.zeros((8, 8, 3), np.uint8), np.ones((8, 8), np.float32), camera)
+    pose = np.eye(4)
+    pose[:3, :3] = [[0, 0, 1], [-1, 0, 0], [0, -1, 0]]  # looks along x
+    labels = ("chair", "chair", "table", "chair")
+    visible = (frozenset({0, 1, 2}),)
+    return EvaluationScene(
+        "synthetic/1", (PosedFrame(frame, pose),), BOXES, labels, IDS, visible, np.eye(4), None, prompts, negatives
+    )
+
+
+class Answering:
+    """Stands for a perceptron: knows the seen objects, and answers from a table."""
+
+    def __init__(self, answers: dict[str, tuple[GroundingStatus, list[int]]]) -> None:
+        self.objects = tuple(SceneObject(i + 1, n, 0.9, BOXES[i]) for i, n in enumerate(("chair", "chair", "table")))
+        self.answers = answers
+        self.asked: list[str] = []
+
+    def perceive(self, window_m: float) -> Answering:
+        assert window_m == np.inf
+        return self
+
+    def ground(self, text: str, viewpoint: np.ndarray) -> Grounding:
+        assert viewpoint.shape == (4, 4)
+        self.asked.append(text)
+        status, rows = self.answers[text]
+        return Grounding(text, status, tuple(self.objects[r] for r in rows), "why")
+
+
+class Decoder:
+    """Stands for a network: the same candidates in every window."""
+
+    def __init__(self, rows: list[int]) -> None:
+        self.rows = rows
+        self.phrases: list[tuple[int, int] | None] = []
+
+    def ground(self, _scene: object, _text: str, phrases: tuple, _view: object, limit: int) -> list[PhraseCandidates]:
+        self.phrases.append(phrases[0])
+        return [PhraseCandidates(phrases[0], BOXES[self.rows], np.linspace(0.9, 0.1, len(self.rows)))]
+
+
+def sight(split_x_m: float | None = None) -> Sight:
+    """A look of one window, or of two that meet at an x."""
+    low, high = np.full(2, -np.inf), np.full(2, np.inf)
+    parts = [ScenePart(None, low, high)]  # type: ignore[arg-type]  # the stand-in reads no scene
+    if split_x_m is not None:
+        middle_high, middle_low = np.array([split_x_m, np.inf]), np.array([split_x_m, -np.inf])
+        parts = [ScenePart(None, low, middle_high), ScenePart(None, middle_low, high)]  # type: ignore[arg-type]
+    nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
+    return Sight(nothing, None, np.full(3, -np.inf), np.full(3, np.inf), parts=tuple(parts))
+
+
+def test_three_ways_are_scored_beside_each_other() -> None:
+    near, far = prompt("the chair next to the table", 11, span=(4, 9)), prompt("the chair far away", 10, distractors=5)
+    hidden = prompt("the chair in the corner", 13)
+    gone = prompt("the piano")
+    asked = scene((near, far, hidden), (gone, prompt("the red table")))
+    perceptron = Answering(
+        {
+            near.text: (GroundingStatus.FOUND, [1]),
+            far.text: (GroundingStatus.AMBIGUOUS, [1, 0]),
+            gone.text: (GroundingStatus.NOT_FOUND, []),
+            "the red table": (GroundingStatus.FOUND, [2]),
+        }
+    )
+    decoder = Decoder([0, 1])
+    result = ground_scene(asked, perceptron, sight(), decoder)  # type: ignore[arg-type]
+    assert result.skipped == 1
+    assert result.objects == 3
+    assert hidden.text not in perceptron.asked
+    assert decoder.phrases == [(4, 9), None]
+    figures = score_grounding([result])
+    assert figures["top1_acc25"] == 50.0
+    assert figures["top10_acc25"] == 100.0
+    assert figures["neural/top1_acc25"] == 50.0  # the second sentence's
+    assert figures["neural/top1_acc25/hard"] == 100.0
+    assert figures["neural/top1_acc25/easy"] == 0.0
+    assert figures["relations/top1_acc25/easy"] == 100.0  # the real one: chair 11 stands by the table
+    assert figures["answers/found"] == figures["answers/ambiguous"] == 50.0
+    assert figures["negatives/not_found"] == figures["negatives/found"] == 50.0
+
+
+def test_of_each_window_only_what_it_sees_best_counts() -> None:
+    decoder = Decoder([0, 1, 2])
+    boxes = neural_boxes(sight(2.0), decoder, prompt("the chair", 10), viewpoint_of(np.eye(4), 0.0))  # type: ignore[arg-type]
+    assert len(decoder.phrases) == 2
+    assert boxes[:, 0].tolist() == [1.0, 3.0, 3.0]  # each once, by score
+    np.testing.assert_array_equal(boxes, BOXES[:3])
+
+
+def test_a_look_at_nothing_has_no_candidates() -> None:
+    empty = Sight(None, None, np.zeros(3), np.zeros(3))
+    assert neural_boxes(empty, Decoder([0]), prompt("a", 1), viewpoint_of(np.eye(4), 0.0)).shape == (0, 9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "distractors", "expected"),
+    [
+        ("the chair left of the bed", 4, {"hard": True, "view_dependent": True, "unique": False}),
+        ("the chair near the bed", 3, {"hard": False, "view_dependent": False, "unique": False}),
+        ("the leftover", 0, {"hard": False, "view_dependent": False, "unique": True}),
+    ],
+)
+def test_flags_follow_the_benchmark(text: str, distractors: int, expected: dict[str, bool]) -> None:
+    assert flags_of(prompt(text, 1, distractors=distractors)) == expected
+
+
+def test_a_text_is_encoded_once_and_memory_is_bounded() -> None:
+    class Encoder:
+        channels = 3
+
+        def __init__(self) -> None:
+            self.count = 0
+
+        def encode(self, texts: list[str]) -> TextFeatures:
+            self.count += 1
+            n = len(texts)
+            spans = torch.zeros(n, 1, 2, dtype=torch.int64)
+            return TextFeatures(torch.zeros(n, 1, 3), torch.zeros(n, 1).bool(), torch.zeros(n, 3), spans, (0,) * n)
+
+    inner = Encoder()
+    encoder = RememberingEncoder(inner, size=2)
+    assert encoder.channels == 3
+    first = encoder.encode(["a"])
+    assert encoder.encode(["a"]) is first
+    for text in ("b", "c", "d"):
+        encoder.encode([text])
+    assert inner.count == 4
+    assert len(encoder._known) <= 2
