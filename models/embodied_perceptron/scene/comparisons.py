@@ -46,7 +46,7 @@ def nearest(g: SceneGeometry, anchors: F64, group: F64, farthest: bool = False) 
     chosen = anchors >= 0.5 * anchors.max()
     distance = np.where(g.different[:, chosen], g.reach_distance[:, chosen], 9.0).min(axis=1)
     distance = np.minimum(distance, 9.0 if not farthest else 30.0)
-    return log_share(distance / 0.4 if farthest else -distance / 0.25, group)
+    return log_share(distance / 0.5 if farthest else -distance / 0.35, group)
 
 
 def leftness(g: SceneGeometry, group: F64, outlook: F64 | None) -> F64:

@@ -15,7 +15,7 @@ from embodied_perceptron.scene.words import Mention, lexicon, relation_words, sp
 
 _INVERSE = {
     "left": "right", "right": "left", "above": "below", "below": "above", "on": "supporting", "supporting": "on",
-    "front": "behind", "behind": "front",
+    "front": "behind", "behind": "front", "in": "with", "with": "in",
 }  # fmt: skip
 _ATTRIBUTIVE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round"])
 _PLACES = frozenset(["corner", "middle", "wall"])
@@ -62,7 +62,7 @@ class Reader:
             c for c in unary
             if not (c.relation in ("left-of-all", "right-of-all") and self._words_of(c.span)[0] in taken)
         ]  # fmt: skip
-        if any(c.relation in ("above", "on", "supporting") for c in anchored):
+        if any(c.relation in ("above", "on", "supporting", "with") for c in anchored):
             unary = [c for c in unary if c.relation != "high"]
         colours = self._colours(self.target)
         unary = [self._seen_from(c, outlook) for c in unary]
@@ -244,12 +244,13 @@ class Reader:
 
     def _relations(self, outlook: Span) -> list[Constraint]:
         triggers = self._triggers(outlook)
-        found = []
-        for i, trigger in enumerate(triggers):
-            stop = triggers[i + 1].first if i + 1 < len(triggers) else len(self.tokens)
-            constraint = self._relation(trigger, stop)
-            if constraint is not None:
-                found.append(constraint)
+        stops = [t.first for t in triggers[1:]] + [len(self.tokens)]
+        found: list[Constraint] = []
+        for _ in range(2):  # what is said of an anchor may follow it: the second time it is known
+            read = (self._relation(trigger, stop) for trigger, stop in zip(triggers, stops, strict=False))
+            found = [c for c in read if c is not None]
+        told = {a.span for c in found if c.relation != "with" for a in c.anchors}
+        found = [c for c in found if c.relation != "with" or not told & {a.span for a in c.anchors}]  # "with X on it"
         return [*found, *self._possessive_sides()]
 
     def _triggers(self, outlook: Span) -> list[_Trigger]:
@@ -320,9 +321,9 @@ class Reader:
     def _remember(self, subject: int, constraint: Constraint) -> None:
         noun = self.mentions[subject].noun
         relation = "near" if constraint.relation == "closest" else constraint.relation
-        if constraint.anchors[0].noun != noun:
-            said = replace(constraint, relation=relation)
-            self._nested[noun] = (*self._nested.get(noun, ()), said)
+        known = self._nested.get(noun, ())
+        if constraint.anchors[0].noun != noun and all(c.span != constraint.span for c in known):
+            self._nested[noun] = (*known, replace(constraint, relation=relation))
 
     def _is_negated(self, first: int, last: int) -> bool:
         own = self.tokens[first:last]

@@ -204,7 +204,8 @@ class SceneGeometry:
         if self.n == 0:
             return np.zeros(3), np.ones(3)
         low, high = np.percentile(self.low, 4, axis=0), np.percentile(self.high, 96, axis=0)
-        return low, np.maximum(high, low + 1.0)
+        middle, half = 0.5 * (low + high), np.maximum(0.5 * (high - low), 0.5)
+        return middle - half, middle + half
 
     # ---------------------------------------------------------------------------------------------------- relations
 
@@ -216,8 +217,8 @@ class SceneGeometry:
 
     @cached_property
     def reach_distance(self) -> F64:
-        """(N, N) how far things are apart, metres: mostly between centres in the plane, partly between outlines."""
-        return np.asarray(0.3 * self.gap + 0.7 * self.distance_xy)
+        """(N, N) how far things are apart, metres: half between outlines, half between centres in the plane."""
+        return np.asarray(0.5 * self.gap + 0.5 * self.distance_xy)
 
     @cached_property
     def view_points(self) -> F64:
@@ -316,7 +317,8 @@ def _above(g: SceneGeometry) -> F64:
 
 
 def _below(g: SceneGeometry) -> F64:
-    tucked = 0.6 * g.footprint_share * (g.volume[:, None] < g.volume[None])
+    lower = sigmoid((g.high[None, :, 2] - 0.1 - g.low[:, None, 2]) / 0.05)
+    tucked = 0.6 * g.footprint_share * (g.volume[:, None] < g.volume[None]) * lower
     return np.asarray(np.maximum(_above(g).T, tucked))
 
 
@@ -342,7 +344,7 @@ def _across(g: SceneGeometry) -> F64:
     width = min(float(high[0] - low[0]), float(high[1] - low[1]))
     apart = np.exp(-np.abs(g.distance_xy - 0.75 * width) / 1.0)
     level = np.abs(g.offset).min(-1) < 1.0
-    return np.asarray(apart * level + 0.05)
+    return np.asarray(0.95 * apart * level + 0.05)
 
 
 def _with(g: SceneGeometry) -> F64:

@@ -33,6 +33,8 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
         last += 1
     if last == i or any(m.first < last and m.last > i for m in mentions):
         return list(mentions)
+    if any(only_adjectives(tokens[last : m.first]) for m in mentions if m.first >= last):
+        return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
         return list(mentions)  # no noun phrase
     return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
@@ -40,7 +42,12 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
 
 def _may_be_noun(token: str) -> bool:
     stops = (_PREPOSITIONS, _ADJECTIVES, _ORDERS, _OPENERS, _DETERMINERS, _NO_NOUNS)
-    return len(token) > 1 and token[0].isalpha() and not any(token in words for words in stops)
+    return (
+        len(token) > 1
+        and token[0].isalpha()
+        and not token.endswith("ing")
+        and not any(token in words for words in stops)
+    )
 
 
 def only_adjectives(tokens: Sequence[str]) -> bool:
