@@ -33,7 +33,7 @@ VOCABULARY = frozenset(ALL_CATEGORIES)
 _SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.1
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 # what holds less than this for all candidates does not hold for any
-_HARDLY = {"colour": 0.04, "on": 0.004, "supporting": 0.004, "in": 0.004, "above": 0.004, "below": 0.004}
+_HARDLY = {"colour": 0.04, "on": 0.001, "supporting": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
 _WALLS = frozenset(("wall", "partition"))
 
 
