@@ -1,0 +1,232 @@
+"""Hours in minutes: the live node at camera rate in a loop of homes; memory, drops and ids lap by lap.
+
+    python benchmarks/soak.py                      # two minutes; table, and out/bench/soak.json
+    python benchmarks/soak.py --minutes 20 --weights tiny --homes 2
+
+A lap drives every home there and back, so that the robot moves on without a jump, and ends where it began. Homes stand
+apart; what is further than the map's radius is forgotten there, so with several homes ids begin anew in each. A healthy
+node's memory does not grow after the first lap, every frame is fused or dropped for a reason, and in one home the
+objects keep their ids from lap to lap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from sensor_msgs.msg import CameraInfo, Image
+from tf2_msgs.msg import TFMessage
+
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.io.recording import PosedFrameStream, open_recording
+from embodied_perceptron_ros.conversions import make_camera_info, make_image, make_transform_stamped
+from embodied_perceptron_ros.monitor import NodeMonitor
+from embodied_perceptron_ros.playback import image_qos
+from embodied_perceptron_ros.processes import Supervisor, ros_environment
+from embodied_perceptron_ros.replaying import choose_domain
+from embodied_perceptron_ros.simulated import DEFAULT_SEED, render, simulated_recording
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "soak.json"
+CAMERA_FRAME = "camera_color_optical_frame"
+APART_M = 40.0  # between homes
+GROWTH_LIMIT_MIB = 16.0  # a lap; allocators breathe
+
+
+@dataclass(frozen=True)
+class Lap:
+    """What one lap did.
+
+    Attributes:
+        memory_mib: resident memory of the node at its end.
+        sent, fused, dropped: frames of this lap.
+        unexplained: frames sent since the start that met no fate.
+        objects: published last.
+        ids_kept: share of the ids at the end of the lap before that are there again; None for the first lap.
+    """
+
+    seconds: float
+    memory_mib: float
+    sent: int
+    fused: int
+    dropped: int
+    unexplained: int
+    objects: int
+    ids_kept: float | None
+
+
+def lap_frames(recordings: Sequence[Path]) -> list[PosedFrame]:
+    """Frames of a lap: each recording there and back, the k-th moved by k times :data:`APART_M` along x."""
+    frames: list[PosedFrame] = []
+    for k, recording in enumerate(recordings):
+        drive = list(PosedFrameStream(open_recording(recording), AssemblerConfig()))
+        for posed in (*drive, *reversed(drive)):
+            T = posed.T_world_camera.copy()
+            T[0, 3] += k * APART_M
+            frames.append(PosedFrame(posed.frame, T))
+    return frames
+
+
+class Feeder:
+    """Publishes frames as a robot's drivers do, with stamps of now."""
+
+    def __init__(self, monitor: NodeMonitor) -> None:
+        self._monitor = monitor
+        create = monitor.node.create_publisher
+        self._color = create(Image, "/color/image_raw", image_qos())
+        self._depth = create(Image, "/depth/image_raw", image_qos())
+        self._info = create(CameraInfo, "/color/camera_info", image_qos())
+        self._tf = create(TFMessage, "/tf", image_qos(100))
+        self.sent = 0
+
+    def send(self, posed: PosedFrame) -> None:
+        """One exposure with its pose."""
+        stamp_ns, frame = time.time_ns(), posed.frame
+        transform = make_transform_stamped(posed.T_world_camera, stamp_ns, "odom", CAMERA_FRAME)
+        self._tf.publish(TFMessage(transforms=[transform]))
+        self._info.publish(make_camera_info(frame.intrinsics, stamp_ns, CAMERA_FRAME))
+        self._color.publish(make_image(frame.color, "rgb8", stamp_ns, CAMERA_FRAME))
+        self._depth.publish(make_image(_depth_message(frame.depth_m), "32FC1", stamp_ns, CAMERA_FRAME))
+        self.sent += 1
+
+
+def _depth_message(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.where(depth_m > 0, depth_m, np.float32(np.nan))
+
+
+def laps(
+    monitor: NodeMonitor, feeder: Feeder, frames: Sequence[PosedFrame], hz: float, until_s: float
+) -> Iterator[Lap]:
+    """Drive lap after lap; the last one may be cut short by the end of the time."""
+    ids: set[int] | None = None
+    while time.monotonic() < until_s:
+        start_s, next_s, sent, before = time.monotonic(), time.monotonic(), feeder.sent, monitor.status
+        for posed in frames:
+            feeder.send(posed)
+            next_s += 1.0 / hz
+            monitor.spin(max(next_s - time.monotonic(), 0.0005))
+            if time.monotonic() >= until_s:
+                break
+        seconds = time.monotonic() - start_s
+        settle(monitor, feeder.sent)
+        now = monitor.status
+        objects = {o.id for o in monitor.sightings[-1].objects} if monitor.sightings else set()
+        monitor.sightings.clear()
+        yield Lap(
+            seconds=round(seconds, 1),
+            memory_mib=float(now.areas["node"]["memory_mib"]),
+            sent=feeder.sent - sent,
+            fused=now.fused - before.fused,
+            dropped=sum(now.dropped.values()) - sum(before.dropped.values()),
+            unexplained=max(0, feeder.sent - now.settled),
+            objects=len(objects),
+            ids_kept=None if not ids else round(len(ids & objects) / len(ids), 3),
+        )
+        ids = objects
+
+
+def settle(monitor: NodeMonitor, sent: int, timeout_s: float = 15.0) -> None:
+    """Until all frames have met their fate, and the last objects are there."""
+    deadline = time.monotonic() + timeout_s
+    while monitor.status.settled < sent and time.monotonic() < deadline:
+        monitor.spin(0.2)
+    monitor.spin(3.0)
+
+
+def soak(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    """Start the node, drive, and sum up."""
+    recordings = [simulated_recording(args.seed + k) for k in range(args.homes)]
+    for k, recording in enumerate(recordings):
+        render(recording, args.seed + k)
+    frames = lap_frames(recordings)
+    domain = choose_domain(None)
+    environment = ros_environment() | {"ROS_DOMAIN_ID": str(domain)}
+    environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = environment["ROS_AUTOMATIC_DISCOVERY_RANGE"]
+    parameters = {"perception_hz": args.perception_hz, "max_backlog": args.backlog}
+    if args.weights:
+        parameters["weights"] = args.weights
+    for topic in ("color/image_raw", "depth/image_raw", "color/camera_info"):
+        parameters[f"qos_overrides./{topic}.subscription.reliability"] = "reliable"
+        parameters[f"qos_overrides./{topic}.subscription.depth"] = 30
+    options = [text for name, value in parameters.items() for text in ("-p", f"{name}:={value}")]
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    done: list[Lap] = []
+    with Supervisor() as processes, NodeMonitor(domain) as monitor:
+        command = [sys.executable, "-m", "embodied_perceptron_ros.node", "--ros-args", *options]
+        processes.start("node", command, environment, OUT.with_name("soak_node.log"))
+        deadline = time.monotonic() + 180.0
+        while monitor.status.state != "active":
+            if time.monotonic() > deadline or processes.exit_codes()["node"] is not None:
+                raise RuntimeError(f"the node did not become active; log: {OUT.with_name('soak_node.log')}")
+            monitor.spin(0.2)
+        feeder = Feeder(monitor)
+        monitor.spin(1.0)
+        for lap in laps(monitor, feeder, frames, args.hz, time.monotonic() + args.minutes * 60):
+            done.append(lap)
+            console.print(f"lap {len(done)}: {asdict(lap)}", soft_wrap=True)
+            if processes.interrupted:
+                break
+        dropped = dict(monitor.status.dropped)
+        errors = monitor.status.areas["node"].get("internal_errors", "0")
+    return summarise(done, dropped, int(errors), args)
+
+
+def summarise(done: Sequence[Lap], dropped: dict[str, int], errors: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Contents of ``soak.json``."""
+    after_first = [lap.memory_mib for lap in done[1:]]
+    growth = (after_first[-1] - after_first[0]) / (len(after_first) - 1) if len(after_first) > 1 else None
+    kept = [lap.ids_kept for lap in done if lap.ids_kept is not None]
+    return {
+        "minutes": args.minutes,
+        "hz": args.hz,
+        "homes": args.homes,
+        "weights": args.weights,
+        "laps": [asdict(lap) for lap in done],
+        "memory_growth_mib_per_lap": None if growth is None else round(growth, 2),
+        "dropped": dropped,
+        "unexplained": done[-1].unexplained if done else None,
+        "ids_kept": round(float(np.mean(kept)), 3) if kept else None,
+        "internal_errors": errors,
+        "healthy": bool(done)
+        and done[-1].unexplained == 0
+        and errors == 0
+        and (growth is None or growth <= GROWTH_LIMIT_MIB),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--hz", type=float, default=30.0)
+    parser.add_argument("--homes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the first home")
+    parser.add_argument("--weights", default="", help="network; empty = class-agnostic boxes")
+    parser.add_argument("--perception-hz", type=float, default=2.0)
+    parser.add_argument("--backlog", type=int, default=3, help="frames that may wait for fusion")
+    args = parser.parse_args()
+    console = Console()
+    result = soak(args, console)
+    table = Table("lap", "s", "memory MiB", "sent", "fused", "dropped", "unexplained", "objects", "ids kept")
+    for number, lap in enumerate(result["laps"], 1):
+        table.add_row(str(number), *("" if value is None else str(value) for value in lap.values()))
+    console.print(table)
+    for name in ("memory_growth_mib_per_lap", "dropped", "unexplained", "ids_kept", "internal_errors", "healthy"):
+        console.print(f"{name}: {result[name]}")
+    OUT.write_text(json.dumps(result, indent=2) + "\n")
+    return 0 if result["healthy"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
