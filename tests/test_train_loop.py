@@ -87,6 +87,33 @@ def test_interrupted_is_the_same_as_not(tmp_path: Path, workers: int, accumulate
         assert timeless(tmp_path / "whole", event) == timeless(tmp_path / "cut", event)
 
 
+def test_a_signal_to_all_processes_stops_the_loop_alone(tmp_path: Path) -> None:
+    """As a terminal's Ctrl-C or a scheduler's SIGTERM reaches them: the workers must not die under the loop."""
+
+    class SignalsAll(ToyTask):
+        def losses(self, *args: Any) -> Any:
+            if len(self.seen) == 5:
+                os.killpg(0, signal.SIGTERM)
+                os.killpg(0, signal.SIGINT)
+            return super().losses(*args)
+
+    def child() -> None:
+        os.setpgrp()
+        code = 1
+        try:
+            _, outcome = trained(tmp_path, SignalsAll(), workers=2)
+            code = 0 if not outcome.finished and outcome.steps == 6 else 2
+        finally:
+            os._exit(code)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    _, outcome = trained(tmp_path, resume=True)
+    assert outcome.finished
+
+
 class _Dies(ToyTask):
     def losses(self, *args: Any) -> Any:
         if len(self.seen) == 10:
@@ -258,6 +285,24 @@ def test_full_disk_leaves_the_old_checkpoint_whole(tmp_path: Path, monkeypatch: 
     assert_same_training(resumed, whole)
 
 
+def test_full_disk_of_log_and_board_ends_nothing(tmp_path: Path) -> None:
+    class FullBoard:
+        def add_scalar(self, *_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    folder = RunFolder(tmp_path, pictures=False)
+    folder._board = FullBoard()
+    with pytest.warns(UserWarning, match="TensorBoard's file cannot be written"):
+        folder.scalars({"loss": 1.0}, 3)
+    folder.scalars({"loss": 1.0}, 4)
+    path, folder.log_path = folder.log_path, tmp_path / "missing" / "log.jsonl"
+    with pytest.warns(UserWarning, match="cannot be written"):
+        folder.log({"step": 1})
+    folder.log_path = path
+    folder.log({"step": 2, "loss": float("nan")})
+    assert folder.lines() == [{"step": 1}, {"step": 2, "loss": "nan"}]  # late, but all there
+
+
 def test_full_disk_for_a_while_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, _ = trained(tmp_path / "whole")
     disk = FullDisk(2, 5)
@@ -307,6 +352,17 @@ def test_a_fault_of_the_validation_shows_before_the_first_step(tmp_path: Path) -
     checks = lines(tmp_path, "validation")
     assert [line["step"] for line in checks] == [0, 12, 24]
     assert checks[0]["figures"]["score"] < checks[-1]["figures"]["score"]
+
+
+def test_half_precision_on_the_processor(tmp_path: Path) -> None:
+    """Not the default; weights and moments stay float32."""
+    half, _ = trained(tmp_path / "half", ToyTask(), steps=1, log_every=1, precision="bfloat16")
+    trained(tmp_path / "full", ToyTask(), steps=1, log_every=1, precision="auto")
+    assert {p.dtype for p in half.model.parameters()} == {torch.float32}
+    a, b = (lines(tmp_path / name, "train")[0] for name in ("half", "full"))
+    for figure in ("loss", "norm"):
+        assert a[figure] == pytest.approx(b[figure], rel=0.05)
+        assert a[figure] != b[figure]
 
 
 def test_the_best_weights_are_those_of_the_best_validation(tmp_path: Path) -> None:

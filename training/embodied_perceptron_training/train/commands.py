@@ -14,11 +14,15 @@ import typer
 
 from embodied_perceptron.command_errors import CommandError
 
+_TASKS = (
+    "detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi (all "
+    "three heads), or images (the 2-D side alone)."
+)
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 
 
 def train(
-    task: Annotated[str, typer.Option(help="What is learned: detection, ..., multi, images.")] = "",
+    task: Annotated[str, typer.Option(help=_TASKS)] = "",
     data: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the training split.")] = None,
     out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder of the run.")] = None,
     preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
@@ -49,7 +53,10 @@ def train(
     resume: Annotated[Path | None, typer.Option(file_okay=False, help="Go on with the run in this folder.")] = None,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
-    """Train a network. Any number of processes: torchrun -m embodied_perceptron.cli train ..."""
+    """Train a network. SIGTERM stops it (exit code 75), --resume goes on bit by bit the same.
+
+    Several processes: torchrun --nproc-per-node N -m embodied_perceptron.cli train ...
+    """
     chosen = {
         "batch": batch,
         "accumulate": accumulate,

@@ -139,10 +139,15 @@ class RunFolder:
         return True
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
-        """To TensorBoard, if it was opened."""
-        if self._board is not None:
+        """To TensorBoard, if it was opened; on a full disk that ends, and the training goes on."""
+        if self._board is None:
+            return
+        try:
             for name, value in values.items():
                 self._board.add_scalar(name, value, step)
+        except OSError as error:
+            self._board = None
+            warnings.warn(f"TensorBoard's file cannot be written, scalars go to log.jsonl: {error}", stacklevel=2)
 
     def draw_curves(self) -> bool:
         """``curves.png`` from the log; false where matplotlib is not installed."""

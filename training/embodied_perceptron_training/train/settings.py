@@ -25,7 +25,8 @@ class TrainSettings:
     Attributes:
         steps: optimiser steps.
         epochs: passes over the training samples; a step's samples are batch x accumulate x processes.
-        minutes: of wall clock, validation and checkpoints included, pauses between interruption and resume not.
+        minutes: of wall clock, validation and checkpoints included, pauses between interruption and resume not. Such a
+            training resumes, but depends on the machine's speed: it does not repeat bit by bit.
         batch: samples per process and forward pass.
         accumulate: forward passes per step.
         learning_rate, weight_decay, betas: AdamW; norms, biases and other vectors do not decay.
@@ -37,7 +38,8 @@ class TrainSettings:
         warmup_steps: the rate rises linearly over these, and over no more than a twentieth of the training.
         clip: largest norm of the gradient; 0 = not clipped.
         ema_decay: of the averaged weights; 0 = they are the current ones.
-        precision: of CUDA's matrix products; ``auto`` is bfloat16 where the device has it and float16 elsewhere.
+        precision: of matrix products (autocast). ``auto``: on CUDA bfloat16 where the device has it and float16
+            elsewhere, on the CPU float32.
         freeze_norms: batch norms keep their statistics (their weights still learn).
         seed: of the order of samples, of augmentation and dropout.
         workers: processes that load data, per process; 0 = in the loop itself.

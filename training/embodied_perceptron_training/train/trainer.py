@@ -438,7 +438,7 @@ class Trainer:
             return
 
         def ask(number: int, _frame: FrameType | None) -> None:
-            if self._asked and number == signal.SIGINT:
+            if number == signal.SIGINT and self._asked == "SIGINT":
                 raise KeyboardInterrupt
             self._asked = signal.Signals(number).name
             self.progress.say(f"{self._asked}: stopping after this step")
