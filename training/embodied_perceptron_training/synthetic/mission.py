@@ -21,10 +21,23 @@ F64 = NDArray[np.float64]
 
 # asked for where a home lacks them: things that nobody overlooks
 ABSENT_CANDIDATES = ("bathtub", "toilet", "refrigerator", "bed", "washing machine", "piano", "stove", "bicycle")
-# parts of the building, and what blends with it
-_NO_TARGETS = {
-    *("wall", "floor", "ceiling", "object", "door", "doorframe", "window", "windowsill", "curtain", "blinds"),
-    *("light", "radiator", "column", "carpet", "mat"),
+# what people ask a robot for, and tell other things by
+_TARGETS = {
+    *("bathtub", "bed", "bench", "bicycle", "cabinet", "chair", "couch", "counter", "crib", "desk", "dishwasher"),
+    *(
+        "dresser",
+        "fireplace",
+        "lamp",
+        "monitor",
+        "ottoman",
+        "oven",
+        "piano",
+        "plant",
+        "refrigerator",
+        "shelf",
+        "shower",
+    ),
+    *("sink", "stool", "stove", "table", "toilet", "tv", "wardrobe", "washing machine"),
 }
 _CLEAR_SHARE = 0.01  # a thing that is asked for fills this share of some view
 _MIN_SIZE_M = 0.4  # its longest side
@@ -100,7 +113,7 @@ def _question(kind: str, text: str, scene: Scene, row: int, standing: bool = Fal
 def _is_clear(tour: Tour, scene: Scene, row: int) -> bool:
     o = scene.objects[row]
     large = float(o.box9()[3:6].max()) >= _MIN_SIZE_M
-    return o.label not in _NO_TARGETS and large and bool(tour.best_share[o.id] >= _CLEAR_SHARE)
+    return o.label in _TARGETS and large and bool(tour.best_share[o.id] >= _CLEAR_SHARE)
 
 
 def _unique(tour: Tour, scene: Scene, clear: list[int]) -> list[int]:
