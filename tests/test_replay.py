@@ -12,12 +12,13 @@ import yaml
 from small_recording import BOXES, write_recording
 
 from embodied_perceptron.assembler import Drop
-from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.io.artifacts import write_ply
 from embodied_perceptron.io.recording import Recording, open_recording
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.replay import NOT_FUSED, ReplayProgress, ReplayResult, percentiles, replay, write_results
 
+SHAPES = PerceptronConfig(network=NetworkOptions(weights=""))  # boxes by shape alone, whatever is shipped
 FILES = {
     "map.safetensors",
     "voxels.ply",
@@ -37,7 +38,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 @pytest.fixture(scope="module")
 def result(recording: Recording) -> ReplayResult:
-    return replay(recording, PerceptronConfig(), perceive_every_s=0.3)
+    return replay(recording, SHAPES, perceive_every_s=0.3)
 
 
 def distance_to_surface(points: np.ndarray) -> np.ndarray:
@@ -80,7 +81,7 @@ def test_writes_every_file(result: ReplayResult, tmp_path: Path) -> None:
     assert {p.name for p in out.iterdir()} == FILES
     assert all(path.stat().st_size > 0 for path in files.values())
 
-    loaded = Perceptron(PerceptronConfig())
+    loaded = Perceptron(SHAPES)
     loaded.load(files["map.safetensors"])
     again = loaded.perceive()
     np.testing.assert_array_equal(again.voxels.mean_point_m, result.perception.voxels.mean_point_m)
@@ -110,7 +111,7 @@ def test_a_second_run_gives_the_same_files_bit_for_bit(
     recording: Recording, result: ReplayResult, tmp_path: Path
 ) -> None:
     first = write_results(result, tmp_path / "a")
-    second = write_results(replay(recording, PerceptronConfig(), perceive_every_s=0.3), tmp_path / "b")
+    second = write_results(replay(recording, SHAPES, perceive_every_s=0.3), tmp_path / "b")
     for name in FILES - {"timings.json"}:
         assert first[name].read_bytes() == second[name].read_bytes(), name
 
@@ -119,7 +120,7 @@ def test_a_second_run_gives_the_same_files_bit_for_bit(
 def test_a_second_run_on_real_frames_gives_the_same_map_bit_for_bit(kitchen_dir: Path, tmp_path: Path) -> None:
     runs = []
     for name in "ab":
-        result = replay(open_recording(kitchen_dir), PerceptronConfig())
+        result = replay(open_recording(kitchen_dir), SHAPES)
         assert (result.frames, result.fused, result.dropped) == (100, 100, {})
         runs.append(write_results(result, tmp_path / name))
     for name in FILES - {"timings.json"}:
@@ -145,7 +146,7 @@ def test_every_frame_is_accounted_for(tmp_path: Path) -> None:
 
     result = replay(
         open_recording(folder, tolerate_damage=True),
-        PerceptronConfig(),
+        SHAPES,
         on_drop=drops.append,
         on_progress=on_progress,
     )
@@ -157,7 +158,7 @@ def test_every_frame_is_accounted_for(tmp_path: Path) -> None:
 
 
 def test_stops_after_so_many_frames(recording: Recording) -> None:
-    result = replay(recording, PerceptronConfig(), max_frames=3)
+    result = replay(recording, SHAPES, max_frames=3)
     assert result.fused == 3
     assert result.trajectory_m.shape == (3, 3)
 
@@ -165,7 +166,7 @@ def test_stops_after_so_many_frames(recording: Recording) -> None:
 def test_nothing_to_fuse_is_an_empty_map(tmp_path: Path) -> None:
     folder = write_recording(tmp_path, 2)
     (folder / "groundtruth.txt").write_text("99.0 0 0 0 0 0 0 1\n")
-    result = replay(open_recording(folder), PerceptronConfig())
+    result = replay(open_recording(folder), SHAPES)
     assert (result.fused, result.dropped) == (0, {"pose_too_old": 2})
     files = write_results(result, tmp_path / "out")
     assert json.loads(files["timings.json"].read_text())["fuse_ms"] == {"p50": None, "p99": None}
@@ -189,15 +190,15 @@ def test_a_recording_that_starts_over_is_mapped_on(tmp_path: Path) -> None:
             yield from self.once
 
     once = open_recording(write_recording(tmp_path, 25))
-    result = replay(Twice(once), PerceptronConfig())  # type: ignore[arg-type]
+    result = replay(Twice(once), SHAPES)  # type: ignore[arg-type]
     assert (result.frames, result.fused, result.dropped) == (50, 50, {})
 
 
 def test_limits_are_checked(recording: Recording) -> None:
     with pytest.raises(ValueError, match="max_frames must be positive, got 0"):
-        replay(recording, PerceptronConfig(), max_frames=0)
+        replay(recording, SHAPES, max_frames=0)
     with pytest.raises(ValueError, match=r"perceive_every_s must be positive, got 0\.0"):
-        replay(recording, PerceptronConfig(), perceive_every_s=0.0)
+        replay(recording, SHAPES, perceive_every_s=0.0)
 
 
 def test_percentiles() -> None:

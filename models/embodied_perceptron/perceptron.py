@@ -25,7 +25,7 @@ from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.fusion.correction import Correction
 from embodied_perceptron.fusion.keyframes import Keyframe
-from embodied_perceptron.fusion.storage import MapFileError, read_extra, write_map
+from embodied_perceptron.fusion.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import LiveNetwork, Sight
@@ -45,9 +45,9 @@ from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron.scene.layers import separate_layers
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
-from embodied_perceptron.scene.semantic_map import SemanticMap
+from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 
-_OBJECTS = "objects"  # entry of a map file
+_OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
 _SEEN_AGAIN = 0.5  # of the score that a new object needs
 _FLOOR_VOXELS = 120_000  # enough to find the floor
 
@@ -167,18 +167,27 @@ class Perceptron:
     # ------------------------------------------------------------------------------------------------ care for the map
 
     def save(self, path: str | Path) -> None:
-        """Write map and objects to one file; atomic. Fusing goes on while the disk works.
+        """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
 
-        Raises ``OSError`` when it cannot be written.
+        Image features are not written: they follow from the keyframes and the network that is there when the map is
+        loaded, so features of two networks are never mixed. Raises ``OSError`` when it cannot be written.
         """
         with self._scene_lock, self._volume_lock:
-            tensors, header = self._volume.pack({_OBJECTS: self._objects.to_json()})
+            cells, meaning = self._semantic.pack()
+            tensors, header = self._volume.pack({_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning})
+            tensors |= cells
         write_map(path, tensors, header)
 
     def load(self, path: str | Path) -> None:
-        """Replace map and objects by saved ones. Raises like :meth:`FeatureVolume.load`; then nothing has changed."""
+        """Replace the map and what is known of it by a saved one; images are encoded anew at the next perception.
+
+        Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`; then
+        nothing has changed.
+        """
         objects = ObjectMap(self.config.objects)
-        saved = read_extra(path).get(_OBJECTS)
+        extra = read_extra(path)
+        saved = extra.get(_OBJECTS)
+        semantic = SemanticMap.unpack(path, read_some(path, PREFIX), extra.get(_SEMANTIC, ""))
         if saved is not None:  # a bare volume may have been saved without objects
             try:
                 objects.load_json(saved)
@@ -188,6 +197,9 @@ class Perceptron:
             self._volume.load(path)
             self._forget()
             self._objects = objects
+            cells, live = semantic.cells(), self._live
+            if live is not None and cells is not None and cells.classes == live.inference.occupancy_classes:
+                self._semantic = semantic
             self._publish()
 
     def reset(self) -> None:

@@ -55,6 +55,13 @@ def read_map(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]
         return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 (not a mapping)
 
 
+def read_some(path: str | Path, prefix: str) -> dict[str, torch.Tensor]:
+    """The tensors whose name begins with ``prefix``, without reading the others. Raises as :func:`read_map`."""
+    with _opened(path) as file:
+        _parse_header(path, file.metadata() or {})
+        return {name: file.get_tensor(name) for name in file.keys() if name.startswith(prefix)}  # noqa: SIM118
+
+
 def read_header(path: str | Path) -> dict[str, Any]:
     """The header alone. Raises as :func:`read_map`."""
     with _opened(path) as file:

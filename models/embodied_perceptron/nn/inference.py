@@ -203,7 +203,9 @@ class NetworkInference:
             raise ValueError(f"a {network.config.modality} network sees no images")
         size, frame = network.config.image.size, posed.frame
         images = self._image_encoder.prepare(torch.from_numpy(np.ascontiguousarray(frame.color))[None], size)
-        maps = network.project_images([m.to(self.device) for m in self._image_encoder(images)])
+        half = dtype == torch.float16 and self.device.type == "cuda"  # no more precision than will be kept
+        with torch.autocast(self.device.type, torch.float16, enabled=half):
+            maps = network.project_images([m.to(self.device) for m in self._image_encoder(images)])
         return View(
             projection=view_projection(posed.T_world_camera, frame.intrinsics, size),
             image_size=size,

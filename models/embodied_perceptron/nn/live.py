@@ -164,7 +164,7 @@ class LiveNetwork:
         Args:
             copy: the voxels.
             keyframes: with images, oldest first.
-            camera_m: (3,) where the window is; None = the middle of the map.
+            camera_m: (3,) where the window is; None = at the newest keyframe, or else in the middle of the map.
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
         """
@@ -210,7 +210,11 @@ class LiveNetwork:
     ) -> Sight:
         views = [] if self.memory is None else self.memory.views(keyframes)
         if math.isfinite(window_m):
-            center = _middle(copy)[0] if camera_m is None else camera_m
+            center = _middle(copy)[0]
+            if camera_m is not None:
+                center = camera_m
+            elif keyframes:  # of a map from a file
+                center = keyframes[-1].T_world_camera[:3, 3]
             self._lookup.views = views
             return self._pass(copy, self._lookup, self._window(center, window_m), floor_z_m)
         return self._everywhere(self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.fusion.storage import MapFileError, take_array
 from embodied_perceptron.geometry import pack_keys, unpack_keys
 from embodied_perceptron.results import SemanticVoxels
+
+PREFIX = "semantic."  # of the tensors in a map file
 
 
 class SemanticMap:
@@ -63,6 +68,52 @@ class SemanticMap:
         centers = (np.floor(points / size_m) + 0.5) * size_m
         nowhere = np.zeros(3, np.int64)
         self.update(replace(old, centers_m=centers.astype(np.float32)), nowhere, nowhere)
+
+    # ---------------------------------------------------------------------------------------------------- persistence
+
+    def pack(self) -> tuple[dict[str, torch.Tensor], str]:
+        """All cells as tensors ``semantic.*`` and JSON of what they mean, for a map file; nothing when there are none.
+
+        Copies: the map may go on.
+        """
+        if self._cells is None:
+            return {}, ""
+        c = self._cells
+        arrays = {"centers_m": c.centers_m, "color": c.color, "labels": c.labels, "confidence": c.confidence}
+        tensors = {PREFIX + name: torch.from_numpy(np.ascontiguousarray(a).copy()) for name, a in arrays.items()}
+        return tensors, json.dumps({"cell_size_m": c.cell_size_m, "classes": list(c.classes)})
+
+    @classmethod
+    def unpack(cls, path: str | Path, tensors: dict[str, torch.Tensor], text: str) -> SemanticMap:
+        """Inverse of :meth:`pack`. Raises ``MapFileError`` naming what does not fit."""
+        restored = cls()
+        if not text:
+            return restored
+        try:
+            meaning = json.loads(text)
+            size_m, classes = float(meaning["cell_size_m"]), tuple(str(name) for name in meaning["classes"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise MapFileError(f"{path}: labelled cells cannot be read: {error!r}") from error
+        centers = take_array(path, tensors, PREFIX + "centers_m", torch.float32, (None, 3))
+        n = len(centers)
+        labels = take_array(path, tensors, PREFIX + "labels", torch.int32, (n,))
+        if (
+            not size_m > 0
+            or not np.isfinite(centers).all()
+            or (n and not 0 <= labels.min() <= labels.max() < len(classes))
+        ):
+            raise MapFileError(f"{path}: labelled cells must be finite, with labels in [0, {len(classes)})")
+        cells = SemanticVoxels(
+            size_m,
+            centers,
+            take_array(path, tensors, PREFIX + "color", torch.uint8, (n, 3)),
+            labels,
+            take_array(path, tensors, PREFIX + "confidence", torch.float32, (n,)),
+            classes,
+        )
+        nowhere = np.zeros(3, np.int64)
+        restored.update(cells, nowhere, nowhere)
+        return restored
 
     def cells(self) -> SemanticVoxels | None:
         """All cells, or None before the first look."""
