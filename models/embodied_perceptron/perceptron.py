@@ -39,6 +39,7 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
+from embodied_perceptron.scene.appearance import mean_colors
 from embodied_perceptron.scene.components import find_boxes
 from embodied_perceptron.scene.floor import estimate_floor_z
 from embodied_perceptron.scene.grounding import ground_objects
@@ -82,6 +83,7 @@ class Perceptron:
         self._scene_lock = threading.Lock()  # taken before the volume's lock, never after it
         self._objects = ObjectMap(self.config.objects)
         self._published: tuple[SceneObject, ...] = ()
+        self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._semantic = SemanticMap()
         self._seen = _Seen()
         self._last_floor_z_m: float | None = None
@@ -144,6 +146,7 @@ class Perceptron:
                 semantic = self._take_in(sight, snapshot, now, seen, ms)
                 diagnostics = sight.diagnostics
             objects = self._publish()
+            self._voxels = snapshot
         with _stage(ms, "grid"):
             named = None if self._live is None else semantic
             grid = navigation_grid(snapshot, floor_z_m, self.config.grid, named)
@@ -162,7 +165,13 @@ class Perceptron:
 
     def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
         """Answer a sentence about objects; ``viewpoint`` is the (4, 4) pose of who asks. Never raises for any text."""
-        return ground_objects(text, self.objects, viewpoint, named=self._live is not None)
+        objects, voxels = self.objects, self._voxels
+
+        def colors() -> NDArray[np.float64]:
+            boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
+            return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
+
+        return ground_objects(text, objects, viewpoint, colors=colors, named=self._live is not None)
 
     # ------------------------------------------------------------------------------------------------ care for the map
 
@@ -339,6 +348,7 @@ class Perceptron:
         """Start anew with everything that is known beside the volume."""
         self._objects = ObjectMap(self.config.objects)
         self._published = ()
+        self._voxels = None
         self._semantic.clear()
         if self._live is not None:
             self._live.forget()

@@ -1,7 +1,7 @@
 """Names of colours for measured ones.
 
 How bright a surface measures depends on lamps and exposure: colours are first scaled by what the brightest things of
-the scene measure. Then each name is a normal distribution over CIELAB; means and covariances stand in
+the scene measure. Then each name is a distribution over CIELAB with long tails; means and covariances stand in
 ``lexicon/colors.json`` with the command that made them.
 """
 
@@ -18,7 +18,7 @@ F64 = NDArray[np.float64]
 
 DISTRIBUTIONS = Path(__file__).parent / "lexicon" / "colors.json"
 _BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # so bright (linear) are the brightest of a scene taken to be
-_ANYTHING = 2e-8  # density of colours that no name fits, per cubic unit of CIELAB
+_TAIL = 4.0  # degrees of freedom: clear colours lie far from the mean of washed-out ones and are called the same
 
 
 def to_linear(rgb: F64) -> F64:
@@ -65,5 +65,6 @@ def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
     if name not in names:
         raise ValueError(f"{name!r} is no known colour; known are {', '.join(names)}")
     d = scene_lab(rgb)[:, None] - mean[None]
-    density = peak * np.exp(-0.5 * np.einsum("nki,kij,nkj->nk", d, inverse, d))
-    return np.asarray(density[:, names.index(name)] / (density.sum(axis=1) + _ANYTHING))
+    distance2 = np.einsum("nki,kij,nkj->nk", d, inverse, d)
+    density = peak * (1.0 + distance2 / _TAIL) ** (-0.5 * (_TAIL + 3.0))
+    return np.asarray(density[:, names.index(name)] / np.maximum(density.sum(axis=1), 1e-300))

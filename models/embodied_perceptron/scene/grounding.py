@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ from embodied_perceptron.scene.relations import SceneGeometry, viewer_of
 from embodied_perceptron.scene.words import pluralize
 
 F64 = NDArray[np.float64]
+Colors = NDArray[np.floating] | Callable[[], NDArray[np.floating]]
 
 DEFAULT_TOP_K = 5
 UNNAMED = "object"  # label of boxes found by geometry alone
@@ -52,7 +53,7 @@ def ground_objects(
     objects: Sequence[SceneObject],
     viewpoint: NDArray[np.float64] | None = None,
     *,
-    colors: NDArray[np.floating] | None = None,
+    colors: Colors | None = None,
     candidates: Candidates | None = None,
     top_k: int = DEFAULT_TOP_K,
     fronts: FrontSource = "estimated",
@@ -66,7 +67,8 @@ def ground_objects(
         objects: with labels; walls among them separate rooms.
         viewpoint: (4, 4) pose of who speaks, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words
             like "left" are averaged over plausible viewpoints, and the score is lower.
-        colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured.
+        colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured; or a function that measures
+            them, called only for sentences that speak of colours.
         candidates: of a neural grounder: further evidence, and an answer where no label fits the noun.
         top_k: at most so many candidates.
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
@@ -109,6 +111,20 @@ def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
     return f"{text[:first]}<p>{text[first:last]}</p>[<obj_{ranked[0].id}>]{text[last:]}"
 
 
+def _speaks_of_colors(meaning: Meaning) -> bool:
+    anchors = [a for c in meaning.constraints for a in c.anchors]
+    return any(c.relation == "colour" for c in (*meaning.constraints, *(c for a in anchors for c in a.constraints)))
+
+
+def _measured(colors: Colors | None, count: int) -> F64 | None:
+    if colors is None:
+        return None
+    values = np.asarray(colors() if callable(colors) else colors, dtype=np.float64)
+    if values.shape != (count, 3):
+        raise ValueError(f"colors must have shape ({count}, 3), got {values.shape}")
+    return values
+
+
 class _Answer:
     """Evidence to answer."""
 
@@ -117,7 +133,7 @@ class _Answer:
         meaning: Meaning,
         objects: Sequence[SceneObject],
         viewpoint: NDArray[np.float64] | None,
-        colors: NDArray[np.floating] | None,
+        colors: Colors | None,
         candidates: Candidates | None,
         fronts: FrontSource,
         vocabulary: frozenset[str] | None,
@@ -129,14 +145,12 @@ class _Answer:
         self.labels = tuple(o.label for o in objects)
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
-        if colors is not None and np.shape(colors) != (len(objects), 3):
-            raise ValueError(f"colors must have shape ({len(objects)}, 3), got {np.shape(colors)}")
+        color = _measured(colors, len(objects)) if _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.outlook is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls)
         self.geometry.fronts = front_probabilities(self.geometry, self.labels, fronts)
         scores = np.array([o.score for o in objects], dtype=np.float64)
-        color = None if colors is None else np.asarray(colors, dtype=np.float64)
         self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color)
 
     def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:

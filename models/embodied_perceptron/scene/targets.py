@@ -33,7 +33,9 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
         last += 1
     if last == i or any(m.first < last and m.last > i for m in mentions):
         return list(mentions)
-    if any(only_adjectives(tokens[last : m.first]) for m in mentions if m.first >= last):
+    if tokens[last : last + 1] == ["of"]:
+        return list(mentions)  # "the set of towels"
+    if any(all(t in _ADJECTIVES for t in tokens[last : m.first]) for m in mentions if m.first >= last):
         return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
         return list(mentions)  # no noun phrase
