@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import colorsys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
@@ -49,6 +49,11 @@ def color_of_id(number: int) -> Color:
     hue = (number * 0.381966) % 1.0
     r, g, b = colorsys.hsv_to_rgb(hue, 0.62 + 0.25 * (number % 2), 1.0)
     return round(r * 255), round(g * 255), round(b * 255)
+
+
+def color_of(thing: SceneObject, colors: Mapping[int, Color] | None) -> Color:
+    """The colour that ``colors`` gives the object's id, or the id's own."""
+    return color_of_id(thing.id) if colors is None or thing.id not in colors else colors[thing.id]
 
 
 def label_of(thing: SceneObject) -> str:
@@ -182,11 +187,12 @@ def draw_boxes_on_image(
     T_world_camera: NDArray[np.float64],
     intrinsics: Intrinsics,
     width: int = 2,
+    colors: Mapping[int, Color] | None = None,
 ) -> Image:
     """A copy of the (H, W, 3) RGB camera image with the boxes of ``objects`` and their labels drawn on.
 
-    Boxes that reach behind the camera are cut at the near plane. Nearer boxes are drawn over farther ones. Raises
-    ``ValueError`` when image and intrinsics disagree in size.
+    Boxes that reach behind the camera are cut at the near plane. Nearer boxes are drawn over farther ones. ``colors``
+    by id, where they shall not be the ids' own. Raises ``ValueError`` when image and intrinsics disagree in size.
     """
     if image.shape != (intrinsics.height, intrinsics.width, 3) or image.dtype != np.uint8:
         raise ValueError(
@@ -199,7 +205,7 @@ def draw_boxes_on_image(
         segments = box_segments(thing.box, T_world_camera, intrinsics)
         if not segments:
             continue
-        color = color_of_id(thing.id)
+        color = color_of(thing, colors)
         ends = np.array([pixel(np.stack(s), intrinsics) for s in segments])
         for p, q in ends:
             line(out, p, q, SHADE, width + 2)

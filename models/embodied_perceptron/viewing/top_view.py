@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
@@ -14,10 +14,11 @@ from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.viewing.drawing import (
     INK,
     SHADE,
+    Color,
     Image,
     Tags,
     box_corners,
-    color_of_id,
+    color_of,
     label_of,
     line,
     positions_of,
@@ -52,6 +53,7 @@ def render_top_view(
     trajectory_m: NDArray[np.float64] | None = None,
     max_pixels: int = 1000,
     cut_height_m: float = _CUT_HEIGHT_M,
+    colors: Mapping[int, Color] | None = None,
 ) -> Image:
     """(H, W, 3) uint8 RGB picture of the map from above, its longer side about ``max_pixels``.
 
@@ -59,6 +61,8 @@ def render_top_view(
         perception: its voxels are drawn up to ``cut_height_m`` above the floor, the highest on top.
         objects: boxes to draw; None draws the confirmed ones.
         trajectory_m: (T, 3) positions or (T, 4, 4) poses of the camera, oldest first.
+        cut_height_m: what is higher above the floor is left away.
+        colors: of boxes by id, where they shall not be the ids' own.
     """
     objects = perception.objects if objects is None else objects
     path = positions_of(trajectory_m)
@@ -69,12 +73,12 @@ def render_top_view(
     frame = _frame(points[shown], path, objects, max_pixels)
     image = _splat(points[shown], voxels.mean_color[shown], voxels.voxel_size_m, frame)
     for thing in sorted(objects, key=lambda o: (o.box[2] + o.box[5] / 2, o.id)):
-        _draw_box(image, thing, frame)
+        _draw_box(image, thing, frame, color_of(thing, colors))
     _draw_path(image, path, frame)
     tags = Tags(image)
     for thing in objects:  # labels last, so that nothing covers them
         x, y = frame.pixel(thing.box[:2])
-        tags.add(label_of(thing), float(x), float(y), color_of_id(thing.id))
+        tags.add(label_of(thing), float(x), float(y), color_of(thing, colors))
     _draw_scale(image, frame)
     return image
 
@@ -136,11 +140,10 @@ def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
     return shaded
 
 
-def _draw_box(image: Image, thing: SceneObject, frame: TopViewFrame) -> None:
+def _draw_box(image: Image, thing: SceneObject, frame: TopViewFrame, color: Color) -> None:
     """Outline of the box's footprint (its hull, where it is tilted)."""
     hull = cv2.convexHull(frame.pixel(box_corners(thing.box[None])[0, :, :2]).astype(np.float32))
     outline = np.round(hull).astype(np.int32)
-    color = color_of_id(thing.id)
     fill = image.copy()
     cv2.fillPoly(fill, [outline], color)
     cv2.addWeighted(fill, 0.14, image, 0.86, 0.0, dst=image)

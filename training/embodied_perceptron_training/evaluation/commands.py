@@ -82,11 +82,13 @@ def _task_command(task: str) -> Callable[..., None]:
         views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
         workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
         turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
+        prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
+        pictures: Annotated[int, typer.Option(min=0, help="So many of the best and worst scenes.")] = 2,
     ) -> None:
         from embodied_perceptron_training.evaluation.running import run_evaluation  # torch loads only when needed
 
         command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-        run_evaluation(task, data, out, split, weights, scenes, views, workers, turn_seed, command)
+        run_evaluation(task, data, out, split, weights, scenes, views, workers, turn_seed, command, prompts, pictures)
 
     run.__doc__ = _HELP[task]
     return run

@@ -119,7 +119,7 @@ def evaluate(
     names = _scene_names(spec)
     if "grounding" in spec.tasks:
         sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
-    inference = _inference(spec.weights)
+    inference = load_network(spec.weights)
     check_heads(inference, spec.tasks)
     outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
     if not outcome.results:
@@ -208,7 +208,9 @@ class _Work:
     spec: EvaluationSpec
 
     def __call__(self, name: str) -> SceneResult:
-        return evaluate_scene(load(self.spec, name), _inference(self.spec.weights), self.spec.tasks, self.spec.window_m)
+        return evaluate_scene(
+            load(self.spec, name), load_network(self.spec.weights), self.spec.tasks, self.spec.window_m
+        )
 
 
 def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
@@ -244,7 +246,8 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
 
 
 @functools.lru_cache(maxsize=2)
-def _inference(weights: str) -> NetworkInference:
+def load_network(weights: str) -> NetworkInference:
+    """Kept: loading takes longer than a scene. Raises as ``load_inference``."""
     inference = load_inference(weights)
     if inference.text_encoder is not None:
         inference.text_encoder = RememberingEncoder(inference.text_encoder)
