@@ -50,6 +50,25 @@ def files(
         write_metrics(figures, out)
 
 
+@evaluate_app.command("card")
+def card(
+    weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="Markdown file to write.")],
+    results: Annotated[list[Path], typer.Option(exists=True, help="Folder of an evaluation; may be repeated.")],
+    training: Annotated[
+        list[Path] | None, typer.Option(exists=True, help="run.json of the training; may be repeated.")
+    ] = None,
+) -> None:
+    """Write the model card of weights from their evaluations and the record of their training."""
+    from embodied_perceptron.files import write_atomically
+    from embodied_perceptron.weights import weights_file
+    from embodied_perceptron_training.evaluation.model_card import model_card
+
+    text = model_card(weights_file(weights), results, training or ())
+    write_atomically(out, text.encode())
+    typer.echo(f"{out}: {len(text.splitlines())} lines")
+
+
 def write_metrics(figures: dict[str, float], folder: Path) -> Path:
     """Write flat ``metrics.json`` into ``folder``, made when absent."""
     from embodied_perceptron.files import atomic_path
