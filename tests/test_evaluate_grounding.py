@@ -105,7 +105,7 @@ def test_three_ways_are_scored_beside_each_other() -> None:
     decoder = Decoder([0, 1])
     result = ground_scene(asked, perceptron, sight(), decoder)  # type: ignore[arg-type]
     assert result.skipped == 1
-    assert result.objects == 3
+    assert [o.id for o in result.objects] == [1, 2, 3]
     assert hidden.text not in perceptron.asked
     assert decoder.phrases == [(4, 9), None]
     figures = score_grounding([result])

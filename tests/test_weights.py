@@ -140,3 +140,52 @@ def test_the_package_is_sound() -> None:
         assert load_checkpoint(path).config["name"] == entry.preset
         assert entry.card
         assert (weights.FOLDER / entry.card).is_file(), f"{name} has no model card"
+
+
+def test_a_network_is_added_without_the_folders_it_was_trained_in(folder: Path, tmp_path: Path) -> None:
+    from small_networks import small_config, small_network
+
+    from embodied_perceptron.checkpoint import load_checkpoint, state_digest
+    from embodied_perceptron.nn.weights import save_network
+    from embodied_perceptron.weights.shipping import add_network
+
+    path = tmp_path / "best.safetensors"
+    network = small_network(small_config("detection"))
+    extra = {
+        "command": "train --data /home/me/data/train --set images=/x/y.safetensors",
+        "steps": [1, "/a/b c"],
+        "n": 2,
+    }
+    save_network(path, network, ("a", "b", "c", "d"), extra)
+    entry = add_network("small", path, folder=folder)
+    assert entry.preset == "tiny"
+    shipped_file, trained_file = load_checkpoint(weights_file("small", folder)), load_checkpoint(path)
+    assert shipped_file.extra == {
+        "command": "train --data train --set images=y.safetensors",
+        "steps": [1, "b c"],
+        "n": 2,
+    }
+    assert state_digest(shipped_file.state) == state_digest(trained_file.state)
+    assert shipped_file.classes == trained_file.classes
+    with pytest.raises(WeightsError, match="is no file"):
+        add_network("small", tmp_path / "absent", folder=folder)
+
+
+def test_paths_are_cut_and_the_rest_stays() -> None:
+    from embodied_perceptron.weights.shipping import without_folders
+
+    assert without_folders("a/b c/d ./e 3/4 /one /two/three/ x=/y/z,/q") == "a/b c/d ./e 3/4 one three x=z,q"
+    assert without_folders("https://example.org/a/b") == "https://example.org/a/b"
+    assert without_folders("") == ""
+
+
+def test_digest_tells_tensors_apart_and_not_their_order() -> None:
+    import torch
+
+    from embodied_perceptron.checkpoint import state_digest
+
+    a, b = torch.arange(6.0), torch.arange(6)
+    assert state_digest({"a": a, "b": b}) == state_digest({"b": b.clone(), "a": a.clone()})
+    others = [{"a": a, "c": b}, {"a": a.view(2, 3), "b": b}, {"a": a.half(), "b": b}, {"a": a + 1, "b": b}, {"a": a}]
+    assert len({state_digest(s) for s in [{"a": a, "b": b}, *others]}) == 6
+    assert state_digest({"x": torch.tensor(1)}) != state_digest({"x": torch.tensor(2)})

@@ -8,6 +8,7 @@ and plain values and replaces every other class by an inert stand-in.
 from __future__ import annotations
 
 import collections
+import hashlib
 import io
 import json
 import pickle
@@ -83,6 +84,16 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         return Checkpoint(state, header["config"], tuple(header["classes"]), header["extra"])
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise CheckpointError(f"{path} has no readable header: {error!r}") from error
+
+
+def state_digest(state: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, types and values of all tensors: the same for files that differ in their header alone."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        value = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def load_into(module: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:

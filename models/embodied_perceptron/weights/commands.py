@@ -45,19 +45,7 @@ def add(
     card: Annotated[Path | None, typer.Option(help="Model card (.md) to go beside it.")] = None,
 ) -> None:
     """Put trained weights into the package and write their manifest entry."""
-    add_network(name, file, card)
+    from embodied_perceptron.weights.shipping import add_network  # torch loads only when needed
 
-
-def add_network(name: str, file: Path, card: Path | None = None) -> None:
-    """:func:`~embodied_perceptron.weights.add_weights` for a network file, read once to see that it is one.
-
-    Raises ``CheckpointError`` when it is not, ``WeightsError`` as :func:`~embodied_perceptron.weights.add_weights`.
-    """
-    from embodied_perceptron.checkpoint import load_checkpoint  # torch loads only when needed
-    from embodied_perceptron.weights import WeightsError, add_weights
-
-    if not file.is_file():
-        raise WeightsError(f"{file} is no file")
-    checkpoint = load_checkpoint(file)
-    entry = add_weights(name, file, str(checkpoint.config.get("name", "")), card)
+    entry = add_network(name, file, card)
     typer.echo(f"{name}: {entry.file}, {entry.bytes:,} bytes, preset {entry.preset}, SHA-256 {entry.sha256}")

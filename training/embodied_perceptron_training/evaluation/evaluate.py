@@ -168,7 +168,8 @@ def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
     answers = [r.grounding for r in results if r.grounding is not None]
     if not any(a.queries["fused"] for a in answers):
         raise EvaluationError("no scene has sentences about what its views show")
-    return score_grounding(answers)
+    objects = score_boxes([s for r in results for s in r.boxes.get("objects", [])])
+    return score_grounding(answers) | {f"objects/{k}": v for k, v in objects.items() if "/" not in k}
 
 
 def score_boxes(samples: list[Sample]) -> dict[str, float]:

@@ -46,14 +46,14 @@ class GroundingResult:
         statuses: how the deployed one ended, of sentences that have an answer.
         negatives: the same, of sentences that have none.
         skipped: sentences about what no used view shows.
-        objects: in the map when it was asked.
+        objects: in the map when it was asked, as predictions.
     """
 
     queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})
     statuses: Counter[str] = field(default_factory=Counter)
     negatives: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
-    objects: int = 0
+    objects: tuple[SceneObject, ...] = ()
 
 
 class RememberingEncoder:
@@ -85,7 +85,7 @@ def ground_scene(
     result = GroundingResult()
     perception = perceptron.perceive(window_m=EVERYWHERE)
     objects = perception.objects
-    result.objects = len(objects)
+    result.objects = objects
     pose = scene.frames[-1].T_world_camera
     viewpoint = viewpoint_of(pose, sight.floor_z_m)
     shown = set(scene.ids[scene.seen_rows()].tolist())

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_perceptron.checkpoint import Checkpoint, load_checkpoint
+from embodied_perceptron.checkpoint import Checkpoint, load_checkpoint, state_digest
+from embodied_perceptron.weights.shipping import without_folders
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.report import METRICS, RUN
 
@@ -78,29 +78,24 @@ def model_card(
 
     Args:
         weights: the file.
-        results: folders of ``embodied-perceptron evaluate``; each must have evaluated this very file.
+        results: folders of ``embodied-perceptron evaluate``; each must have evaluated these very tensors.
         training: ``run.json`` of the training, first stage first.
         limits: what a user has to know.
 
-    Raises :class:`EvaluationError` when a folder evaluated another file or is incomplete, ``CheckpointError`` for a
+    Raises :class:`EvaluationError` when a folder evaluated other weights or is incomplete, ``CheckpointError`` for a
     file that is none, ``OSError`` for what cannot be read.
     """
     checkpoint = load_checkpoint(weights)
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    tensors = state_digest(checkpoint.state)
     parts = [_head(weights, checkpoint, digest), _training(training), _classes(checkpoint)]
     for folder in results:
         run, figures = _read(folder / RUN), _read(folder / METRICS)
-        found = run.get("weights", {}).get("sha256")
-        if found != digest:
-            raise EvaluationError(f"{folder} evaluated another file than {weights}: SHA-256 {found}, not {digest}")
+        if run.get("weights", {}).get("tensors") != tensors:
+            raise EvaluationError(f"{folder} is no evaluation of {weights}: its weights hold other tensors")
         parts.append(_figures(run, figures))
     parts.append("## Limits\n\n" + "\n".join(f"- {line}" for line in limits))
     return "\n\n".join(parts) + "\n"
-
-
-def without_folders(command: str) -> str:
-    """A command with absolute paths cut to their last part: folders of the machine it ran on say nothing elsewhere."""
-    return re.sub(r"(?<![\w.])/(?:[^\s/=:]+/)*([^\s/=:]+)/?", r"\1", command)
 
 
 def _head(weights: Path, checkpoint: Checkpoint, digest: str) -> str:
@@ -150,9 +145,9 @@ def _data(request: Mapping[str, Any]) -> list[str]:
             lines.append(f"{key}: {Path(folder).name}")
             continue
         homes = _read(overview)
-        for split, entry in homes.get("splits", {}).items():
-            seeds = sorted(int(s) for s in re.findall(r"\d+", json.dumps(entry.get("seeds", entry))))
-            spec = homes.get("spec", {})
+        spec = homes.get("spec", {})
+        for split, listed in homes.get("splits", {}).items():
+            seeds = sorted(int(seed) for seed in listed)
             described = f"{spec.get('views')} views of {spec.get('width')}x{spec.get('height')}"
             if seeds:
                 lines.append(

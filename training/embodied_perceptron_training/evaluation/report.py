@@ -11,8 +11,10 @@ from pathlib import Path
 
 from embodied_perceptron import __version__
 from embodied_perceptron.categories import COMMON_CLASSES, DETECTION_CLASSES, HEAD_CLASSES, TAIL_CLASSES
+from embodied_perceptron.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron.files import write_atomically
 from embodied_perceptron.weights import weights_file
+from embodied_perceptron.weights.shipping import without_folders
 from embodied_perceptron_training.evaluation.evaluate import Evaluation
 
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
@@ -50,12 +52,16 @@ def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
         stages.update(result.seconds)
     unknown = sorted(set(evaluation.true_classes) - set(evaluation.known_classes))
     return {
-        "command": command,
+        "command": without_folders(command),
         "version": __version__,
         "data": Path(spec.data).name,
         "split": spec.split,
         "tasks": list(spec.tasks),
-        "weights": {"name": Path(spec.weights).name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()},
+        "weights": {
+            "name": Path(spec.weights).name,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "tensors": state_digest(load_checkpoint(path).state),
+        },
         "views": spec.views,
         "turn_seed": spec.turn_seed,
         "window_m": spec.window_m,
@@ -120,7 +126,7 @@ def markdown(evaluation: Evaluation, command: str) -> str:
         "",
     ]
     if command:
-        lines += [f"    {command}", ""]
+        lines += [f"    {without_folders(command)}", ""]
     if evaluation.true_classes:
         unknown = run["true_classes_unknown_to_the_network"]
         assert isinstance(unknown, list)

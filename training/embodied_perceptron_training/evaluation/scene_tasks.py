@@ -39,7 +39,8 @@ class SceneResult:
 
     Attributes:
         name: sample_idx.
-        boxes: per task its samples: one for multi-view, one per step or view for the others.
+        boxes: per task its samples: one for multi-view, one per step or view for the others; with grounding also
+            ``objects``, what the map held when it was asked.
         occupancy: per task its samples.
         grounding: answers, where they were asked for.
         seconds: wall time by stage.
@@ -106,6 +107,7 @@ def evaluate_scene(
             start = result.clock("look", start)
             if "grounding" in wanted:
                 result.grounding = ground_scene(scene, perceptron, sight, inference)
+                result.boxes["objects"] = [(scene.name, object_boxes(result.grounding.objects), scene.truth())]
                 start = result.clock("grounding", start)
     if "monocular-detection" in wanted:
         result.boxes["monocular-detection"] = _monocular(scene, inference, window_m)
