@@ -39,4 +39,4 @@ def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes.grid(alpha=0.3)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=7)
-    FigureCanvasAgg(figure).print_png(str(path))
+    FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]

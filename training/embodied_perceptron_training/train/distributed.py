@@ -38,7 +38,7 @@ class Processes:
         if chosen.type == "cuda":
             if not torch.cuda.is_available():
                 raise ValueError(f"device {device!r}: this installation sees no CUDA device")
-            if chosen.index is None:
+            if ":" not in device:
                 chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             if chosen.index >= torch.cuda.device_count():
                 raise ValueError(f"device {chosen} does not exist; there are {torch.cuda.device_count()}")

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -68,13 +68,16 @@ class TrainingTask(Protocol):
 
     Attributes:
         model: what is optimised: its parameters that require gradients. Its buffers are trained state as well.
-        samples: of the training split.
         best_metric: the key of :meth:`validate` that chooses the best weights; higher is better.
     """
 
     model: nn.Module
-    samples: SampleSource
     best_metric: str
+
+    @property
+    def samples(self) -> SampleSource:
+        """Of the training split."""
+        ...
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """A batch from samples, in a worker process. Tensors inside lists, tuples, dicts, dataclasses or anything with
@@ -155,4 +158,4 @@ def to_device(value: T, device: torch.device | str) -> T:
         )
     else:
         out = value
-    return out
+    return cast(T, out)

@@ -85,7 +85,7 @@ class _Samples(Dataset[Any]):
 
     def __getitem__(self, place: Place) -> tuple[Any, Place, list[Corrupt]]:
         epoch, index = place
-        corrupt = []
+        corrupt: list[Corrupt] = []
         for attempt in range(_SUBSTITUTES):
             rng = np.random.default_rng([self.seed, epoch, index, attempt])
             chosen = index if attempt == 0 else int(rng.integers(len(self.source)))

@@ -208,7 +208,7 @@ class Trainer:
                 with self.autocast():
                     found = losses(to_device(fetched.data, self.device))
                 total = torch.stack([v.float() for v in found.values()]).sum() / settings.accumulate
-                self.scaler.scale(total).backward()
+                self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
             for name, value in found.items():
                 terms[name] = terms.get(name, 0.0) + float(value.detach()) / settings.accumulate
         # one agreement per step: everything that makes a process decide has to be the same in all of them
@@ -257,13 +257,12 @@ class Trainer:
         counters = self.counters
         counters.skipped += 1
         counters.bad_in_a_row += 1
-        bad = [name for name, value in terms.items() if not math.isfinite(value)]
-        line = {"event": "skipped", "step": counters.step, "terms": bad or ["gradient"], "samples": places}
-        self._log(line)
-        self.progress.say(f"step {counters.step} skipped: {', '.join(line['terms'])} not finite")
+        bad = [name for name, value in terms.items() if not math.isfinite(value)] or ["gradient"]
+        self._log({"event": "skipped", "step": counters.step, "terms": bad, "samples": places})
+        self.progress.say(f"step {counters.step} skipped: {', '.join(bad)} not finite")
         if counters.bad_in_a_row >= self.settings.max_bad_steps:
             raise TrainingError(
-                f"{counters.bad_in_a_row} steps in a row were not finite, the last for {', '.join(line['terms'])} "
+                f"{counters.bad_in_a_row} steps in a row were not finite, the last for {', '.join(bad)} "
                 f"(step {counters.step}, samples {places}); the last checkpoint in {self.folder.path} is whole"
             )
 
