@@ -3,6 +3,7 @@
     python benchmarks/language.py --homes FOLDER             # prompts of generated homes (EmbodiedScan layout)
     EMBODIED_DATA_DIR=FOLDER python benchmarks/language.py   # `scanrefer_nr3d_dev.json`, if it is there
     ... --errors 20                                          # and show so many wrong answers
+    ... --homes FOLDER --calibrate                           # refit lexicon/calibration.json instead
 
 Human descriptions (ScanRefer, Nr3D) are answered over a detector's axis-aligned boxes without fronts and colours; scans
 are split in two halves by name, and words and weights were chosen on the first only. Homes are answered over their true
@@ -18,7 +19,7 @@ import os
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from scipy.optimize import minimize
 
 from embodied_perceptron.categories import STRUCTURE_CLASSES
+from embodied_perceptron.files import write_atomically
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.scene import grounding as answers
+from embodied_perceptron.scene.calibration import FEATURES, Traits
+from embodied_perceptron.scene.calibration import WEIGHTS as CALIBRATION
 from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron.scene.language import parse
 from embodied_perceptron_training.fit_colors import measured_colors
@@ -68,6 +74,12 @@ def box_of(entry: dict[str, Any]) -> NDArray[np.float64]:
     return np.array([*entry["center"], *np.maximum(entry["size"], 0.01), 0, 0, 0], dtype=np.float64)
 
 
+def detections_of(scene: dict[str, Any]) -> tuple[SceneObject, ...]:
+    """What the detector found."""
+    found = enumerate(scene["detections"])
+    return tuple(SceneObject(i + 1, d["category"], float(d["score"]), box_of(d)) for i, d in found)
+
+
 def half_of(scan: str) -> str:
     """Which half a scan belongs to: all scans of one place together."""
     return "tuned" if zlib.crc32(scan[:9].encode()) % 2 else "held out"
@@ -79,12 +91,7 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
     at25, at50 = Tally(), Tally()
     parse_ms, answer_ms = [], []
     confidence: list[tuple[float, bool]] = []
-    scenes = {
-        scan: tuple(
-            SceneObject(i + 1, d["category"], float(d["score"]), box_of(d)) for i, d in enumerate(scene["detections"])
-        )
-        for scan, scene in data["scenes"].items()
-    }
+    scenes = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
     for query in queries:
         started = time.perf_counter()
         parse(query["text"])
@@ -155,22 +162,34 @@ def shaken(objects: list[SceneObject], rng: np.random.Generator) -> list[SceneOb
     return kept
 
 
-Answer = Callable[[str, str], Grounding]
+Home = tuple[list[SceneObject], NDArray[np.float64]]  # objects and their colours
+
+
+def load_homes(folder: Path, split: str) -> dict[str, Home]:
+    """The true boxes of everything that can be detected."""
+    prompts = json.loads((folder / f"embodiedscan_{split}_vg.json").read_text())
+    scenes = {}
+    for scan in sorted({p["scan_id"] for p in prompts}):
+        record = json.loads((folder / scan / "record.json").read_text())
+        instances = record["instances"]
+        named = [i for i, x in enumerate(instances) if x["label"] not in STRUCTURE_CLASSES]
+        objects = [SceneObject(i, instances[i]["label"], 0.9, np.array(instances[i]["bbox_3d"])) for i in named]
+        scenes[scan] = (objects, measured_colors(folder / scan, record)[named])
+    return scenes
+
+
+def shake_home(objects: list[SceneObject], colors: NDArray[np.float64], rng: np.random.Generator) -> Home:
+    """:func:`shaken`, with the colours of what is left."""
+    some = shaken(objects, rng)
+    row = {o.id: k for k, o in enumerate(objects)}
+    return some, colors[[row[o.id] for o in some]]
 
 
 def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
     prompts = json.loads((folder / f"embodiedscan_{split}_vg.json").read_text())
     negatives = json.loads((folder / f"embodiedscan_{split}_negatives.json").read_text())
     results: dict[str, Any] = {}
-    scenes = {}
-    for scan in sorted({p["scan_id"] for p in prompts}):
-        record = json.loads((folder / scan / "record.json").read_text())
-        named = [i for i, x in enumerate(record["instances"]) if x["label"] not in STRUCTURE_CLASSES]
-        objects = [
-            SceneObject(i, record["instances"][i]["label"], 0.9, np.array(record["instances"][i]["bbox_3d"]))
-            for i in named
-        ]
-        scenes[scan] = (objects, measured_colors(folder / scan, record)[named])
+    scenes = load_homes(folder, split)
     for name, fronts, shake in (
         ("true boxes, known fronts", "boxes", False),
         ("true boxes, estimated fronts", "estimated", False),
@@ -179,16 +198,11 @@ def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
         rng = np.random.default_rng(7)
         tally, status = Tally(), Tally()
         confidence = []
-        answers: dict[str, tuple[list[SceneObject], NDArray[np.float64]]] = {}
+        known: dict[str, Home] = {}
         for scan, (objects, colors) in scenes.items():
-            if shake:
-                some = shaken(objects, rng)
-                row = {o.id: k for k, o in enumerate(objects)}
-                answers[scan] = (some, colors[[row[o.id] for o in some]])
-            else:
-                answers[scan] = (objects, colors)
+            known[scan] = shake_home(objects, colors, rng) if shake else (objects, colors)
         for prompt in prompts:
-            objects, colors = answers[prompt["scan_id"]]
+            objects, colors = known[prompt["scan_id"]]
             grounding = ground_objects(prompt["text"], objects, colors=colors, fronts=fronts)  # type: ignore[arg-type]
             hit = bool(grounding.candidates) and grounding.candidates[0].id == prompt["target_id"]
             groups = ["all", "hard" if prompt["hard"] else "easy", prompt["form"], f"  {prompt['relation']}"]
@@ -208,7 +222,7 @@ def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
                 print(prompt["scan_id"], prompt["relation"], prompt["form"], "target", prompt["target_id"])
                 show_error(prompt["text"], grounding, prompt["target"])
         for prompt in negatives:
-            objects, colors = answers[prompt["scan_id"]]
+            objects, colors = known[prompt["scan_id"]]
             grounding = ground_objects(prompt["text"], objects, colors=colors, fronts=fronts)  # type: ignore[arg-type]
             refused = grounding.status == GroundingStatus.NOT_FOUND
             tally.add(["absent", f"  absent {prompt['reason']}"], refused)
@@ -217,6 +231,64 @@ def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
             "calibration": reliability(confidence),
         }
     return results
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# calibration
+
+
+def calibrate(folder: Path, split: str, described: Path) -> None:
+    """Fit the logistic regression of :mod:`embodied_perceptron.scene.calibration` on shaken boxes of homes and on the
+    first half of the human descriptions, which count the same."""
+    seen: list[Traits] = []
+
+    def record(traits: Traits) -> float:
+        seen.append(traits)
+        return 0.5
+
+    rows: list[tuple[float, ...]] = []
+    hits: list[bool] = []
+    weights: list[float] = []
+
+    def take(grounding: Grounding, hit: bool, weight: float) -> None:
+        if seen and grounding.candidates:
+            rows.append(seen[-1].features())
+            hits.append(hit)
+            weights.append(weight)
+        seen.clear()
+
+    original, answers.probability_right = answers.probability_right, record
+    try:
+        scenes, rng = load_homes(folder, split), np.random.default_rng(11)
+        some = {scan: shake_home(objects, colors, rng) for scan, (objects, colors) in scenes.items()}
+        prompts = json.loads((folder / f"embodiedscan_{split}_vg.json").read_text())
+        for prompt in prompts:
+            objects, colors = some[prompt["scan_id"]]
+            grounding = ground_objects(prompt["text"], objects, colors=colors)
+            best = grounding.candidates[0].id if grounding.candidates else -1
+            take(grounding, best == prompt["target_id"], 1.0 / len(prompts))
+        data = json.loads(described.read_text())
+        known = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
+        queries = [q for q in data["queries"] if half_of(q["scene"]) == "tuned"]
+        for query in queries:
+            grounding = ground_objects(query["text"], known[query["scene"]], fronts="none", vocabulary=None)
+            truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
+            hit = bool(grounding.candidates) and iou_aabb(grounding.candidates[0].box, truth) > 0.25
+            take(grounding, hit, 1.0 / len(queries))
+    finally:
+        answers.probability_right = original
+    x, y, w = np.array(rows), np.array(hits, dtype=float), np.array(weights)
+
+    def loss(beta: NDArray[np.float64]) -> float:
+        z = x @ beta
+        return float((w * (np.logaddexp(0, z) - y * z)).sum() + 1e-3 * (beta[1:] ** 2).sum())
+
+    beta = minimize(loss, np.zeros(x.shape[1])).x
+    comment = "Made by `python benchmarks/language.py --homes <validation homes> --calibrate`."
+    content = {"comment": comment, "features": list(FEATURES), "weights": [round(float(b), 3) for b in beta]}
+    write_atomically(CALIBRATION, (json.dumps(content) + "\n").encode())
+    stated = 1 / (1 + np.exp(-(x @ beta)))
+    console.print(content["weights"], reliability(list(zip(stated.tolist(), [bool(h) for h in hits], strict=True))))
 
 
 def print_homes(results: dict[str, Any]) -> None:
@@ -243,10 +315,14 @@ def main() -> None:
     parser.add_argument("--homes", type=Path, help="folder of generated homes")
     parser.add_argument("--split", default="val")
     parser.add_argument("--errors", type=int, default=0)
+    parser.add_argument("--calibrate", action="store_true", help="refit the calibration")
     parser.add_argument("--limit", type=int, help="so many human descriptions only")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     described = Path(os.environ.get("EMBODIED_DATA_DIR", ROOT.parent / "shared" / "data")) / "scanrefer_nr3d_dev.json"
+    if arguments.calibrate:
+        calibrate(arguments.homes, arguments.split, described)
+        return
     if described.is_file():
         results["human"] = human(described, arguments.errors, arguments.limit)
         print_human(results["human"])

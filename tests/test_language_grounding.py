@@ -295,3 +295,53 @@ def test_boxes_of_any_shape_are_answered_about():
     for objects in (room, same, room[:1]):
         for text in ("the chair left of the table", "the second chair from the left", "the chair between the couches"):
             assert ground_objects(text, objects).status in GroundingStatus
+
+
+# ----------------------------------------------------------------------------------------- a neural grounder beside it
+
+
+class Proposals:
+    """What a neural grounder gives."""
+
+    def __init__(self, *pairs):
+        self.boxes = np.array([box for box, _ in pairs], float).reshape(-1, 9)
+        self.scores = np.array([score for _, score in pairs], float)
+
+
+def test_proposals_decide_between_objects_that_fit_alike():
+    room = [thing(n, "chair", (2.0 * n, 0.0, 0.45), (0.5, 0.5, 0.9)) for n in (1, 2, 3)]
+    assert ground_objects("the chair", room).status == AMBIGUOUS
+    answer = ground_objects("the chair", room, candidates=Proposals((room[1].box + 0.02, 0.8), (room[0].box, 0.1)))
+    assert answer.status == FOUND
+    assert answer.candidates[0].id == 2
+    # what is said counts more than what is proposed
+    sure = ground_objects("the couch", living_room(), candidates=Proposals((living_room()[1].box, 0.9)))
+    assert sure.candidates[0].id == 1
+    assert ground_objects("the chair", room, candidates=Proposals()).status == AMBIGUOUS
+
+
+def test_proposals_answer_alone_only_for_words_that_are_no_labels():
+    room = living_room()
+    sure, unsure = Proposals((room[4].box, 0.9)), Proposals((room[4].box, 0.3))
+    answer = ground_objects("the torchere", room, candidates=sure)
+    assert (answer.status, answer.candidates[0].id) == (FOUND, 5)
+    assert answer.candidates[0].score <= 0.5
+    assert ground_objects("the torchere", room, candidates=unsure).status == NOT_FOUND
+    assert ground_objects("the piano", room, candidates=sure).status == NOT_FOUND
+    elsewhere = Proposals(([9.0, 9.0, 1.0, 0.5, 0.5, 2.0, 0.0, 0.0, 0.0], 0.9))
+    assert ground_objects("the torchere", room, candidates=elsewhere).candidates[0].id == 0
+
+
+def test_probabilities_follow_what_is_known():
+    from embodied_perceptron.scene.calibration import Traits, probability_right
+
+    good = Traits(0.95, 0.9, 0.9, unsure_view=False, missing=False, kind=1.0)
+    assert 0.7 < probability_right(good) < 1.0
+    for worse in (
+        {"share": 0.4, "fit_share": 0.4},
+        {"weakest": 0.05},
+        {"unsure_view": True},
+        {"missing": True},
+        {"kind": 0.5},
+    ):
+        assert probability_right(dataclasses.replace(good, **worse)) < probability_right(good)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.categories import ALL_CATEGORIES
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.scene.calibration import Traits, probability_right
 from embodied_perceptron.scene.evidence import Evidence, Scorer
 from embodied_perceptron.scene.fronts import FrontSource, front_probabilities
 from embodied_perceptron.scene.language import Constraint, Meaning, parse
@@ -32,6 +33,9 @@ UNNAMED = "object"  # label of boxes found by geometry alone
 VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, any
 _SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.1
+_SAME_PLACE = 0.2  # overlap of a proposed box with an object
+_SURE_ALONE = 0.5  # score of a proposed box that counts without any label
+_CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 # what holds less than this for all candidates does not hold for any
 _HARDLY = {"colour": 0.04, "on": 0.001, "supporting": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
@@ -69,12 +73,12 @@ def ground_objects(
             like "left" are averaged over plausible viewpoints, and the score is lower.
         colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured; or a function that measures
             them, called only for sentences that speak of colours.
-        candidates: of a neural grounder: further evidence, and an answer where no label fits the noun.
+        candidates: of a neural grounder: further evidence, and an answer where no label fits the noun; a box that is
+            none of the objects is answered with the id 0.
         top_k: at most so many candidates.
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
             (predicted boxes), "none" to read "left of" from the viewer always.
         named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
-
         vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
             means nothing else. None = unknown; then any kin of the noun will do.
 
@@ -125,6 +129,12 @@ def _measured(colors: Colors | None, count: int) -> F64 | None:
     return values
 
 
+def _relative(scores: F64) -> F64:
+    """Confidences as shares of what this detector gives to a good object: only the order of a scene's matters."""
+    usual = float(np.percentile(scores, 75)) if len(scores) else 1.0
+    return np.asarray(np.clip(scores / max(usual, 1e-9), 0.02, 1.0))
+
+
 class _Answer:
     """Evidence to answer."""
 
@@ -150,21 +160,34 @@ class _Answer:
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls)
         self.geometry.fronts = front_probabilities(self.geometry, self.labels, fronts)
-        scores = np.array([o.score for o in objects], dtype=np.float64)
-        self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color)
+        scores = _relative(np.array([o.score for o in objects], dtype=np.float64))
+        self.proposals = candidates
+        extra = None if candidates is None else self._extra(candidates)
+        self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra)
+        self.in_vocabulary = vocabulary is not None and noun in vocabulary
+
+    def _extra(self, candidates: Candidates) -> F64:
+        """(N,) the neural grounder's score of each object, as a share of its best."""
+        if len(candidates.boxes) == 0 or not self.objects:
+            return np.ones(len(self.objects))
+        overlap = self.geometry.overlaps(candidates.boxes)
+        score = np.where(overlap > _SAME_PLACE, overlap * candidates.scores[None], 0.0).max(axis=1)
+        return np.asarray(np.clip(score / max(float(candidates.scores.max()), 1e-9), 0.0, 1.0))
 
     def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
         if kind.max(initial=0.0) < self.least_kind:
-            return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
+            return self._by_sight(target.noun)
         evidence = self.scorer.evidence()
         order, probability = self._ranking(evidence)
         unsatisfied = self._unsatisfied(evidence)
         if unsatisfied is not None:
             words = _words(unsatisfied)
             return GroundingStatus.NOT_FOUND, (), f"there is a {target.noun}, but none that is {words}"
+        sure = probability_right(self._traits(evidence, order, probability))
+        probability = probability * (sure / probability[0])
         ranked = tuple(
             dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=True)
         )
@@ -174,6 +197,43 @@ class _Answer:
             reason = f"{count} {pluralize(target.noun)} fit equally well"
             return GroundingStatus.AMBIGUOUS, ranked[: max(top_k, 1)], reason
         return GroundingStatus.FOUND, ranked[:top_k], self._reason(evidence, order[0])
+
+    def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
+        """Where no object has a fitting name: what the neural grounder points at, if it is sure."""
+        nothing = GroundingStatus.NOT_FOUND, (), f"there is no {noun}"
+        proposals = self.proposals
+        if proposals is None or self.in_vocabulary or len(proposals.boxes) == 0:
+            return nothing
+        best = int(np.argmax(proposals.scores))
+        score = float(proposals.scores[best])
+        if score < _SURE_ALONE:
+            return nothing
+        overlap = self.geometry.overlaps(proposals.boxes[best : best + 1])[:, 0]
+        if overlap.max(initial=0.0) > _SAME_PLACE:
+            o = dataclasses.replace(self.objects[int(overlap.argmax())], score=0.5 * score)
+        else:
+            o = SceneObject(0, noun, 0.5 * score, np.asarray(proposals.boxes[best], dtype=np.float64))
+        return GroundingStatus.FOUND, (o,), f"no label says {noun}, but this looks most like it"
+
+    def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
+        best = order[0]
+        holds = [float(j.holds[best]) for j in evidence.judged if not j.missing and not np.isnan(j.holds[best])]
+        fit = self._fit_share(evidence, order)
+        return Traits(
+            share=float(probability[0]),
+            fit_share=float(1.0 / fit.sum()),
+            weakest=min(holds, default=1.0),
+            unsure_view=not self.viewer_known and any(self._needs_viewer(c) for c in self.meaning.constraints),
+            missing=any(j.missing for j in evidence.judged),
+            kind=float(evidence.category[best]),
+        )
+
+    def _needs_viewer(self, c: Constraint) -> bool:
+        """Whether only who speaks decides: sides of nothing, or of an anchor without a front."""
+        if not c.is_view_dependent or not c.anchors:
+            return c.is_view_dependent
+        weight = self.scorer.anchor_weights(c.anchors[0])
+        return bool(weight.max(initial=0.0) > 0 and self.geometry.fronts[int(weight.argmax())].sum() < 0.5)
 
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
@@ -188,7 +248,7 @@ class _Answer:
 
     def _fit_share(self, evidence: Evidence, order: list[int]) -> F64:
         """How well each ranked candidate fits, as a share of the first."""
-        fit = evidence.fit[order]
+        fit = evidence.fit[order] + _CONFIDENCE_SHARE * (evidence.log_score - evidence.fit)[order]
         return np.asarray(np.exp(np.minimum(fit - fit[0], 0.0)))
 
     def _unsatisfied(self, evidence: Evidence) -> Constraint | None:

@@ -167,6 +167,18 @@ class SceneGeometry:
         bounds = np.maximum(self.extent.prod(axis=1), 1e-9)
         return np.asarray(common / (bounds[:, None] + bounds[None] - common))
 
+    def overlaps(self, boxes: F64) -> F64:
+        """(N, K) IoU of the bounds with those of (K, 9) other boxes, world frame."""
+        turned = box_rotations(boxes)
+        turned[:, :2, :] = self._turn @ turned[:, :2, :]
+        center = boxes[:, :3].copy()
+        center[:, :2] = boxes[:, :2] @ self._turn.T
+        half = (0.5 * np.abs(turned) @ boxes[:, 3:6, None])[..., 0]
+        low = np.maximum(self.low[:, None], center - half)
+        common = np.maximum(np.minimum(self.high[:, None], center + half) - low, 0.0).prod(axis=-1)
+        total = self.extent.prod(axis=1)[:, None] + (2 * half).prod(axis=1)[None]
+        return np.asarray(common / np.maximum(total - common, 1e-9))
+
     @cached_property
     def different(self) -> NDArray[np.bool_]:
         """(N, N): not the same thing (nor a second box of it)."""
