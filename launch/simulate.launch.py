@@ -31,7 +31,7 @@ from embodied_perceptron_ros.simulated import render_command, simulated_recordin
 
 ARGUMENTS = (
     # name, default, meaning
-    ("seed", "700013", "which home and which drive"),
+    ("seed", "700036", "which home and which drive"),
     ("recording", "", "where the frames are kept; empty = a folder in the user's cache"),
     ("rate", "1.0", "simulated seconds per second"),
     ("keep", "false", "leave the node running when the drive has ended"),

@@ -172,6 +172,10 @@ def test_interfaces_are_the_contract() -> None:
     for name in ("SaveMap", "LoadMap"):
         answer = [("bool", "success"), ("string", "message")]
         assert sections(MSGS / f"srv/{name}.srv") == [[("string", "path")], answer]
+    assert sections(MSGS / "srv/Ask.srv") == [
+        [("string", "text"), ("uint32", "top_k"), ("string", "frame_id"), ("builtin_interfaces/Time", "stamp")],
+        [("GroundingResult", "result")],
+    ]
     assert sections(MSGS / "srv/ClearBox.srv") == [
         [("string", "frame_id"), ("vision_msgs/BoundingBox3D", "box")],
         [("bool", "success"), ("string", "message"), ("uint32", "voxels_removed")],

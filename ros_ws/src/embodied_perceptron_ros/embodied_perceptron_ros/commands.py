@@ -196,7 +196,7 @@ def replay_over_topics(*, source: Path, out: Path, config: Path | None, max_fram
 
     from embodied_perceptron_ros.demo import ProgressDisplay
     from embodied_perceptron_ros.replaying import ReplayPlan, replay_over_ros
-    from embodied_perceptron_ros.result_files import load_perception, walk, write_result_files
+    from embodied_perceptron_ros.result_files import final_perception, walk, write_result_files
 
     parameters = {} if config is None else {"config_file": str(config.absolute())}
     plan = ReplayPlan(source, out, rate, parameters=parameters, max_frames=max_frames or 0)
@@ -204,7 +204,7 @@ def replay_over_topics(*, source: Path, out: Path, config: Path | None, max_fram
     display = ProgressDisplay(console)
     with display.live:
         outcome = _guarded(lambda: replay_over_ros(plan, display.update))
-    write_result_files(out, outcome, load_perception(outcome.map_file), walk(source, 1)[0])
+    write_result_files(out, outcome, final_perception(outcome), walk(source, 1)[0])
     console.print(
         f"{outcome.sent} frames sent, {outcome.status.fused} fused, dropped {outcome.status.dropped or 'none'}"
     )

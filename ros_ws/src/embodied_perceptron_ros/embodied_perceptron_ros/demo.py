@@ -7,18 +7,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.geometry import invert_transform, project, transform_points
-from embodied_perceptron.io.artifacts import write_json, write_occupancy_npz, write_png
+from embodied_perceptron.io.artifacts import write_json, write_png
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.viewer import draw_boxes_on_image, render_3d
 from embodied_perceptron.viewing.rerun_recording import write_rrd
@@ -27,7 +29,7 @@ from embodied_perceptron_ros.demo_report import find_problems, queries_table, st
 from embodied_perceptron_ros.mission import Question
 from embodied_perceptron_ros.monitor import NodeStatus
 from embodied_perceptron_ros.replaying import ReplayOutcome, ReplayPlan, replay_over_ros
-from embodied_perceptron_ros.result_files import load_perception, walk, write_result_files
+from embodied_perceptron_ros.result_files import final_perception, walk, write_result_files
 from embodied_perceptron_ros.simulated import (
     DEFAULT_SEED,
     SimulationError,
@@ -40,6 +42,7 @@ from embodied_perceptron_ros.simulated import (
 )
 
 _SHOWN_IMAGES = 60  # camera images in the Rerun recording
+_VIEW_WIDTH = 960  # of the camera image with named boxes, about
 _WEIGHTS = "tiny"  # where they are shipped
 
 
@@ -122,17 +125,13 @@ def _questions(source: Path, sentences: Sequence[str], console: Console) -> tupl
 def _write_files(out: Path, source: Path, outcome: ReplayOutcome) -> Perception:
     """Everything but the figures; returns the map with the objects that were published last."""
     positions, shown = walk(source, _SHOWN_IMAGES)
-    objects = outcome.sightings[-1].objects if outcome.sightings else ()
-    perception = replace(load_perception(outcome.map_file), objects=objects, tentative=(), stale=())
+    perception = final_perception(outcome)
+    objects = perception.objects
     write_result_files(out, outcome, perception, positions)
-    write_occupancy_npz(out / "occupancy.npz", perception.semantic if outcome.semantic is None else outcome.semantic)
     write_png(out / "room_3d.png", render_3d(perception, trajectory_m=positions))
     best = richest_view(shown, objects)
     if best is not None:
-        frame = best.frame
-        write_png(
-            out / "camera_view.png", draw_boxes_on_image(frame.color, objects, best.T_world_camera, frame.intrinsics)
-        )
+        write_png(out / "camera_view.png", camera_view(best, objects))
     write_rrd(
         out / "demo.rrd",
         perception,
@@ -159,6 +158,15 @@ def richest_view(frames: Sequence[PosedFrame], objects: Sequence[SceneObject]) -
         return int(np.count_nonzero(project(camera, posed.frame.intrinsics)[1] & (camera[:, 2] < 5.0)))
 
     return max(frames, key=in_view, default=None)
+
+
+def camera_view(posed: PosedFrame, objects: Sequence[SceneObject]) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8 RGB: a frame with the boxes that are in view, large enough for their names."""
+    intrinsics = posed.frame.intrinsics
+    scale = max(1, round(_VIEW_WIDTH / intrinsics.width))
+    large = intrinsics.resized(intrinsics.width * scale, intrinsics.height * scale)
+    image = cv2.resize(posed.frame.color, (large.width, large.height), interpolation=cv2.INTER_CUBIC)
+    return draw_boxes_on_image(image.astype(np.uint8), objects, posed.T_world_camera, large)
 
 
 class ProgressDisplay:

@@ -235,9 +235,7 @@ class GroundingInterface:
 
     async def _execute_goal(self, goal: Any) -> Ground.Result:
         request = goal.request
-        stamp_ns = stamp_to_ns(request.stamp)
-        name = bytes(goal.goal_id.uuid).hex()
-        query = Query(name, request.text, request.top_k, frame_id=request.frame_id, stamp_ns=stamp_ns)
+        query = Query(bytes(goal.goal_id.uuid).hex(), request.text, request.top_k, frame_id=request.frame_id)
         goal.publish_feedback(Ground.Feedback(stage="waiting"))
         done = self._ask_once(query, lambda: goal.publish_feedback(Ground.Feedback(stage="answering")))
         await await_in_executor(self._node, done)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.io.artifacts import write_json, write_objects_json, write_occupancy_grid, write_ply, write_png
+from embodied_perceptron.io.artifacts import (
+    write_json,
+    write_objects_json,
+    write_occupancy_grid,
+    write_occupancy_npz,
+    write_ply,
+    write_png,
+)
 from embodied_perceptron.io.recording import PosedFrameStream, open_recording
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
@@ -18,11 +26,16 @@ from embodied_perceptron.viewer import render_top_view
 from embodied_perceptron_ros.replaying import ReplayOutcome
 
 
-def load_perception(map_file: Path) -> Perception:
-    """What a saved map shows. Raises as :meth:`Perceptron.load` does."""
+def final_perception(outcome: ReplayOutcome) -> Perception:
+    """The saved map with the objects that were published last: what the node's listeners know.
+
+    Its labelled cells are those of the geometry, which pictures are cut by; ``outcome.semantic`` holds the published
+    ones. Raises as :meth:`Perceptron.load` does.
+    """
     perceptron = Perceptron()
-    perceptron.load(map_file)
-    return perceptron.perceive()
+    perceptron.load(outcome.map_file)
+    objects = outcome.sightings[-1].objects if outcome.sightings else ()
+    return replace(perceptron.perceive(), objects=objects, tentative=(), stale=())
 
 
 def walk(source: Path, images: int) -> tuple[NDArray[np.float64], list[PosedFrame]]:
@@ -59,9 +72,10 @@ def timings(outcome: ReplayOutcome, perception: Perception) -> dict[str, Any]:
 def write_result_files(
     out: Path, outcome: ReplayOutcome, perception: Perception, positions_m: NDArray[np.float64]
 ) -> None:
-    """Write point cloud, objects, top view, navigation map and timings beside ``map.safetensors``."""
+    """Write point cloud, objects, cells, top view, navigation map and timings beside ``map.safetensors``."""
     write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
     write_objects_json(out / "objects.json", perception.objects)
+    write_occupancy_npz(out / "occupancy.npz", perception.semantic if outcome.semantic is None else outcome.semantic)
     write_png(out / "top_view.png", render_top_view(perception, trajectory_m=positions_m))
     write_occupancy_grid(out / "occupancy_grid", perception.grid)
     write_json(out / "timings.json", timings(outcome, perception))
