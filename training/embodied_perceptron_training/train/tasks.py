@@ -66,6 +66,7 @@ _HEADS = {
     "multi": "all",
 }
 _CHOICES = {"continuous-detection": "prefix", "continuous-occupancy": "prefix", "monocular-detection": "one"}
+_WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 _MIN_BOX_M = 0.12  # thinner objects are looked for in a layer this thick: a picture has no voxel's centre inside
 _OFFICIAL_VIEWS = {"detection": 20, "grounding": 20, "multi": 20}  # of the paper; 10 for all others
 
@@ -154,12 +155,14 @@ class SceneSource:
         """See :class:`~.interface.SampleSource`."""
         scene = index % len(self.cache)
         try:
-            sample = self.maker.make(self.cache[scene], rng)
+            prepared = self.cache[scene]
+            for _ in range(_WINDOWS):
+                sample = self.maker.make(prepared, rng)
+                if len(sample.coords):
+                    return sample
         except (DatasetError, OSError) as error:
             raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
-        if len(sample.coords) == 0:
-            raise SampleError(sample.name, "the window shows nothing")
-        return sample
+        raise SampleError(prepared.name, f"{_WINDOWS} windows in a row show nothing")
 
 
 class SceneTask:
