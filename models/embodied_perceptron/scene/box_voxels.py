@@ -22,11 +22,12 @@ def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def count_voxels(
-    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float
+    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, enough: int | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
 
     Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
+    ``enough``: stop counting for a box that has so many inside.
     """
     if len(boxes) == 0 or len(snapshot) == 0:
         nothing = np.zeros(len(boxes), np.int64)
@@ -40,12 +41,20 @@ def count_voxels(
     rows = np.stack([first, last], axis=1).astype(np.int64)
     R = box_rotations(boxes)
     counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
-        snapshot.mean_point_m, snapshot.last_seen_ns, rows, boxes[:, :3].copy(), R, half, reach, margin_m
+        snapshot.mean_point_m,
+        snapshot.last_seen_ns,
+        rows,
+        boxes[:, :3].copy(),
+        R,
+        half,
+        reach,
+        margin_m,
+        len(snapshot) if enough is None else enough,
     )
     return counts
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _count_in_slabs(
     points: NDArray[np.float32],
     stamps: NDArray[np.int64],
@@ -55,6 +64,7 @@ def _count_in_slabs(
     half: NDArray[np.float64],
     reach: NDArray[np.float64],
     margin: float,
+    enough: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     inside = np.zeros(len(center), np.int64)
     around = np.zeros(len(center), np.int64)
@@ -72,6 +82,8 @@ def _count_in_slabs(
             if excess <= 0.0:
                 inside[b] += 1
                 newest[b] = max(newest[b], stamps[row])
+                if inside[b] >= enough:
+                    break
             elif excess <= margin:
                 around[b] += 1
     return inside, around, newest

@@ -95,7 +95,7 @@ def assign_cells(points_m: NDArray[np.float64], size_m: float) -> tuple[NDArray[
     return np.stack(np.unravel_index(distinct, tuple(shape)), axis=1) + origin, cell
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _cell_moments(
     points: NDArray[np.float64], cell: NDArray[np.int64], centers_m: NDArray[np.float64]
 ) -> NDArray[np.float64]:
@@ -117,7 +117,7 @@ def _cell_moments(
     return out
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _neighbourhood_covariance(
     index: NDArray[np.int32], dense: NDArray[np.int64], moments: NDArray[np.float64], size_m: float
 ) -> NDArray[np.float64]:

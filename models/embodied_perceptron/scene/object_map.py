@@ -348,7 +348,7 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
     if not any(named):
         return found
     order = np.argsort(-found.scores, kind="stable")[:_MAX_FOUND]
-    inside, _, _ = count_voxels(snapshot, without_bottom(found.boxes[order]), 0.0)
+    inside, _, _ = count_voxels(snapshot, without_bottom(found.boxes[order]), 0.0, enough=1)
     order = order[inside > 0]
     boxes = thickened(found.boxes[order])
     iou, _ = overlaps(boxes, boxes)

@@ -80,7 +80,7 @@ def semantic_voxels(snapshot: VoxelSnapshot, layers: Layers, cell_size_m: float)
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _cell_sums(
     cell: NDArray[np.int64],
     class_of_voxel: NDArray[np.int64],
