@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import json
 import multiprocessing
@@ -334,6 +335,8 @@ def test_learns_and_writes(tmp_path: Path) -> None:
     assert run["command"] == "train"
     assert {"best.safetensors", "last.safetensors", "state.safetensors"} <= {p.name for p in tmp_path.iterdir()}
     assert os.access(tmp_path / "resume.sh", os.X_OK)
+    if importlib.util.find_spec("tensorboard") is not None:
+        assert list((tmp_path / "tensorboard").glob("events*"))
     pytest.importorskip("matplotlib")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 

@@ -254,6 +254,7 @@ def test_command_trains_stops_and_resumes(tmp_path: Path, requests: list[TaskReq
     assert requests[0] == TaskRequest("multi", "tiny", tmp_path.resolve(), seed=4, views=5, options={"images": "a=b"})
     again = CliRunner().invoke(app, ["train", "--resume", str(out), "--quiet"])
     assert again.exit_code == 0, again.output
+    assert "finished after 6 steps, best figure" in again.output
     assert requests[1] == requests[0]
     run = json.loads((out / "run.json").read_text())
     assert run["settings"]["steps"] == 6

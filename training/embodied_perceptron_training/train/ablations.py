@@ -18,6 +18,7 @@ import torch
 
 from embodied_perceptron.files import atomic_path
 from embodied_perceptron.nn.presets import Modality
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.train.commands import start
 from embodied_perceptron_training.train.folder import RunFolder
 from embodied_perceptron_training.train.interface import BoxLoss, TaskRequest, Variant
@@ -219,7 +220,11 @@ def _scored(row: Row, budget: Budget) -> dict[str, Any]:
         task.fusion = dataclasses.replace(task.fusion, occlusion_margin_m=None)
     torch.manual_seed(budget.seed)
     with torch.no_grad():
-        return {"figures": task.validate(task.model.eval()), "steps": 0, "seconds": 0.0}
+        result = {"figures": task.validate(task.model.eval()), "steps": 0, "seconds": 0.0}
+    there = max(len(scan.images) for scan in EmbodiedScanDataset(budget.val, "val"))
+    if row.views > there:  # it is the row of fewer views, and must not read as if it were more
+        result["label"] = f"{row.label} (scans have {there})"
+    return result
 
 
 def markdown(results: Sequence[Mapping[str, Any]]) -> str:

@@ -95,6 +95,9 @@ def train(
     if outcome is None:
         typer.echo(f"stopped; nothing is lost: {shlex.quote(str(folder / 'resume.sh'))} goes on")
         raise typer.Exit(EXIT_STOPPED)
+    best = "" if outcome.best is None else f", best figure {outcome.best:.2f} ({folder / 'best.safetensors'})"
+    speed = f"{outcome.samples_per_s:.2f} samples/s, {100 * outcome.waiting:.1f} % of the time waiting for data"
+    typer.echo(f"finished after {outcome.steps} steps{best}; {speed}; last weights: {folder / 'last.safetensors'}")
 
 
 def start(
