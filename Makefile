@@ -2,6 +2,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 SOURCE ?=
+QUERY ?=
 OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
@@ -10,7 +11,8 @@ BIN = $(VENV)/bin
 
 help:
 	@echo "make setup      environment in $(VENV): library, ROS 2 wheels, interface packages"
-	@echo "make demo       simulated robot -> live map over ROS 2 topics -> $(OUT)/demo  (SOURCE=FOLDER_OR_BAG for real data)"
+	@echo "make demo       simulated robot -> boxes, map and answers over ROS 2 topics -> $(OUT)/demo"
+	@echo "                SOURCE=FOLDER_OR_BAG for real data, QUERY='the chair by the window' to ask"
 	@echo "make test       tests, minutes       make test-all   slow ones too"
 	@echo "make lint       ruff, mypy, hadolint make format     fix what can be fixed"
 	@echo "make bench      benchmarks, tables and $(OUT)/bench/*.json"
@@ -21,7 +23,7 @@ setup:
 	@$(PYTHON) .ci/setup.py --venv $(VENV)
 
 demo: setup
-	$(BIN)/embodied-perceptron demo $(if $(SOURCE),--source $(SOURCE)) --out $(OUT)/demo
+	$(BIN)/embodied-perceptron demo $(if $(SOURCE),--source $(SOURCE)) $(if $(QUERY),--query '$(QUERY)') --out $(OUT)/demo
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)

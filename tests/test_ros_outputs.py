@@ -8,10 +8,12 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("vision_msgs")
 pytest.importorskip("tf2_msgs")
+pytest.importorskip("embodied_perceptron_msgs")
 
 from ros_live import turned
 
 from embodied_perceptron.transform_tree import TransformTree
+from embodied_perceptron_ros.grounding import ViewpointError, find_viewpoint
 from embodied_perceptron_ros.outputs import Limiter, OutputPose, find_output_pose
 
 pytestmark = pytest.mark.ros
@@ -47,6 +49,28 @@ def test_without_one_at_that_stamp_the_newest(tree, stamp_ns):
 
 def test_a_frame_that_is_not_connected_is_named(tree):
     assert "atlantis" in find_output_pose(tree, "odom", "atlantis", 10 * S)
+
+
+@pytest.mark.parametrize(
+    ("stamp_ns", "now_ns", "forward_m"),
+    [
+        (10 * S, 99 * S, 1.0),  # where it was at the query's stamp, wherever it is now
+        (11 * S, 11 * S, 2.0),
+        (0, 10 * S, 1.0),
+        (0, 11 * S + 1, 2.0),  # no transform of this very moment yet
+        (12 * S, 12 * S, 2.0),
+        (0, 5 * S, 2.0),  # another clock than the transforms'
+    ],
+)
+def test_the_viewpoint_is_that_of_the_query(tree, stamp_ns, now_ns, forward_m):
+    T = find_viewpoint(tree, "map", "odom", stamp_ns, now_ns)
+    np.testing.assert_allclose(T, turned(0.0, forward_m))
+
+
+@pytest.mark.parametrize(("frame", "stamp_ns"), [("odom", 5 * S), ("odom", 10 * S + S // 2), ("atlantis", 0)])
+def test_a_viewpoint_that_nobody_knows_is_refused_by_name(tree, frame, stamp_ns):
+    with pytest.raises(ViewpointError, match=f"the viewpoint '{frame}' is not known"):
+        find_viewpoint(tree, "map", frame, stamp_ns, 11 * S)
 
 
 def test_limiter():

@@ -42,6 +42,22 @@ class ViewpointError(LookupError):
     """The frame that the asker looks from has no place in the map."""
 
 
+def find_viewpoint(
+    transforms: TransformSource, fusion_frame: str, frame_id: str, stamp_ns: int, now_ns: int
+) -> NDArray[np.float64]:
+    """(4, 4) ``T_fusion_frame`` of ``frame_id`` at ``stamp_ns`` (0 = now).
+
+    Now, and a stamp that transforms have not reached yet, is where the frame was last: as far as anybody knows it is
+    there still. Raises :class:`ViewpointError` for a stamp that is too old, and a frame that is not connected.
+    """
+    answer = transforms.lookup(fusion_frame, frame_id, stamp_ns or now_ns)
+    if not isinstance(answer, Found) and (stamp_ns == 0 or isinstance(answer, TooEarly)):
+        answer = transforms.lookup_latest(fusion_frame, frame_id)
+    if not isinstance(answer, Found):
+        raise ViewpointError(f"the viewpoint {frame_id!r} is not known: {answer}")
+    return answer.T
+
+
 def _burst_qos() -> QoSProfile:
     return QoSProfile(depth=_QUEUE_DEPTH, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
 
@@ -151,16 +167,13 @@ class GroundingInterface:
         frame_id = parameters.viewpoint_frame or (newest.frame_id if newest is not None else "")
         if not frame_id:
             return None
-        when_ns = stamp_ns or self._node.get_clock().now().nanoseconds
-        answer = self._transforms.lookup(parameters.fusion_frame, frame_id, when_ns)
-        if not isinstance(answer, Found) and (stamp_ns == 0 or isinstance(answer, TooEarly)):
-            # now is later than the newest transform: that one is the robot's place as far as anybody knows
-            answer = self._transforms.lookup_latest(parameters.fusion_frame, frame_id)
-        if isinstance(answer, Found):
-            return answer.T
-        if stamp_ns == 0 and newest is not None and not parameters.viewpoint_frame:
+        try:
+            now_ns = self._node.get_clock().now().nanoseconds
+            return find_viewpoint(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, now_ns)
+        except ViewpointError:
+            if stamp_ns or newest is None or parameters.viewpoint_frame:
+                raise
             return newest.posed.T_world_camera
-        raise ViewpointError(f"the viewpoint {frame_id!r} is not known: {answer}")
 
     def _submit(self, query: Query, deliver: Callable[[Answer], None], begin: Begin = lambda: None) -> None:
         """Have it answered; from where the robot is now, or was at its stamp."""
