@@ -11,7 +11,7 @@ from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron.nn.inference import PhraseCandidates, viewpoint_of
 from embodied_perceptron.nn.live import ScenePart, Sight
 from embodied_perceptron.nn.text_encoder import TextFeatures
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron_training.datasets import Prompt
 from embodied_perceptron_training.evaluation.grounding_task import (
@@ -53,6 +53,15 @@ class Answering:
     def __init__(self, answers: dict[str, tuple[GroundingStatus, list[int]]]) -> None:
         self.objects = tuple(SceneObject(i + 1, n, 0.9, BOXES[i]) for i, n in enumerate(("chair", "chair", "table")))
         self.answers = answers
+        self.voxels = VoxelSnapshot(
+            0.02,
+            np.zeros((0, 3), np.int32),
+            np.zeros((0, 3), np.float32),
+            np.zeros((0, 3), np.uint8),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.float32),
+            np.zeros(0, np.int64),
+        )
         self.asked: list[str] = []
 
     def perceive(self, window_m: float) -> Answering:

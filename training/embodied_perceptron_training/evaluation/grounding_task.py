@@ -1,7 +1,7 @@
 """Sentences about one scene: the decoder alone, relations alone, and the deployed answer.
 
 neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
-relations   the sentence parsed and answered by categories and geometry of the predicted objects, without the decoder
+relations   the sentence parsed and answered by categories, colours and geometry of the predicted objects alone
 fused       what :meth:`Perceptron.ground` answers; its figures stand without a prefix
 
 The speaker stands where the last view was taken. Nothing but the map is known: no truth goes into any answer.
@@ -24,6 +24,7 @@ from embodied_perceptron.nn.network import Viewpoint
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, SceneObject
+from embodied_perceptron.scene.appearance import mean_colors
 from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron_training.datasets import Prompt
 from embodied_perceptron_training.evaluation.grounding_metrics import RANKS, GroundingQuery, grounding_metrics
@@ -86,6 +87,7 @@ def ground_scene(
     perception = perceptron.perceive(window_m=EVERYWHERE)
     objects = perception.objects
     result.objects = objects
+    colors = mean_colors(perception.voxels, _boxes(objects))
     pose = scene.frames[-1].T_world_camera
     viewpoint = viewpoint_of(pose, sight.floor_z_m)
     shown = set(scene.ids[scene.seen_rows()].tolist())
@@ -96,7 +98,7 @@ def ground_scene(
         truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
         answer = perceptron.ground(prompt.text, pose)
         result.statuses[GroundingStatus(answer.status).name] += 1
-        relations = ground_objects(prompt.text, objects, pose, top_k=_LIMIT)
+        relations = ground_objects(prompt.text, objects, pose, colors=colors, top_k=_LIMIT)
         found = {
             "fused": _boxes(answer.candidates),
             "relations": _boxes(relations.candidates),
