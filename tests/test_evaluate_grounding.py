@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron.nn.inference import PhraseCandidates, viewpoint_of
 from embodied_perceptron.nn.live import ScenePart, Sight
-from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron_training.datasets import Prompt
 from embodied_perceptron_training.evaluation.grounding_task import (
-    RememberingEncoder,
     flags_of,
     ground_scene,
     neural_boxes,
@@ -64,10 +61,6 @@ class Answering:
         )
         self.asked: list[str] = []
 
-    def perceive(self, window_m: float) -> Answering:
-        assert window_m == np.inf
-        return self
-
     def ground(self, text: str, viewpoint: np.ndarray) -> Grounding:
         assert viewpoint.shape == (4, 4)
         self.asked.append(text)
@@ -82,9 +75,10 @@ class Decoder:
         self.rows = rows
         self.phrases: list[tuple[int, int] | None] = []
 
-    def ground(self, _scene: object, _text: str, phrases: tuple, _view: object, limit: int) -> list[PhraseCandidates]:
-        self.phrases.append(phrases[0])
-        return [PhraseCandidates(phrases[0], BOXES[self.rows], np.linspace(0.9, 0.1, len(self.rows)))]
+    def ground_many(self, _scene: object, sentences: list, _view: object, limit: int) -> list[list[PhraseCandidates]]:
+        self.phrases += [phrase for _, (phrase,) in sentences]
+        scores = np.linspace(0.9, 0.1, len(self.rows))
+        return [[PhraseCandidates(phrase, BOXES[self.rows][:limit], scores[:limit])] for _, (phrase,) in sentences]
 
 
 def sight(split_x_m: float | None = None) -> Sight:
@@ -112,7 +106,7 @@ def test_three_ways_are_scored_beside_each_other() -> None:
         }
     )
     decoder = Decoder([0, 1])
-    result = ground_scene(asked, perceptron, sight(), decoder)  # type: ignore[arg-type]
+    result = ground_scene(asked, perceptron, perceptron, sight(), decoder)  # type: ignore[arg-type]
     assert result.skipped == 1
     assert [o.id for o in result.objects] == [1, 2, 3]
     assert hidden.text not in perceptron.asked
@@ -130,7 +124,8 @@ def test_three_ways_are_scored_beside_each_other() -> None:
 
 def test_of_each_window_only_what_it_sees_best_counts() -> None:
     decoder = Decoder([0, 1, 2])
-    boxes = neural_boxes(sight(2.0), decoder, prompt("the chair", 10), viewpoint_of(np.eye(4), 0.0))  # type: ignore[arg-type]
+    viewer = viewpoint_of(np.eye(4), 0.0)
+    (boxes,) = neural_boxes(sight(2.0), decoder, [prompt("the chair", 10)], viewer)  # type: ignore[arg-type]
     assert len(decoder.phrases) == 2
     assert boxes[:, 0].tolist() == [1.0, 3.0, 3.0]  # each once, by score
     np.testing.assert_array_equal(boxes, BOXES[:3])
@@ -138,7 +133,9 @@ def test_of_each_window_only_what_it_sees_best_counts() -> None:
 
 def test_a_look_at_nothing_has_no_candidates() -> None:
     empty = Sight(None, None, np.zeros(3), np.zeros(3))
-    assert neural_boxes(empty, Decoder([0]), prompt("a", 1), viewpoint_of(np.eye(4), 0.0)).shape == (0, 9)  # type: ignore[arg-type]
+    viewer = viewpoint_of(np.eye(4), 0.0)
+    (boxes,) = neural_boxes(empty, Decoder([0]), [prompt("a", 1)], viewer)  # type: ignore[arg-type]
+    assert boxes.shape == (0, 9)
 
 
 @pytest.mark.parametrize(
@@ -153,25 +150,9 @@ def test_flags_follow_the_benchmark(text: str, distractors: int, expected: dict[
     assert flags_of(prompt(text, 1, distractors=distractors)) == expected
 
 
-def test_a_text_is_encoded_once_and_memory_is_bounded() -> None:
-    class Encoder:
-        channels = 3
-
-        def __init__(self) -> None:
-            self.count = 0
-
-        def encode(self, texts: list[str]) -> TextFeatures:
-            self.count += 1
-            n = len(texts)
-            spans = torch.zeros(n, 1, 2, dtype=torch.int64)
-            return TextFeatures(torch.zeros(n, 1, 3), torch.zeros(n, 1).bool(), torch.zeros(n, 3), spans, (0,) * n)
-
-    inner = Encoder()
-    encoder = RememberingEncoder(inner, size=2)
-    assert encoder.channels == 3
-    first = encoder.encode(["a"])
-    assert encoder.encode(["a"]) is first
-    for text in ("b", "c", "d"):
-        encoder.encode([text])
-    assert inner.count == 4
-    assert len(encoder._known) <= 2
+def test_more_sentences_than_one_pass_takes_keep_their_order() -> None:
+    decoder = Decoder([0])
+    prompts = [prompt(f"the chair number {i}", 10, span=(0, i + 1)) for i in range(45)]
+    found = neural_boxes(sight(), decoder, prompts, viewpoint_of(np.eye(4), 0.0))  # type: ignore[arg-type]
+    assert len(found) == 45
+    assert decoder.phrases == [(0, i + 1) for i in range(45)]

@@ -35,19 +35,26 @@ class WordEncoder:
     channels = 384
 
     def encode(self, texts: Sequence[str]) -> TextFeatures:
-        (text,) = texts
+        each = [self._spans(text[:200]) for text in texts]
+        length = max(len(spans) for spans in each)
+        tokens = torch.zeros(len(texts), length, 384)
+        pad = torch.ones(len(texts), length, dtype=torch.bool)
+        spans = torch.zeros(len(texts), length, 2, dtype=torch.int64)
+        for row, (text, found) in enumerate(zip(texts, each, strict=True)):
+            for k, (a, b) in enumerate(found):
+                tokens[row, k] = torch.randn(384, generator=torch.Generator().manual_seed(sum(map(ord, text[a:b])) + 1))
+            pad[row, : len(found)] = False
+            spans[row, : len(found)] = torch.tensor(found)
+        return TextFeatures(tokens, pad, tokens.mean(1), spans, tuple(max(len(text) - 200, 0) for text in texts))
+
+    @staticmethod
+    def _spans(text: str) -> list[tuple[int, int]]:
         spans, start = [(0, 0)], 0
-        for word in text[:200].split():
+        for word in text.split():
             start = text.index(word, start)
             spans.append((start, start + len(word)))
             start += len(word)
-        spans.append((0, 0))
-        rows = [
-            torch.randn(384, generator=torch.Generator().manual_seed(sum(map(ord, text[a:b])) + 1)) for a, b in spans
-        ]
-        tokens = torch.stack(rows)[None]
-        pad = torch.zeros(1, len(spans), dtype=torch.bool)
-        return TextFeatures(tokens, pad, tokens.mean(1), torch.tensor(spans)[None], (max(len(text) - 200, 0),))
+        return [*spans, (0, 0)]
 
 
 def network(modality: Modality = "depth", task: str = "all") -> PerceptionNetwork:
@@ -150,6 +157,22 @@ def test_all_heads(volume: FeatureVolume) -> None:
     assert not np.array_equal(lamp.scores, table.scores)
     assert whole.scores[0] >= max(lamp.scores[0], table.scores[0])  # the best of all words
     assert sentence[slice(*(table.phrase or ()))] == "table"
+
+
+def test_many_sentences_in_one_pass_are_each_answered_as_alone(volume: FeatureVolume) -> None:
+    i = inference()
+    scene = i.look(i.sites_of_snapshot(volume.snapshot(), 0.0))
+    viewpoint = viewpoint_of(make_transform(R_WORLD_CAMERA, np.array([0.5, 0.2, 1.2])), 0.0)
+    asked = [("the lamp beside the old table", [None, (4, 8)]), ("a chair", [(2, 7)]), ("find the small lamp", [None])]
+    together = i.ground_many(scene, asked, viewpoint)
+    assert [len(found) for found in together] == [2, 1, 1]
+    for (text, phrases), found in zip(asked, together, strict=True):
+        for one, other in zip(i.ground(scene, text, phrases, viewpoint), found, strict=True):
+            assert one.phrase == other.phrase
+            assert len(one.boxes) > 0
+            np.testing.assert_allclose(other.boxes, one.boxes, atol=1e-4)
+            np.testing.assert_allclose(other.scores, one.scores, atol=1e-5)
+    assert i.ground_many(scene, [], viewpoint) == []
 
 
 def test_occupancy_colors_are_those_of_the_map() -> None:

@@ -88,6 +88,7 @@ class Perceptron:
         self._seen = _Seen()
         self._last_floor_z_m: float | None = None
         self._live: LiveNetwork | None = None
+        self._sight: Sight | None = None
         if inference is not None:
             self._live = LiveNetwork(inference, self._volume.config.voxel_size_m, self.config.network.window_m)
 
@@ -143,6 +144,7 @@ class Perceptron:
             else:
                 with _stage(ms, "network"):
                     sight = self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
+                self._sight = sight
                 semantic = self._take_in(sight, snapshot, now, seen, ms)
                 diagnostics = sight.diagnostics
             objects = self._publish()
@@ -296,6 +298,11 @@ class Perceptron:
             floor_z_m = self._floor_z(copy.snapshot())
             return self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
 
+    @property
+    def sight(self) -> Sight | None:
+        """What the network saw at the last :meth:`perceive`, boxes of any score among it; None before the first."""
+        return self._sight
+
     def statistics(self) -> VolumeStatistics:
         """Size and history of the map."""
         with self._volume_lock:
@@ -352,6 +359,7 @@ class Perceptron:
         self._semantic.clear()
         if self._live is not None:
             self._live.forget()
+        self._sight = None
         self._seen = _Seen()
         self._last_floor_z_m = None
 

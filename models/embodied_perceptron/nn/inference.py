@@ -324,25 +324,43 @@ class NetworkInference:
         any token (blank, or behind the end of what the encoder reads), for a blank text, and when the network has no
         grounding or no text encoder is given.
         """
+        (found,) = self.ground_many(scene, [(text, phrases)], viewpoint, limit, iou_threshold)
+        return found
+
+    @torch.inference_mode()
+    def ground_many(
+        self,
+        scene: LookedAt,
+        sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
+        viewpoint: Viewpoint | None = None,
+        limit: int = 10,
+        iou_threshold: float = 0.5,
+    ) -> list[list[PhraseCandidates]]:
+        """:meth:`ground` for many sentences of one speaker in one pass: (text, phrases) -> candidates per phrase."""
         if self.network.grounding is None or self.text_encoder is None:
             raise ValueError("grounding needs a grounding head and a text encoder")
-        features = self.text_encoder.encode([text])
-        named = [self._tokens(features.spans[0], phrase, text) for phrase in phrases]
+        if not sentences:
+            return []
+        features = self.text_encoder.encode([text for text, _ in sentences])
+        named = [
+            [self._tokens(spans, phrase, text) for phrase in phrases]
+            for spans, (text, phrases) in zip(features.spans, sentences, strict=True)
+        ]
         if sum(len(level) for level in scene.levels) == 0:
-            return [PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases]
+            return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
         device = scene.sites.device
         out = self.network.ground(
             scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
         )
-        valid = out.query_valid[0]
-        boxes, probability = out.boxes[-1, 0][valid], out.logits[-1, 0][valid].sigmoid()  # (Q, 9), (Q, T)
         results = []
-        for phrase, tokens in zip(phrases, named, strict=True):
-            words = probability[:, tokens.to(device)]
-            scores = words.amax(1) if phrase is None else words.mean(1)
-            keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
+        for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):
+            valid = out.query_valid[row]
+            boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
             results.append(
-                PhraseCandidates(phrase, boxes[keep].double().cpu().numpy(), scores[keep].double().cpu().numpy())
+                [
+                    _candidates(phrase, boxes, probability[:, words.to(device)], limit, iou_threshold)
+                    for phrase, words in zip(phrases, tokens, strict=True)
+                ]
             )
         return results
 
@@ -356,6 +374,15 @@ class NetworkInference:
             shown = text[start : min(end, start + 40)]
             raise ValueError(f"phrase {(start, end)} {shown!r} has no token; the encoder read up to {int(spans.max())}")
         return tokens
+
+
+def _candidates(
+    phrase: tuple[int, int] | None, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float
+) -> PhraseCandidates:
+    """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> what remains, best first."""
+    scores = words.amax(1) if phrase is None else words.mean(1)
+    keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
+    return PhraseCandidates(phrase, boxes[keep].double().cpu().numpy(), scores[keep].double().cpu().numpy())
 
 
 def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:

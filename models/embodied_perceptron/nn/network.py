@@ -270,7 +270,9 @@ class PerceptionNetwork(nn.Module):
         token_pad: Tensor,
         viewpoint: Viewpoint | None = None,
     ) -> GroundingOutput:
-        """Sentences, one per scene of the batch -> boxes in the world and how well each fits each token.
+        """Sentences -> boxes in the world and how well each fits each token.
+
+        One sentence per scene of the batch, or any number about a single scene.
 
         Args:
             levels: of :meth:`encode`.
@@ -288,6 +290,8 @@ class PerceptionNetwork(nn.Module):
         visual, coords, pad = pad_samples(
             self.grounding.visual(levels, shared), self.config.voxel_size_m, self.config.official
         )
+        if len(visual) == 1 < len(tokens):  # many sentences about one scene
+            visual, coords, pad = (x.expand(len(tokens), *x.shape[1:]) for x in (visual, coords, pad))
         if viewpoint is not None:
             coords = viewpoint.from_world(coords)
         out: GroundingOutput = self.grounding.head(visual, coords, pad, tokens, token_pad)

@@ -19,7 +19,7 @@ from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.loading import load_inference
 from embodied_perceptron_training.datasets import DatasetError, EmbodiedScanDataset, Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import detection_metrics
-from embodied_perceptron_training.evaluation.grounding_task import RememberingEncoder, score_grounding
+from embodied_perceptron_training.evaluation.grounding_task import score_grounding
 from embodied_perceptron_training.evaluation.occupancy_metrics import occupancy_metrics
 from embodied_perceptron_training.evaluation.parallel import (
     MAX_CORRUPT_SHARE,
@@ -249,7 +249,4 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
 @functools.lru_cache(maxsize=2)
 def load_network(weights: str) -> NetworkInference:
     """Kept: loading takes longer than a scene. Raises as ``load_inference``."""
-    inference = load_inference(weights)
-    if inference.text_encoder is not None:
-        inference.text_encoder = RememberingEncoder(inference.text_encoder)
-    return inference
+    return load_inference(weights)

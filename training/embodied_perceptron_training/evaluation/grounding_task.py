@@ -21,14 +21,12 @@ from embodied_perceptron.boxes import nms
 from embodied_perceptron.nn.inference import NetworkInference, viewpoint_of
 from embodied_perceptron.nn.live import Sight
 from embodied_perceptron.nn.network import Viewpoint
-from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import GroundingStatus, SceneObject
+from embodied_perceptron.results import GroundingStatus, Perception, SceneObject
 from embodied_perceptron.scene.appearance import mean_colors
 from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron_training.datasets import Prompt
 from embodied_perceptron_training.evaluation.grounding_metrics import RANKS, GroundingQuery, grounding_metrics
-from embodied_perceptron_training.evaluation.perceiving import EVERYWHERE
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 from embodied_perceptron_training.synthetic.phrases import is_view_dependent
 
@@ -36,6 +34,7 @@ F64 = NDArray[np.float64]
 VARIANTS = ("fused", "neural", "relations")
 _LIMIT = max(RANKS)
 _SAME_IOU = 0.5
+_BATCH = 20  # sentences in one pass
 
 
 @dataclass(eq=False)
@@ -57,53 +56,26 @@ class GroundingResult:
     objects: tuple[SceneObject, ...] = ()
 
 
-class RememberingEncoder:
-    """A text encoder that encodes a text once, however many windows it is asked about."""
-
-    def __init__(self, encoder: TextEncoder, size: int = 64) -> None:
-        self._encoder, self._size = encoder, size
-        self._known: dict[tuple[str, ...], TextFeatures] = {}
-
-    @property
-    def channels(self) -> int:
-        """Of the features."""
-        return self._encoder.channels
-
-    def encode(self, texts: Sequence[str]) -> TextFeatures:
-        """See :class:`TextEncoder`."""
-        key = tuple(texts)
-        if key not in self._known:
-            if len(self._known) >= self._size:
-                self._known.clear()
-            self._known[key] = self._encoder.encode(texts)
-        return self._known[key]
-
-
 def ground_scene(
-    scene: EvaluationScene, perceptron: Perceptron, sight: Sight, inference: NetworkInference
+    scene: EvaluationScene, perceptron: Perceptron, perception: Perception, sight: Sight, inference: NetworkInference
 ) -> GroundingResult:
-    """Ask everything about a scene that ``perceptron`` has seen whole; ``sight`` is its look everywhere."""
+    """Ask everything about a scene. ``perception`` is what ``perceptron`` made of all of it, ``sight`` what the network
+    saw then."""
     result = GroundingResult()
-    perception = perceptron.perceive(window_m=EVERYWHERE)
     objects = perception.objects
     result.objects = objects
     colors = mean_colors(perception.voxels, _boxes(objects))
     pose = scene.frames[-1].T_world_camera
-    viewpoint = viewpoint_of(pose, sight.floor_z_m)
     shown = set(scene.ids[scene.seen_rows()].tolist())
-    for prompt in scene.prompts:
-        if not shown.issuperset(prompt.target_ids):
-            result.skipped += 1
-            continue
-        truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
+    asked = [p for p in scene.prompts if shown.issuperset(p.target_ids)]
+    result.skipped = len(scene.prompts) - len(asked)
+    proposed = neural_boxes(sight, inference, asked, viewpoint_of(pose, sight.floor_z_m))
+    for prompt, neural in zip(asked, proposed, strict=True):
         answer = perceptron.ground(prompt.text, pose)
         result.statuses[GroundingStatus(answer.status).name] += 1
         relations = ground_objects(prompt.text, objects, pose, colors=colors, top_k=_LIMIT)
-        found = {
-            "fused": _boxes(answer.candidates),
-            "relations": _boxes(relations.candidates),
-            "neural": neural_boxes(sight, inference, prompt, viewpoint),
-        }
+        found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural}
+        truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
         for variant, boxes in found.items():
             result.queries[variant].append(GroundingQuery(boxes, truth, flags))
     for prompt in scene.negatives:
@@ -116,19 +88,28 @@ def flags_of(prompt: Prompt) -> dict[str, bool]:
     return {"hard": prompt.hard, "view_dependent": is_view_dependent(prompt.text), "unique": not prompt.distractor_ids}
 
 
-def neural_boxes(sight: Sight, inference: NetworkInference, prompt: Prompt, viewpoint: Viewpoint) -> F64:
-    """(K, 9) boxes of the decoder over all windows of a look, best first; of each window those that it sees best."""
-    phrase = prompt.tokens_positive[0] if prompt.tokens_positive else None
-    boxes, scores = [np.zeros((0, 9))], [np.zeros(0)]
-    for part in sight.parts:
-        (found,) = inference.ground(part.scene, prompt.text, (phrase,), viewpoint, _LIMIT)
-        at = found.boxes[:, :2]
-        mine = ((at >= part.low_m) & (at < part.high_m)).all(axis=1)
-        boxes.append(found.boxes[mine])
-        scores.append(found.scores[mine])
-    joined, score = torch.from_numpy(np.concatenate(boxes)), torch.from_numpy(np.concatenate(scores))
-    kept = nms(joined, score, torch.zeros(len(joined), dtype=torch.int64), _SAME_IOU)[:_LIMIT]
-    best: F64 = joined[kept].numpy()
+def neural_boxes(
+    sight: Sight, inference: NetworkInference, prompts: Sequence[Prompt], viewpoint: Viewpoint
+) -> list[F64]:
+    """Per sentence (K, 9) boxes of the decoder over all windows of a look, best first; of each window those that it
+    sees best."""
+    found: list[list[tuple[F64, F64]]] = [[] for _ in prompts]
+    for start in range(0, len(prompts), _BATCH):
+        batch = [(p.text, (p.tokens_positive[0] if p.tokens_positive else None,)) for p in prompts[start:][:_BATCH]]
+        for part in sight.parts:
+            for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, _LIMIT)):
+                at = candidates.boxes[:, :2]
+                mine = ((at >= part.low_m) & (at < part.high_m)).all(axis=1)
+                found[start + k].append((candidates.boxes[mine], candidates.scores[mine]))
+    return [_best(parts) for parts in found]
+
+
+def _best(parts: Sequence[tuple[F64, F64]]) -> F64:
+    """(K, 9) of the boxes of all windows."""
+    boxes = torch.from_numpy(np.concatenate([np.zeros((0, 9)), *(b for b, _ in parts)]))
+    scores = torch.from_numpy(np.concatenate([np.zeros(0), *(s for _, s in parts)]))
+    kept = nms(boxes, scores, torch.zeros(len(boxes), dtype=torch.int64), _SAME_IOU)[:_LIMIT]
+    best: F64 = boxes[kept].numpy()
     return best
 
 

@@ -12,7 +12,7 @@ from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import Sight
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import SemanticVoxels
+from embodied_perceptron.results import Perception, SemanticVoxels
 
 F64 = NDArray[np.float64]
 EVERYWHERE = math.inf  # window of a look at the whole scene
@@ -58,3 +58,8 @@ def cells_at(points_m: F64, semantic: SemanticVoxels | None) -> NDArray[np.int64
 def look_everywhere(perceptron: Perceptron) -> Sight:
     """The network over the whole map, boxes of any score."""
     return perceptron.look(EVERYWHERE)
+
+
+def perceive_everywhere(perceptron: Perceptron) -> Perception:
+    """Objects and cells of the whole map; ``perceptron.sight`` is then what the network saw."""
+    return perceptron.perceive(window_m=EVERYWHERE)

@@ -11,13 +11,19 @@ import numpy as np
 from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import Sight
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 from embodied_perceptron_training.evaluation.grounding_task import GroundingResult, ground_scene
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
-from embodied_perceptron_training.evaluation.perceiving import cells_at, look_everywhere, scene_perceptron
+from embodied_perceptron_training.evaluation.perceiving import (
+    cells_at,
+    look_everywhere,
+    perceive_everywhere,
+    scene_perceptron,
+)
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
 TASKS = (
@@ -98,21 +104,37 @@ def evaluate_scene(
                 _score_step(result, scene, look_everywhere(perceptron), step, inference, wanted)
                 start = result.clock("look", start)
         if wanted & {"detection", "occupancy", "grounding"}:
-            sight = look_everywhere(perceptron)
-            result.windows = len(sight.parts)
-            if "detection" in wanted:
-                result.boxes["detection"] = [(scene.name, sight_boxes(sight), scene.truth())]
-            if "occupancy" in wanted:
-                result.occupancy["occupancy"] = _occupancy(scene, sight, inference, len(scene.frames))
-            start = result.clock("look", start)
-            if "grounding" in wanted:
-                result.grounding = ground_scene(scene, perceptron, sight, inference)
-                result.boxes["objects"] = [(scene.name, object_boxes(result.grounding.objects), scene.truth())]
-                start = result.clock("grounding", start)
+            _score_whole(result, scene, perceptron, inference, wanted)
+            start = time.perf_counter()
     if "monocular-detection" in wanted:
         result.boxes["monocular-detection"] = _monocular(scene, inference, window_m)
         result.clock("monocular", start)
     return result
+
+
+def _score_whole(
+    result: SceneResult, scene: EvaluationScene, perceptron: Perceptron, inference: NetworkInference, wanted: set[str]
+) -> None:
+    """From all views together: one look, and one perception where sentences are asked about it."""
+    start = time.perf_counter()
+    perception: Perception | None = None
+    if "grounding" in wanted:
+        perception = perceive_everywhere(perceptron)
+        seen = perceptron.sight
+        assert seen is not None
+        sight = seen
+    else:
+        sight = look_everywhere(perceptron)
+    result.windows = len(sight.parts)
+    start = result.clock("look", start)
+    if "detection" in wanted:
+        result.boxes["detection"] = [(scene.name, sight_boxes(sight), scene.truth())]
+    if "occupancy" in wanted:
+        result.occupancy["occupancy"] = _occupancy(scene, sight, inference, len(scene.frames))
+    if perception is not None:
+        result.grounding = ground_scene(scene, perceptron, perception, sight, inference)
+        result.boxes["objects"] = [(scene.name, object_boxes(result.grounding.objects), scene.truth())]
+        result.clock("grounding", start)
 
 
 def sight_boxes(sight: Sight) -> SceneBoxes:
