@@ -184,6 +184,21 @@ def test_finished_runs_stay_finished_and_may_be_prolonged(tmp_path: Path) -> Non
     assert longer.steps == 30
 
 
+def test_a_run_that_ended_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    class EndsEarly(ToyTask):
+        def losses(self, *args: Any) -> Any:
+            if len(self.seen) == 4:
+                raise MemoryError
+            return super().losses(*args)
+
+    with pytest.raises(MemoryError):
+        trained(tmp_path, EndsEarly(), log_every=1)
+    assert [line["step"] for line in lines(tmp_path, "train")] == [1, 2, 3, 4]
+    _, outcome = trained(tmp_path, resume=True, log_every=1)
+    assert outcome.finished
+    assert [line["step"] for line in lines(tmp_path, "train")] == list(range(1, 25))
+
+
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
     def hold() -> None:
         folder = RunFolder(tmp_path, pictures=False)

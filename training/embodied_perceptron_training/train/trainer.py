@@ -130,6 +130,8 @@ class Trainer:
     def _run(self, resume: bool) -> Outcome:
         if resume and self.processes.from_first(self.folder.state.exists()):
             self._load()
+        elif resume and self.processes.first:
+            self.folder.forget_after(-1)  # ended before its first checkpoint
         first_step, first_waited = self.counters.step, self.counters.waited_s
         self._started = self._saved_at = time.monotonic()
         self._resumed_elapsed_s = self.counters.elapsed_s
