@@ -5,7 +5,7 @@ First everything but the superlatives; then "the largest", "the closest to" amon
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from embodied_perceptron.scene.words import lexicon
 F64 = NDArray[np.float64]
 
 _EPS = 0.05
+_OTHER_NAME = 0.75
 _SAME = 0.5  # overlap of two boxes of one thing
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
@@ -111,6 +112,8 @@ class Scorer:
         """(N,) how well each label answers to a noun."""
         if noun not in self._similar:
             table = {label: lexicon().similarity(noun, label) for label in set(self.labels)}
+            if noun in table:  # where something is called just so, other names mean other things rather
+                table = {label: w if label == noun else _OTHER_NAME * w for label, w in table.items()}
             self._similar[noun] = np.array([table[label] for label in self.labels], dtype=np.float64)
         return self._similar[noun]
 
@@ -129,8 +132,9 @@ class Scorer:
         w = WEIGHTS
         confidence = w["confidence"] * np.log(self.scores + _EPS)
         log_score = w["category"] * np.log(self.category + _EPS) + w["twin"] * np.log(self.twin + _EPS)
-        plain = [c for c in self.meaning.constraints if not c.is_superlative]
-        superlative = [c for c in self.meaning.constraints if c.is_superlative]
+        constraints = [self._in_sight(c) for c in self.meaning.constraints]
+        plain = [c for c in constraints if not c.is_superlative]
+        superlative = [c for c in constraints if c.is_superlative]
         judged = []
         for constraint in plain:
             result = self._judge(constraint)
@@ -147,6 +151,15 @@ class Scorer:
                 log_score = log_score + w[constraint.relation] * constraint.weight * score
                 judged.append(Judged(constraint, np.exp(score - score[self.group > 0].max()).clip(0.0, 1.0), missing))
         return Evidence(self.category, log_score + confidence, log_score, judged)
+
+    def _in_sight(self, c: Constraint) -> Constraint:
+        """'Facing the bed, the lamp on the left': where nobody knows the bed's front, left of all lamps from there."""
+        if c.relation not in ("viewer-left", "viewer-right"):
+            return c
+        weight = self.anchor_weights(c.anchors[0])
+        if weight.max(initial=0.0) < _ANCHOR_THERE or self.g.fronts[int(weight.argmax())].sum() > 0.5:
+            return c
+        return replace(c, relation=c.relation.removeprefix("viewer-") + "-of-all", anchors=())
 
     def _log(self, judged: Judged) -> F64:
         """Log score of a constraint, scaled by the best candidate: what nobody satisfies says little."""

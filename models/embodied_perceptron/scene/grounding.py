@@ -254,6 +254,8 @@ class _Answer:
     def _unsatisfied(self, evidence: Evidence) -> Constraint | None:
         """A constraint that no candidate satisfies at all."""
         members = self.scorer.candidates
+        if len(self.meaning.constraints) > 2 or self.meaning.outlook is not None:
+            return None  # long descriptions are told loosely, and read so
         for judged in evidence.judged:
             c = judged.constraint
             if judged.missing or c.is_superlative or c.negated or c.weight < 1.0:
