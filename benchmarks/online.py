@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import threading
 import time
 from collections import defaultdict
@@ -298,12 +299,13 @@ def rates(inference: NetworkInference, rooms: int, count: int, seconds: float) -
             i += 1
 
     thread = threading.Thread(target=fuse)
-    began, looks = time.perf_counter(), []
+    began, looks, cpu = time.perf_counter(), [], []
     thread.start()
     while time.perf_counter() - began < seconds:
-        start = time.perf_counter()
+        start, spent = time.perf_counter(), time.thread_time()
         seen = it.perceive()
         looks.append((time.perf_counter() - start) * 1e3)
+        cpu.append((time.thread_time() - spent) * 1e3)
         for name, ms in seen.stage_ms.items():
             stages[f"perceive: {name}"].append(ms)
     elapsed = time.perf_counter() - began
@@ -314,6 +316,8 @@ def rates(inference: NetworkInference, rooms: int, count: int, seconds: float) -
         "fusion_hz": len(fused) / elapsed,
         "integrate_ms": {"p50": float(np.percentile(fused, 50)), "p99": float(np.percentile(fused, 99))},
         "perceive_ms": {"p50": float(np.percentile(looks, 50)), "p99": float(np.percentile(looks, 99))},
+        "perceive_cpu_ms": float(np.median(cpu)),
+        "load": os.getloadavg()[0],
         "behind_schedule_s": float(max(late)),
         "stage_ms": {name: float(np.median(values)) for name, values in stages.items()},
     }
@@ -352,7 +356,8 @@ def show(console: Console, results: Row) -> None:
     rate = results["rates"]
     console.print(
         f"while fusing {rate['fusion_hz']:.1f} Hz: perceiving {rate['perception_hz']:.2f} Hz, "
-        f"integrate p50 {rate['integrate_ms']['p50']:.0f} p99 {rate['integrate_ms']['p99']:.0f} ms"
+        f"integrate p50 {rate['integrate_ms']['p50']:.0f} p99 {rate['integrate_ms']['p99']:.0f} ms; "
+        f"one look {rate['perceive_cpu_ms']:.0f} ms of CPU (load of the machine {rate['load']:.1f})"
     )
     stages = Table("stage", "median ms", title="stages, wall time, both threads busy")
     for name, ms in sorted(rate["stage_ms"].items()):

@@ -43,8 +43,9 @@ def test_options_build_the_same_network(weights):
     assert perceptron.inference is not None
     view = perceptron.inference.view(wall(2.0, 1))
     assert {level.dtype for level in view.levels} == {torch.float32}
-    assert inference_from_options(NetworkOptions()) is None
-    assert Perceptron.from_config().inference is None or NetworkOptions().weights
+    none = NetworkOptions(weights="")
+    assert inference_from_options(none) is None
+    assert Perceptron.from_config(PerceptronConfig(network=none)).inference is None
 
 
 def test_another_preset_or_class_list_is_refused(weights):

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 from online_world import CELLS, CLASSES, config, inference, perceptron, walk
+from small_networks import small_config, small_network
 
+from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import LiveNetwork
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
@@ -69,6 +71,30 @@ def test_a_network_of_geometry_alone_needs_no_images():
     assert report.stage_ms["encode"] < 5
     seen = run(it, frames[1:])
     assert len(seen.objects) + len(seen.tentative) > 0
+
+
+@pytest.mark.parametrize("modality", ["rgb", "painting"])
+def test_other_modalities_look_at_the_same_map(modality):
+    it = Perceptron(config(), inference=inference(modality=modality))
+    seen = run(it, walk(13, 3), every=10)
+    assert len(seen.tentative) > 0
+    assert len(seen.semantic.labels) > 0
+
+
+def test_a_network_of_raw_points_takes_them_from_the_map():
+    network = small_network(small_config("detection", "rgbd", "paper"))
+    it = Perceptron(config(), inference=NetworkInference(network, CLASSES))
+    seen = run(it, walk(14, 3), every=10)
+    assert len(seen.tentative) > 0
+    assert len(seen.semantic.labels) == 0  # it has no occupancy
+
+
+def test_a_network_without_boxes_labels_cells():
+    network = small_network(small_config("occupancy", "depth"))
+    it = Perceptron(config(), inference=NetworkInference(network, CLASSES, CELLS))
+    seen = run(it, walk(15, 3), every=10)
+    assert seen.tentative == ()
+    assert len(seen.semantic.labels) > 0
 
 
 def test_sites_that_are_no_multiple_of_the_voxels_are_refused():
