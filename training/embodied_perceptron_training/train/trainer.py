@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from embodied_perceptron_training.train.averaging import AveragedModel
 from embodied_perceptron_training.train.distributed import Processes
 from embodied_perceptron_training.train.folder import RunFolder
-from embodied_perceptron_training.train.interface import Losses, TrainingTask, to_device
+from embodied_perceptron_training.train.interface import TrainingTask
+from embodied_perceptron_training.train.passes import Passes
 from embodied_perceptron_training.train.progress import Progress
 from embodied_perceptron_training.train.settings import TrainSettings
 from embodied_perceptron_training.train.state import Counters, load_state, parameter_groups, save_state, seed_step
@@ -54,19 +54,6 @@ class Outcome:
     waiting: float
 
 
-class _Losses(nn.Module):
-    """The task's losses as a module's forward pass, as distributed training wants it."""
-
-    def __init__(self, task: TrainingTask, processes: Processes) -> None:
-        super().__init__()
-        self.model = task.model
-        self._task = (task,)  # in a tuple, so that a task that is a module does not register twice
-        self._reduce = processes.mean
-
-    def forward(self, batch: Any) -> Losses:
-        return self._task[0].losses(self.model, batch, self._reduce)
-
-
 class Trainer:
     """Trains ``task`` as ``settings`` say, in ``folder``.
 
@@ -98,7 +85,8 @@ class Trainer:
         self.average = AveragedModel(self.model, settings.ema_decay)
         groups = parameter_groups(self.model, settings.weight_decay, settings.rate_scales)
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
-        self.autocast, self.scaler = _precision(settings, self.device)
+        self.passes = Passes(task, settings, self.processes)
+        self.scaler = self.passes.scaler
         self.counters = Counters()
         self.parameters = [p for group in groups for p in group["params"]]
         self.progress = Progress(self.total_steps, 60 * settings.minutes, quiet or not self.processes.first)
@@ -159,18 +147,13 @@ class Trainer:
             processes.rank,
             processes.world,
         )
-        losses: nn.Module = _Losses(self.task, processes)
-        if processes.world > 1:
-            # parameters of heads that a batch does not reach have no gradient
-            devices = [self.device] if self.device.type == "cuda" else None
-            losses = DistributedDataParallel(losses, device_ids=devices, find_unused_parameters=True)
         if self.counters.step == 0 and settings.validate_first and settings.validations:
             self._validate()
         self.counters.elapsed_s = self._elapsed_s()
         with sample_stream(self.task.samples, self.task.collate, order, settings.workers) as batches:
             while self._passed() < 1.0 and not self._stop:
                 self._train_mode()
-                self._step(losses, batches)
+                self._step(batches)
                 self._validate_when_due()
                 self._save_when_due()
         if self._passed() >= 1.0 and not self._stop:
@@ -187,32 +170,17 @@ class Trainer:
 
     # -- one step
 
-    def _step(self, losses: nn.Module, batches: Iterator[Fetched]) -> None:
+    def _step(self, batches: Iterator[Fetched]) -> None:
         settings, counters = self.settings, self.counters
         seed_step(settings.seed, counters.step, self.processes.rank)
         buffers = [b.detach().clone() for b in self.model.buffers()]
         self.optimizer.zero_grad(set_to_none=True)
-        terms: dict[str, float] = {}
-        corrupt: list[Corrupt] = []
-        places: list[tuple[int, int]] = []
-        for part in range(settings.accumulate):
-            asked = time.monotonic()
-            fetched = next(batches)
-            counters.waited_s += time.monotonic() - asked
-            corrupt += fetched.corrupt
-            if fetched.data is None:
-                self._count_corrupt(corrupt)
-                raise TrainingError(f"no usable sample was found in place of {corrupt[0].name}: {corrupt[0].reason}")
-            places += fetched.places
-            last = part == settings.accumulate - 1
-            hold = losses.no_sync() if isinstance(losses, DistributedDataParallel) and not last else _nothing()
-            with hold:
-                with self.autocast():
-                    found = losses(to_device(fetched.data, self.device))
-                total = torch.stack([v.float() for v in found.values()]).sum() / settings.accumulate
-                self.scaler.scale(total).backward()  # type: ignore[no-untyped-call]
-            for name, value in found.items():
-                terms[name] = terms.get(name, 0.0) + float(value.detach()) / settings.accumulate
+        passed = self.passes.run(batches)
+        counters.waited_s += passed.waited_s
+        terms, places, corrupt = passed.terms, passed.places, passed.corrupt
+        if not passed.complete:
+            self._count_corrupt(corrupt)
+            raise TrainingError(f"no usable sample was found in place of {corrupt[0].name}: {corrupt[0].reason}")
         # one agreement per step: everything that makes a process decide has to be the same in all of them
         loss, stops, errors, elapsed = self.processes.total(
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]
@@ -450,21 +418,3 @@ class Trainer:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-def _precision(settings: TrainSettings, device: torch.device) -> tuple[Any, torch.amp.GradScaler]:
-    """A maker of autocast contexts and the scaler of gradients (which does nothing without float16)."""
-    chosen = settings.precision
-    if chosen == "auto":
-        half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
-        chosen = "float32" if device.type != "cuda" else ("bfloat16" if half else "float16")
-    scaler = torch.amp.GradScaler(device.type, enabled=chosen == "float16" and device.type == "cuda")
-    if chosen == "float32":
-        return _nothing, scaler
-    dtype = torch.bfloat16 if chosen == "bfloat16" else torch.float16
-    return (lambda: torch.autocast(device.type, dtype)), scaler
