@@ -109,12 +109,15 @@ class LiveNetwork:
 
         Does nothing while released, or when memory is short: then they are computed when they are needed.
         """
-        if self.memory is None or self._released:
+        if self.memory is None:
             return
-        try:
-            self.memory.view(keyframe)
-        except torch.OutOfMemoryError:
-            _free_cache()
+        with self._moving:  # the network stays where it is meanwhile
+            if self._released:
+                return
+            try:
+                self.memory.view(keyframe)
+            except torch.OutOfMemoryError:
+                _free_cache()
 
     def release(self) -> None:
         """Give the accelerator's memory back; the next look takes it again and computes anew what is missing."""
