@@ -148,6 +148,28 @@ def test_what_waits_in_vain_for_long_is_dropped():
     assert ids(objects) == []
 
 
+def test_time_in_which_nobody_looked_does_not_count():
+    objects = ObjectMap()
+    elsewhere = np.array([1.0, -3.0, -np.inf]), np.array([4.0, 3.0, np.inf])
+    for i in range(2):
+        objects.update(found(A, labels=["chair"]), world(A), i)
+    for second in range(1, 200, 5):  # the robot is in another room
+        objects.update(found(), world(A), second * SECOND, looked_at=elsewhere)
+    objects.update(found(), world(A), 200 * SECOND)  # back, and missed once
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+    objects.update(found(), world(A), 206 * SECOND)
+    assert ids(objects, ObjectState.STALE) == [1]
+
+
+def test_a_pause_of_the_program_makes_nothing_old():
+    objects, loaded = ObjectMap(), ObjectMap()
+    for i in range(2):
+        objects.update(found(A, labels=["chair"]), world(A), i)
+    loaded.load_json(objects.to_json())
+    loaded.update(found(), world(A), 10**18)  # another day, another clock
+    assert ids(loaded, ObjectState.CONFIRMED) == [1]
+
+
 def test_corrected_objects_move_rigidly_and_keep_their_ids():
     objects = ObjectMap()
     for i in range(2):

@@ -7,7 +7,7 @@ same sequence of updates gives the same ids.
 When an object is not found, its place decides. The voxels in its box are still there: it waits. They vanished but the
 surroundings are still mapped: it was seen empty, and the object is gone. The surroundings vanished too: the map forgot
 the place (memory is bounded), and the object stays as it was. Likewise an object out of reach, or not whole within
-what was looked at. What waits in vain for long is dropped.
+what was looked at: time in which nobody looked does not count. What waits in vain for long is dropped.
 
 Something that was moved keeps its id where its new box still overlaps the old one enough to be matched; otherwise the
 old object expires as soon as its place is seen empty, and what stands elsewhere gets a new id.
@@ -51,6 +51,7 @@ _TENTATIVE_NS = 2_000_000_000  # not found for longer: a tentative object goes
 _PART_NS = 2_000_000_000  # one inside of another that is found was a part of it
 _CONFIRMED_NS = 4_000_000_000  # a confirmed one grows stale
 _STALE_NS = 60_000_000_000  # a stale one goes
+_PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
 _SAME_IOU = 0.5  # two objects that overlap this much are one
 _SAME_LABEL_IOU = 0.3  # two of one name, already from here
 _OTHER_LABEL_IOU = 0.65  # two of different names: a curtain before its window may well be there
@@ -76,7 +77,7 @@ class _Track:
     whole: bool  # the box was never cut by the border of what was looked at
     missed: bool  # by the last perception
     state: str
-    found_ns: int  # when it was last found
+    found_ns: int  # when it was last found, plus the time since in which nobody looked
     last_seen_ns: int  # newest evidence for it then
     support: float  # voxels in the box when it was found
     surroundings: float  # voxels around the box then
@@ -89,6 +90,10 @@ class _Track:
         """One more look at its place: the score of what was found, or zero."""
         self.looks += 1
         self.score += (score - self.score) / min(self.looks + prior, _SCORE_MEMORY + prior)
+
+    def excuse(self, away_ns: int, now_ns: int) -> None:
+        """Nobody looked for so long: that is no time in which it was not found."""
+        self.found_ns = max(self.found_ns, min(now_ns, self.found_ns + away_ns))
 
     def vote(self, label: str, score: float) -> None:
         self.votes = {name: v * _VOTE_MEMORY for name, v in self.votes.items() if v > 1e-3}
@@ -119,6 +124,7 @@ class ObjectMap:
     def __post_init__(self) -> None:
         self._tracks: list[_Track] = []  # by id
         self._next_id = 1
+        self._updated_ns = 0
 
     def __len__(self) -> int:
         return len(self._tracks)
@@ -150,6 +156,12 @@ class ObjectMap:
                 not missed, and boxes that it cuts do not replace whole ones. None = everything.
             begin_score: what scores less may be a sighting of a known object, but begins no new one.
         """
+        away_ns = max(0, now_ns - self._updated_ns)
+        self._updated_ns = now_ns
+        if away_ns > _PAUSE_NS:
+            for track in self._tracks:
+                track.excuse(away_ns, now_ns)
+            away_ns = 0
         found = _distinct(found, snapshot)
         matched = self._match(found)
         for row in range(len(found)):
@@ -159,7 +171,7 @@ class ObjectMap:
             elif found.scores[row] >= begin_score:
                 matched[row] = self._begin(found, row, now_ns, whole)
         seen = {t.id for t in matched.values()}
-        self._judge_places(seen, snapshot, now_ns, camera_m, reach_m, looked_at)
+        self._judge_places(seen, snapshot, now_ns, away_ns, camera_m, reach_m, looked_at)
         self._merge_duplicates(now_ns)
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
@@ -183,6 +195,7 @@ class ObjectMap:
         """Forget all objects. Ids start at 1 again: it is a new map."""
         self._tracks = []
         self._next_id = 1
+        self._updated_ns = 0
 
     # ------------------------------------------------------------------------------------------------------- matching
 
@@ -234,6 +247,7 @@ class ObjectMap:
         matched: set[int],
         snapshot: VoxelSnapshot,
         now_ns: int,
+        away_ns: int,
         camera_m: NDArray[np.float64] | None,
         reach_m: float,
         looked_at: Limits | None,
@@ -253,8 +267,10 @@ class ObjectMap:
                 track.last_seen_ns = max(track.last_seen_ns, int(newest_ns[i]))
                 kept.append(track)
                 continue
-            untouched = self._out_of_reach(track, camera_m, reach_m) or _cut_by(looked_at, track.box)
-            if untouched or self._survives(track, int(inside[i]), int(around[i]), now_ns):
+            if self._out_of_reach(track, camera_m, reach_m) or _cut_by(looked_at, track.box):
+                track.excuse(away_ns, now_ns)
+                kept.append(track)
+            elif self._survives(track, int(inside[i]), int(around[i]), now_ns):
                 kept.append(track)
         self._tracks = kept
 
@@ -306,7 +322,8 @@ class ObjectMap:
     def to_json(self) -> str:
         """All objects with their history, as JSON text that :meth:`load_json` reads back exactly."""
         tracks = [{**vars(t), "box": t.box.tolist()} for t in self._tracks]
-        return json.dumps({"version": _VERSION, "next_id": self._next_id, "objects": tracks}, sort_keys=True)
+        data = {"version": _VERSION, "next_id": self._next_id, "updated_ns": self._updated_ns, "objects": tracks}
+        return json.dumps(data, sort_keys=True)
 
     def load_json(self, text: str) -> None:
         """Replace all objects by those of :meth:`to_json`. Raises ``ValueError`` and changes nothing when it cannot."""
@@ -317,13 +334,13 @@ class ObjectMap:
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
             older = {"looks": 1, "whole": True} if version == 1 else {}
             tracks = [_track_from({**older, **entry}) for entry in data["objects"]]
-            next_id = int(data["next_id"])
+            next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"objects cannot be read: {type(error).__name__}: {error}") from error
         ids = [t.id for t in tracks]
         if ids != sorted(set(ids)) or any(not 0 < i < next_id for i in ids):
             raise ValueError(f"objects cannot be read: ids {ids} do not ascend within 1..{next_id - 1}")
-        self._tracks, self._next_id = tracks, next_id
+        self._tracks, self._next_id, self._updated_ns = tracks, next_id, updated_ns
 
 
 def _track_from(entry: dict[str, Any]) -> _Track:
