@@ -7,15 +7,15 @@ import pytest
 
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.geometry import Intrinsics
-from embodied_perceptron.nn.inference import PhraseCandidates, viewpoint_of
+from embodied_perceptron.nn.inference import PhraseCandidates
 from embodied_perceptron.nn.live import ScenePart, Sight
+from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron_training.datasets import Prompt
 from embodied_perceptron_training.evaluation.grounding_task import (
     flags_of,
     ground_scene,
-    neural_boxes,
     score_grounding,
 )
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
@@ -61,11 +61,14 @@ class Answering:
         )
         self.asked: list[str] = []
 
-    def ground(self, text: str, viewpoint: np.ndarray) -> Grounding:
+    def ground_many(self, texts: list[str], viewpoint: np.ndarray, top_k: int = 5) -> list[Grounding]:
         assert viewpoint.shape == (4, 4)
-        self.asked.append(text)
-        status, rows = self.answers[text]
-        return Grounding(text, status, tuple(self.objects[r] for r in rows), "why")
+        self.asked += texts
+        found = [self.answers[text] for text in texts]
+        return [
+            Grounding(text, status, tuple(self.objects[r] for r in rows), "why")
+            for text, (status, rows) in zip(texts, found, strict=True)
+        ]
 
 
 class Decoder:
@@ -122,20 +125,27 @@ def test_three_ways_are_scored_beside_each_other() -> None:
     assert figures["negatives/not_found"] == figures["negatives/found"] == 50.0
 
 
+def proposed(look: Sight, decoder: Decoder, sentences: list) -> list[np.ndarray]:
+    return [c.boxes for c in propose(decoder, look, sentences, np.eye(4))]  # type: ignore[arg-type]
+
+
 def test_of_each_window_only_what_it_sees_best_counts() -> None:
     decoder = Decoder([0, 1, 2])
-    viewer = viewpoint_of(np.eye(4), 0.0)
-    (boxes,) = neural_boxes(sight(2.0), decoder, [prompt("the chair", 10)], viewer)  # type: ignore[arg-type]
+    (boxes,) = proposed(sight(2.0), decoder, [("the chair", None)])
     assert len(decoder.phrases) == 2
-    assert boxes[:, 0].tolist() == [1.0, 3.0, 3.0]  # each once, by score
-    np.testing.assert_array_equal(boxes, BOXES[:3])
+    np.testing.assert_array_equal(boxes, BOXES[:3])  # each once, by score
 
 
 def test_a_look_at_nothing_has_no_candidates() -> None:
     empty = Sight(None, None, np.zeros(3), np.zeros(3))
-    viewer = viewpoint_of(np.eye(4), 0.0)
-    (boxes,) = neural_boxes(empty, Decoder([0]), [prompt("a", 1)], viewer)  # type: ignore[arg-type]
-    assert boxes.shape == (0, 9)
+    assert [b.shape for b in proposed(empty, Decoder([0]), [("a", None)])] == [(0, 9)]
+    assert proposed(sight(), Decoder([0]), []) == []
+
+
+def test_more_sentences_than_one_pass_takes_keep_their_order() -> None:
+    decoder = Decoder([0])
+    assert len(proposed(sight(), decoder, [(f"the chair number {i}", (0, i + 1)) for i in range(45)])) == 45
+    assert decoder.phrases == [(0, i + 1) for i in range(45)]
 
 
 @pytest.mark.parametrize(
@@ -148,11 +158,3 @@ def test_a_look_at_nothing_has_no_candidates() -> None:
 )
 def test_flags_follow_the_benchmark(text: str, distractors: int, expected: dict[str, bool]) -> None:
     assert flags_of(prompt(text, 1, distractors=distractors)) == expected
-
-
-def test_more_sentences_than_one_pass_takes_keep_their_order() -> None:
-    decoder = Decoder([0])
-    prompts = [prompt(f"the chair number {i}", 10, span=(0, i + 1)) for i in range(45)]
-    found = neural_boxes(sight(), decoder, prompts, viewpoint_of(np.eye(4), 0.0))  # type: ignore[arg-type]
-    assert len(found) == 45
-    assert decoder.phrases == [(0, i + 1) for i in range(45)]

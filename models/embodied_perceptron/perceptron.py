@@ -11,11 +11,13 @@ is held by ``perceive`` only while the snapshot is copied, so perceiving never b
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +29,10 @@ from embodied_perceptron.fusion.correction import Correction
 from embodied_perceptron.fusion.keyframes import Keyframe
 from embodied_perceptron.fusion.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
-from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates
 from embodied_perceptron.nn.live import LiveNetwork, Sight
 from embodied_perceptron.nn.loading import inference_from_options
+from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.results import (
     FusionReport,
     Grounding,
@@ -42,12 +45,15 @@ from embodied_perceptron.results import (
 from embodied_perceptron.scene.appearance import mean_colors
 from embodied_perceptron.scene.components import find_boxes
 from embodied_perceptron.scene.floor import estimate_floor_z
-from embodied_perceptron.scene.grounding import ground_objects
+from embodied_perceptron.scene.grounding import DEFAULT_TOP_K, ground_objects
+from embodied_perceptron.scene.language import parse
 from embodied_perceptron.scene.layers import separate_layers
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.query import query_problem
 from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 
+_LOG = logging.getLogger(__name__)
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
 _SEEN_AGAIN = 0.5  # of the score that a new object needs
 _FLOOR_VOXELS = 120_000  # enough to find the floor
@@ -167,13 +173,28 @@ class Perceptron:
 
     def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
         """Answer a sentence about objects; ``viewpoint`` is the (4, 4) pose of who asks. Never raises for any text."""
-        objects, voxels = self.objects, self._voxels
+        return self.ground_many([text], viewpoint)[0]
 
+    def ground_many(
+        self, texts: Sequence[str], viewpoint: NDArray[np.float64] | None = None, top_k: int = DEFAULT_TOP_K
+    ) -> list[Grounding]:
+        """:meth:`ground` for many sentences of one speaker; the network reads them together."""
+        start = time.perf_counter()
+        objects, voxels, sight = self.objects, self._voxels, self._sight
+
+        @functools.cache
         def colors() -> NDArray[np.float64]:
             boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
 
-        return ground_objects(text, objects, viewpoint, colors=colors, named=self._live is not None)
+        proposals = self._proposals(texts, {o.label for o in objects}, sight, viewpoint)
+        reading_ms = (time.perf_counter() - start) * 1e3 / max(len(texts), 1)
+        named = self._live is not None
+        answers = [
+            ground_objects(text, objects, viewpoint, colors=colors, candidates=found, top_k=top_k, named=named)
+            for text, found in zip(texts, proposals, strict=True)
+        ]
+        return [replace(answer, latency_ms=answer.latency_ms + reading_ms) for answer in answers]
 
     # ------------------------------------------------------------------------------------------------ care for the map
 
@@ -350,6 +371,31 @@ class Perceptron:
                 )
             known = self._semantic.cells()
             return known if known is not None else _no_cells(inference)
+
+    def _proposals(
+        self, texts: Sequence[str], labels: set[str], sight: Sight | None, viewpoint: NDArray[np.float64] | None
+    ) -> list[PhraseCandidates | None]:
+        """What the network itself proposes for each sentence; None where it cannot: it has to know who asks from where,
+        and a sentence may be longer than it reads."""
+        nothing: list[PhraseCandidates | None] = [None] * len(texts)
+        inference = self.inference
+        if sight is None or not sight.parts or viewpoint is None or inference is None:
+            return nothing
+        if inference.network.grounding is None or inference.text_encoder is None:
+            return nothing
+        asked: list[tuple[int, str, tuple[int, int]]] = []
+        for row, text in enumerate(texts):
+            target = None if query_problem(text) else parse(text, labels).target
+            if target is not None:
+                asked.append((row, text, target.span))
+        try:
+            found = propose(inference, sight, [(text, span) for _, text, span in asked], viewpoint)
+        except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
+            _LOG.warning("answers without the network's own grounding: %s", error)
+            return nothing
+        for (row, _, _), candidates in zip(asked, found, strict=True):
+            nothing[row] = candidates
+        return nothing
 
     def _forget(self) -> None:
         """Start anew with everything that is known beside the volume."""

@@ -2,7 +2,7 @@
 
 neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
 relations   the sentence parsed and answered by categories, colours and geometry of the predicted objects alone
-fused       what :meth:`Perceptron.ground` answers; its figures stand without a prefix
+fused       what :meth:`Perceptron.ground` answers, from both; its figures stand without a prefix
 
 The speaker stands where the last view was taken. Nothing but the map is known: no truth goes into any answer.
 """
@@ -14,13 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.boxes import nms
-from embodied_perceptron.nn.inference import NetworkInference, viewpoint_of
+from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import Sight
-from embodied_perceptron.nn.network import Viewpoint
+from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, Perception, SceneObject
 from embodied_perceptron.scene.appearance import mean_colors
@@ -33,8 +31,6 @@ from embodied_perceptron_training.synthetic.phrases import is_view_dependent
 F64 = NDArray[np.float64]
 VARIANTS = ("fused", "neural", "relations")
 _LIMIT = max(RANKS)
-_SAME_IOU = 0.5
-_BATCH = 20  # sentences in one pass
 
 
 @dataclass(eq=False)
@@ -69,48 +65,24 @@ def ground_scene(
     shown = set(scene.ids[scene.seen_rows()].tolist())
     asked = [p for p in scene.prompts if shown.issuperset(p.target_ids)]
     result.skipped = len(scene.prompts) - len(asked)
-    proposed = neural_boxes(sight, inference, asked, viewpoint_of(pose, sight.floor_z_m))
-    for prompt, neural in zip(asked, proposed, strict=True):
-        answer = perceptron.ground(prompt.text, pose)
+    sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
+    proposed = propose(inference, sight, sentences, pose, _LIMIT)
+    answers = perceptron.ground_many([p.text for p in asked], pose, _LIMIT)
+    for prompt, neural, answer in zip(asked, proposed, answers, strict=True):
         result.statuses[GroundingStatus(answer.status).name] += 1
         relations = ground_objects(prompt.text, objects, pose, colors=colors, top_k=_LIMIT)
-        found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural}
+        found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}
         truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
         for variant, boxes in found.items():
             result.queries[variant].append(GroundingQuery(boxes, truth, flags))
-    for prompt in scene.negatives:
-        result.negatives[GroundingStatus(perceptron.ground(prompt.text, pose).status).name] += 1
+    for answer in perceptron.ground_many([p.text for p in scene.negatives], pose):
+        result.negatives[GroundingStatus(answer.status).name] += 1
     return result
 
 
 def flags_of(prompt: Prompt) -> dict[str, bool]:
     """Properties that the benchmark reports apart."""
     return {"hard": prompt.hard, "view_dependent": is_view_dependent(prompt.text), "unique": not prompt.distractor_ids}
-
-
-def neural_boxes(
-    sight: Sight, inference: NetworkInference, prompts: Sequence[Prompt], viewpoint: Viewpoint
-) -> list[F64]:
-    """Per sentence (K, 9) boxes of the decoder over all windows of a look, best first; of each window those that it
-    sees best."""
-    found: list[list[tuple[F64, F64]]] = [[] for _ in prompts]
-    for start in range(0, len(prompts), _BATCH):
-        batch = [(p.text, (p.tokens_positive[0] if p.tokens_positive else None,)) for p in prompts[start:][:_BATCH]]
-        for part in sight.parts:
-            for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, _LIMIT)):
-                at = candidates.boxes[:, :2]
-                mine = ((at >= part.low_m) & (at < part.high_m)).all(axis=1)
-                found[start + k].append((candidates.boxes[mine], candidates.scores[mine]))
-    return [_best(parts) for parts in found]
-
-
-def _best(parts: Sequence[tuple[F64, F64]]) -> F64:
-    """(K, 9) of the boxes of all windows."""
-    boxes = torch.from_numpy(np.concatenate([np.zeros((0, 9)), *(b for b, _ in parts)]))
-    scores = torch.from_numpy(np.concatenate([np.zeros(0), *(s for _, s in parts)]))
-    kept = nms(boxes, scores, torch.zeros(len(boxes), dtype=torch.int64), _SAME_IOU)[:_LIMIT]
-    best: F64 = boxes[kept].numpy()
-    return best
 
 
 def score_grounding(results: Sequence[GroundingResult]) -> dict[str, float]:

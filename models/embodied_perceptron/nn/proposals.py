@@ -1,0 +1,56 @@
+"""What the network's own grounding proposes for sentences about a look, however many windows it took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.boxes import nms
+from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates, viewpoint_of
+from embodied_perceptron.nn.live import Sight
+
+Phrase = tuple[int, int] | None
+_SAME_IOU = 0.5
+_BATCH = 20  # sentences in one pass
+
+
+def propose(
+    inference: NetworkInference,
+    sight: Sight,
+    sentences: Sequence[tuple[str, Phrase]],
+    T_world_camera: NDArray[np.float64],
+    limit: int = 10,
+) -> list[PhraseCandidates]:
+    """Candidates for one phrase of each sentence, best first; of each window those that it sees best.
+
+    Args:
+        inference: the network that looked.
+        sight: its look.
+        sentences: (text, [start, end) of the phrase that names the target; None = the whole text).
+        T_world_camera: (4, 4) pose of who speaks.
+        limit: candidates per sentence.
+
+    Raises as :meth:`NetworkInference.ground`.
+    """
+    viewpoint = viewpoint_of(T_world_camera, sight.floor_z_m)
+    found: list[list[PhraseCandidates]] = [[] for _ in sentences]
+    for start in range(0, len(sentences), _BATCH):
+        batch = [(text, (phrase,)) for text, phrase in sentences[start : start + _BATCH]]
+        for part in sight.parts:
+            for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, limit)):
+                at = candidates.boxes[:, :2]
+                mine = ((at >= part.low_m) & (at < part.high_m)).all(axis=1)
+                own = PhraseCandidates(candidates.phrase, candidates.boxes[mine], candidates.scores[mine])
+                found[start + k].append(own)
+    return [_best(parts, phrase, limit) for parts, (_, phrase) in zip(found, sentences, strict=True)]
+
+
+def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> PhraseCandidates:
+    boxes = np.concatenate([np.zeros((0, 9)), *(p.boxes for p in parts)])
+    scores = np.concatenate([np.zeros(0), *(p.scores for p in parts)])
+    same = torch.zeros(len(boxes), dtype=torch.int64)
+    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, _SAME_IOU)[:limit].numpy()
+    return PhraseCandidates(phrase, boxes[kept], scores[kept])
