@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
-from test_object_map import FLOOR, SECOND, A, B, C, found, ids, world
+from test_object_map import FLOOR, SECOND, A, B, C, found, ids
+from test_object_map import world as build_world
 
 from embodied_perceptron.boxes import transform_boxes
 from embodied_perceptron.config import ObjectsConfig
@@ -14,6 +16,8 @@ from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.results import ObjectState
 from embodied_perceptron.scene.association import blend_boxes, box_affinity, box_rotations
 from embodied_perceptron.scene.object_map import ObjectMap
+
+world = cache(build_world)  # nobody changes a snapshot
 
 
 def by_id(objects: ObjectMap):
@@ -187,7 +191,7 @@ def test_corrected_objects_move_rigidly_and_keep_their_ids():
     import torch
 
     moved = [transform_boxes(T, torch.tensor([b], dtype=torch.float64)).numpy()[0] for b in (A, B)]
-    objects.update(found(*moved), world(*moved), 2)
+    objects.update(found(*moved), build_world(*moved), 2)
     assert ids(objects) == [1, 2]
 
 
