@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "training.json"
 SEEDS = range(700_000, 700_006)  # of nobody's training, validation or test
 WARM_UP = 3
+SPEEDS = ("seconds_per_step", "processor_s_per_step", "scenes_per_s")
 
 
 def homes(folder: Path) -> tuple[Path, Path]:
@@ -44,6 +45,20 @@ def homes(folder: Path) -> tuple[Path, Path]:
     for split, seeds in (("train", SEEDS[:4]), ("val", SEEDS[4:])):
         generate(folder, list(seeds), SampleSpec(), split)
     return folder, folder
+
+
+class Timed(Trainer):
+    """Keeps (wall, processor, waited) seconds of every step; processor seconds are those of the loop's process."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.times: list[tuple[float, float, float]] = []
+
+    def _step(self, batches: Any) -> None:
+        wall, processor, waited = time.perf_counter(), time.process_time(), self.counters.waited_s
+        super()._step(batches)
+        spent = time.perf_counter() - wall, time.process_time() - processor
+        self.times.append((*spent, self.counters.waited_s - waited))
 
 
 def measure(
@@ -67,13 +82,11 @@ def measure(
     )
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(folder, pictures=False)
-        trainer = Trainer(built, settings, run, quiet=True)
+        trainer = Timed(built, settings, run, quiet=True)
         trainer.run()
-        lines = [line for line in run.lines() if line["event"] == "train"]
-    used = lines[min(WARM_UP, len(lines) - 1) :]
-    steps = len(used) - 1
-    passed = used[-1]["elapsed_s"] - used[0]["elapsed_s"]
-    waited = used[-1]["waiting"] * used[-1]["elapsed_s"] - used[0]["waiting"] * used[0]["elapsed_s"]
+    used = trainer.times[WARM_UP:]
+    steps = len(used)
+    passed, processor, waited = (sum(t[i] for t in used) for i in range(3))
     start = time.perf_counter()
     built.validate(trainer.average.model.cpu())
     checked = (len(caches[1]) if len(caches) > 1 else 0) / (time.perf_counter() - start)
@@ -84,7 +97,8 @@ def measure(
         "steps": steps,
         "seconds_per_step": passed / steps if steps else None,
         "scenes_per_s": settings.batch * steps / passed if steps else None,
-        "waiting": max(waited, 0.0) / passed if steps else None,
+        "processor_s_per_step": processor / steps if steps else None,
+        "waiting": waited / passed if steps else None,
         "validation_scenes_per_s": checked,
         "prepared_scenes_per_s": prepared,
         "parameters": sum(p.numel() for p in built.model.parameters() if p.requires_grad),
@@ -100,6 +114,7 @@ def show(rows: list[dict[str, Any]]) -> Table:
         "batch",
         "steps",
         "s/step",
+        "CPU s/step",
         "scenes/s",
         "waiting",
         "validation scenes/s",
@@ -112,7 +127,7 @@ def show(rows: list[dict[str, Any]]) -> Table:
             r["task"],
             str(r["batch"]),
             str(r["steps"]),
-            *(f"{r[k]:.2f}" if r[k] is not None else "too few" for k in ("seconds_per_step", "scenes_per_s")),
+            *(f"{r[k]:.2f}" if r[k] is not None else "too few" for k in SPEEDS),
             f"{100 * r['waiting']:.1f} %" if r["waiting"] is not None else "-",
             f"{r['validation_scenes_per_s']:.2f}",
             f"{r['parameters'] / 1e6:.2f}",
