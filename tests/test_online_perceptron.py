@@ -46,6 +46,8 @@ def test_every_keyframe_is_encoded_once():
             it.perceive()
     memory = it._live.memory
     assert memory.encoded == kept
+    assert it.statistics().memory_bytes == it._volume.statistics().memory_bytes + memory.nbytes
+    assert memory.nbytes > 1000 * len(memory)
     assert len(memory) <= 4 + 1  # what left the map left the memory; the sums may hold the last one
 
 

@@ -325,9 +325,12 @@ class Perceptron:
         return self._sight
 
     def statistics(self) -> VolumeStatistics:
-        """Size and history of the map."""
+        """Size and history of the map; its memory includes the image features of the keyframes."""
         with self._volume_lock:
-            return self._volume.statistics()
+            statistics = self._volume.statistics()
+        if self._live is None or self._live.memory is None:
+            return statistics
+        return replace(statistics, memory_bytes=statistics.memory_bytes + self._live.memory.nbytes)
 
     # -------------------------------------------------------------------------------------------------------- private
 
