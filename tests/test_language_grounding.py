@@ -323,13 +323,13 @@ def test_proposals_decide_between_objects_that_fit_alike():
 def test_proposals_answer_alone_only_for_words_that_are_no_labels():
     room = living_room()
     sure, unsure = Proposals((room[4].box, 0.9)), Proposals((room[4].box, 0.3))
-    answer = ground_objects("the torchere", room, candidates=sure)
+    answer = ground_objects("the zorgplatz", room, candidates=sure)
     assert (answer.status, answer.candidates[0].id) == (FOUND, 5)
     assert answer.candidates[0].score <= 0.5
-    assert ground_objects("the torchere", room, candidates=unsure).status == NOT_FOUND
+    assert ground_objects("the zorgplatz", room, candidates=unsure).status == NOT_FOUND
     assert ground_objects("the piano", room, candidates=sure).status == NOT_FOUND
     elsewhere = Proposals(([9.0, 9.0, 1.0, 0.5, 0.5, 2.0, 0.0, 0.0, 0.0], 0.9))
-    assert ground_objects("the torchere", room, candidates=elsewhere).candidates[0].id == 0
+    assert ground_objects("the zorgplatz", room, candidates=elsewhere).candidates[0].id == 0
 
 
 def test_probabilities_follow_what_is_known():

@@ -19,7 +19,7 @@ from embodied_perceptron.scene.words import lexicon
 F64 = NDArray[np.float64]
 
 _EPS = 0.05
-_OTHER_NAME = 0.75
+_OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
 _SAME = 0.5  # overlap of two boxes of one thing
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
@@ -113,7 +113,7 @@ class Scorer:
         if noun not in self._similar:
             table = {label: lexicon().similarity(noun, label) for label in set(self.labels)}
             if noun in table:  # where something is called just so, other names mean other things rather
-                table = {label: w if label == noun else _OTHER_NAME * w for label, w in table.items()}
+                table = {label: w if label == noun else min(w, _OTHER_NAME) for label, w in table.items()}
             self._similar[noun] = np.array([table[label] for label in self.labels], dtype=np.float64)
         return self._similar[noun]
 

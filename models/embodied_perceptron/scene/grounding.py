@@ -31,14 +31,14 @@ Colors = NDArray[np.floating] | Callable[[], NDArray[np.floating]]
 DEFAULT_TOP_K = 5
 UNNAMED = "object"  # label of boxes found by geometry alone
 VOCABULARY = frozenset(ALL_CATEGORIES)
-# how well a label must answer to the noun: one that is a label itself, another one, any
-_SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.1
+# how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
+_SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.0
 _SAME_PLACE = 0.2  # overlap of a proposed box with an object
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 # what holds less than this for all candidates does not hold for any
-_HARDLY = {"colour": 0.04, "on": 0.001, "supporting": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
+_HARDLY = {"colour": 0.04, "on": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
 _WALLS = frozenset(("wall", "partition"))
 
 
@@ -80,7 +80,7 @@ def ground_objects(
             (predicted boxes), "none" to read "left of" from the viewer always.
         named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
         vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
-            means nothing else. None = unknown; then any kin of the noun will do.
+            means nothing else. None = unknown: then what the sentence says of a thing may outweigh its label.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, and top_k below 1.
     """

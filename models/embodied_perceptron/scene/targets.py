@@ -35,7 +35,8 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
         return list(mentions)
     if tokens[last : last + 1] == ["of"]:
         return list(mentions)  # "the set of towels"
-    if any(all(t in _ADJECTIVES for t in tokens[last : m.first]) for m in mentions if m.first >= last):
+    following = next((tokens[last : m.first] for m in mentions if m.first >= last), None)
+    if following is not None and len(following) <= 5 and all(t in _ADJECTIVES or _may_be_noun(t) for t in following):
         return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
         return list(mentions)  # no noun phrase
