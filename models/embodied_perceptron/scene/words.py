@@ -134,7 +134,7 @@ class Lexicon:
             return before not in _DETERMINERS and before not in _CAN_BEFORE
         if text == "light":
             return after in _LIGHT_AFTER or (after,) in self.surfaces
-        if (after,) in self.surfaces or text == "wood" and after.endswith("ed"):
+        if (after,) in self.surfaces or (text == "wood" and after.endswith("ed")):
             return True  # "a glass table", "a wood framed window"
         return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
