@@ -203,7 +203,8 @@ class NodeProcess:
     def __init__(self, domain: int, log: Path, *arguments: str) -> None:
         self.log = log
         environment = {**os.environ, "ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
-        command = [sys.executable, "-m", "embodied_perceptron_ros.node", "--ros-args", *arguments]
+        shapes = () if any("weights:=" in a for a in arguments) else ("-p", "weights:=none")  # quick to start
+        command = [sys.executable, "-m", "embodied_perceptron_ros.node", "--ros-args", *arguments, *shapes]
         self._file = open(log, "w", encoding="utf-8")  # noqa: SIM115
         self.process = subprocess.Popen(command, env=environment, stdout=self._file, stderr=subprocess.STDOUT)
 

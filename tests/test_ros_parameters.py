@@ -73,7 +73,7 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
     network = read_parameters(make(config_file=str(config), weights="tiny", device="cpu", window_m=3.2)).config.network
     assert (network.weights, network.device, network.window_m) == ("tiny", "cpu", 3.2)
     assert read_parameters(make(config_file=str(config), weights="none")).config.network.weights == ""
-    assert read_parameters(make()).config.network.weights == ""
+    assert read_parameters(make()).config.network.weights == "tiny"
 
 
 def test_the_viewer_is_one_that_exists(make):

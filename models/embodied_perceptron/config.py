@@ -207,7 +207,7 @@ class NetworkOptions:
         threads: of ONNX Runtime on the CPU; 0 = as many as cores.
     """
 
-    weights: str = ""
+    weights: str = "tiny"
     device: str = "cpu"
     window_m: float = 6.4
     min_score: float | None = None
