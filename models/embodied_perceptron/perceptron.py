@@ -56,7 +56,7 @@ from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 _LOG = logging.getLogger(__name__)
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
 _SEEN_AGAIN = 0.5  # of the score that a new object needs
-_FLOOR_VOXELS = 120_000  # enough to find the floor
+_FLOOR_VOXELS = 60_000  # enough to find the floor
 
 
 @dataclass(frozen=True, eq=False)

@@ -58,7 +58,7 @@ _OTHER_LABEL_IOU = 0.65  # two of different names: a curtain before its window m
 _OTHER_LABEL = 0.7  # affinity across labels
 _SCORE_MEMORY = 20  # looks
 _VOTE_MEMORY = 0.9  # of the votes, at each sighting
-_MAX_FOUND = 256  # boxes of one perception; the best
+_MAX_FOUND = 128  # boxes of one perception; the best
 _VERSION = 2
 
 Limits = tuple[NDArray[np.float64], NDArray[np.float64]]
