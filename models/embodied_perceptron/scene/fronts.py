@@ -44,13 +44,18 @@ FEATURES = (
 _NEIGHBOURS_M, _BAND_M, _FAR_M = 5.0, 2.5, 4.0
 
 
+def check_source(source: str) -> None:
+    """Raises ``ValueError`` for anything but a :data:`FrontSource`."""
+    if source not in ("boxes", "estimated", "none"):
+        raise ValueError(f'fronts must be "boxes", "estimated" or "none", got {source!r}')
+
+
 def front_probabilities(g: SceneGeometry, labels: Sequence[str], source: FrontSource) -> F64:
     """(N, 4) probability that -y, +x, +y, -x of each box is its front; rows of things without a front are zero.
 
     Raises ``ValueError`` for an unknown source.
     """
-    if source not in ("boxes", "estimated", "none"):
-        raise ValueError(f'fronts must be "boxes", "estimated" or "none", got {source!r}')
+    check_source(source)
     known = np.zeros((g.n, 4))
     if source == "none" or g.n == 0:
         return known

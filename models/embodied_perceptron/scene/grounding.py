@@ -19,7 +19,7 @@ from embodied_perceptron.categories import ALL_CATEGORIES
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.calibration import Traits, probability_right
 from embodied_perceptron.scene.evidence import Evidence, Scorer
-from embodied_perceptron.scene.fronts import FrontSource, front_probabilities
+from embodied_perceptron.scene.fronts import FrontSource, check_source, front_probabilities
 from embodied_perceptron.scene.language import Constraint, Meaning, parse
 from embodied_perceptron.scene.query import printable_query, query_problem
 from embodied_perceptron.scene.relations import SceneGeometry, viewer_of
@@ -87,6 +87,7 @@ def ground_objects(
     start = time.perf_counter()
     if top_k < 1:
         raise ValueError(f"top_k must be at least 1, got {top_k}")
+    check_source(fronts)
     shown = printable_query(text)
     problem = query_problem(text)
     if problem:
@@ -159,7 +160,8 @@ class _Answer:
         self.viewer_known = viewer is not None or meaning.outlook is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls)
-        self.geometry.fronts = front_probabilities(self.geometry, self.labels, fronts)
+        geometry, names = self.geometry, self.labels
+        geometry.tell_fronts(lambda: front_probabilities(geometry, names, fronts))
         scores = _relative(np.array([o.score for o in objects], dtype=np.float64))
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)

@@ -122,10 +122,21 @@ class SceneGeometry:
         # counter-clockwise, so that one step further is the object's own left
         axes = np.stack([-turned[:, :2, 1], turned[:, :2, 0], turned[:, :2, 1], -turned[:, :2, 0]], axis=1)  # (N, 4, 2)
         self.sides = axes / np.maximum(np.linalg.norm(axes, axis=2, keepdims=True), 1e-9)
-        self.fronts = np.zeros((self.n, 4)) if fronts is None else fronts
+        self._fronts: F64 | Callable[[], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
         self._matrices: dict[str, F64] = {}
+
+    @property
+    def fronts(self) -> F64:
+        """(N, 4) see the constructor; estimated when first asked for."""
+        if callable(self._fronts):
+            self._fronts = self._fronts()
+        return self._fronts
+
+    def tell_fronts(self, fronts: Callable[[], F64]) -> None:
+        """Where the fronts come from, if a sentence needs them."""
+        self._fronts = fronts
 
     # ------------------------------------------------------------------------------------------------- pair geometry
 
