@@ -107,9 +107,18 @@ def _head(weights: Path, checkpoint: Checkpoint, digest: str) -> str:
         "",
         f"Preset `{config.get('name')}`, modality `{config.get('modality')}`, heads: {', '.join(heads)}.",
         f"{count:,} parameters, {weights.stat().st_size / 2**20:.1f} MiB, SHA-256 `{digest}`.",
-        "License: that of the repository. The 2-D encoder starts from ImageNet weights (see THIRD_PARTY_NOTICES.md).",
+        f"License: that of the repository.{_image_encoder(checkpoint)}",
     ]
     return "\n".join(lines)
+
+
+def _image_encoder(checkpoint: Checkpoint) -> str:
+    """Where the 2-D encoder comes from, as far as the training says."""
+    request = checkpoint.extra.get("request", {})
+    images = request.get("options", {}).get("images", "") if isinstance(request, dict) else ""
+    if images == "imagenet":
+        return " The 2-D encoder has ImageNet weights (see THIRD_PARTY_NOTICES.md)."
+    return " The 2-D encoder was trained from random weights by `train --task images`." if images else ""
 
 
 def _training(training: Sequence[Path]) -> str:
