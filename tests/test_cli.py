@@ -214,7 +214,7 @@ def test_topics_belong_together(tmp_path: Path) -> None:
 def test_replay_writes_the_results(tmp_path: Path) -> None:
     source = write_recording(tmp_path / "room")
     config = tmp_path / "c.yaml"
-    config.write_text("volume: {voxel_size_m: 0.05}")
+    config.write_text("{volume: {voxel_size_m: 0.05}, network: {weights: ''}}")
     out = tmp_path / "out"
     arguments = ["replay", str(source), "--direct", "--out", str(out), "--config", str(config), "--max-frames", "6"]
     result = RUN.invoke(app(), arguments)
@@ -223,6 +223,7 @@ def test_replay_writes_the_results(tmp_path: Path) -> None:
         "map.safetensors",
         "voxels.ply",
         "objects.json",
+        "occupancy.npz",
         "top_view.png",
         "occupancy_grid.pgm",
         "occupancy_grid.yaml",

@@ -22,6 +22,13 @@ from embodied_perceptron_training.train.settings import TrainSettings
 from embodied_perceptron_training.train.trainer import Outcome, Trainer, TrainingError
 
 
+def started(work: Any, *arguments: Any) -> Any:
+    """A process of its own; spawned, for a fork of a process with threads may stand still."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
 def settings(**changes: Any) -> TrainSettings:
     defaults = {"steps": 24, "batch": 4, "workers": 0, "learning_rate": 0.02, "warmup_steps": 3, "validations": 2}
     defaults["validate_first"] = False
@@ -91,28 +98,29 @@ def test_interrupted_is_the_same_as_not(tmp_path: Path, workers: int, accumulate
 def test_a_signal_to_all_processes_stops_the_loop_alone(tmp_path: Path) -> None:
     """As a terminal's Ctrl-C or a scheduler's SIGTERM reaches them: the workers must not die under the loop."""
 
-    class SignalsAll(ToyTask):
-        def losses(self, *args: Any) -> Any:
-            if len(self.seen) == 5:
-                os.killpg(0, signal.SIGTERM)
-                os.killpg(0, signal.SIGINT)
-            return super().losses(*args)
-
-    def child() -> None:
-        os.setpgrp()
-        code = 1
-        try:
-            _, outcome = trained(tmp_path, SignalsAll(), workers=2)
-            code = 0 if not outcome.finished and outcome.steps == 6 else 2
-        finally:
-            os._exit(code)
-
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join(60)
+    process = started(_signalled, tmp_path)
+    process.join(120)
     assert process.exitcode == 0
     _, outcome = trained(tmp_path, resume=True)
     assert outcome.finished
+
+
+class _SignalsAll(ToyTask):
+    def losses(self, *args: Any) -> Any:
+        if len(self.seen) == 5:
+            os.killpg(0, signal.SIGTERM)
+            os.killpg(0, signal.SIGINT)
+        return super().losses(*args)
+
+
+def _signalled(folder: Path) -> None:
+    os.setpgrp()
+    code = 1
+    try:
+        _, outcome = trained(folder, _SignalsAll(), workers=2)
+        code = 0 if not outcome.finished and outcome.steps == 6 else 2
+    finally:
+        os._exit(code)
 
 
 class _Dies(ToyTask):
@@ -122,19 +130,19 @@ class _Dies(ToyTask):
         return super().losses(*args)
 
 
+def _die(folder: Path) -> None:
+    mine = Trainer(_Dies(dropout=0.2), settings(log_every=2), RunFolder(folder, pictures=False))
+    plain = mine._save_when_due
+    mine._save_when_due = lambda: mine._save() if mine.counters.step == 7 else plain()  # type: ignore[method-assign]
+    mine.run()
+
+
 def test_killed_is_the_same_as_not(tmp_path: Path) -> None:
     """SIGKILL: nothing of the process survives but its last checkpoint, three steps back; log lines after it go."""
     whole, _ = trained(tmp_path / "whole", ToyTask(dropout=0.2), log_every=2)
 
-    def die() -> None:
-        mine = Trainer(_Dies(dropout=0.2), settings(log_every=2), RunFolder(tmp_path / "cut", pictures=False))
-        plain = mine._save_when_due
-        mine._save_when_due = lambda: mine._save() if mine.counters.step == 7 else plain()  # type: ignore[method-assign]
-        mine.run()
-
-    process = multiprocessing.get_context("fork").Process(target=die)
-    process.start()
-    process.join(60)
+    process = started(_die, tmp_path / "cut")
+    process.join(120)
     assert process.exitcode == -signal.SIGKILL
     assert [line["step"] for line in lines(tmp_path / "cut", "train")] == [2, 4, 6, 8, 10]
     resumed, outcome = trained(tmp_path / "cut", ToyTask(seed=1, dropout=0.2), resume=True, log_every=2)
@@ -199,17 +207,17 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_again(tmp_path: Pat
     assert [line["step"] for line in lines(tmp_path, "train")] == list(range(1, 25))
 
 
-def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
-    def hold() -> None:
-        folder = RunFolder(tmp_path, pictures=False)
-        folder.open({}, resume=False)
-        connection.send("locked")
-        connection.recv()
-        folder.close()
+def _hold(folder: Path, connection: Any) -> None:
+    mine = RunFolder(folder, pictures=False)
+    mine.open({}, resume=False)
+    connection.send("locked")
+    connection.recv()
+    mine.close()
 
+
+def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
     here, connection = multiprocessing.Pipe()
-    process = multiprocessing.get_context("fork").Process(target=hold)
-    process.start()
+    process = started(_hold, tmp_path, connection)
     try:
         assert here.recv() == "locked"
         with pytest.raises(RunFolderError, match="another process"):

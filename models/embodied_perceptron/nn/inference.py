@@ -183,7 +183,8 @@ class NetworkInference:
         ratio = config.voxel_size_m / voxel_size_m
         if round(ratio) < 1 or abs(ratio - round(ratio)) > 1e-6:
             raise ValueError(
-                f"sites of {config.voxel_size_m} m are no multiple of the map's voxels of {voxel_size_m} m"
+                f"sites of {config.voxel_size_m} m are no multiple of the map's voxels of {voxel_size_m} m: choose "
+                "another volume.voxel_size_m, or no network (network.weights: '')"
             )
         return round(ratio)
 
