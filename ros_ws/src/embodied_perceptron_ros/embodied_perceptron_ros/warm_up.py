@@ -45,8 +45,6 @@ def warm_up(config: PerceptronConfig, inference: NetworkInference | None = None)
             perceptron.integrate(PosedFrame(frame, _T_WORLD_CAMERA))
         perceptron.perceive()
     perceptron.ground("the chair next to the table")
-    if inference is not None and inference.text_encoder is not None:
-        inference.text_encoder.encode(["the chair"])  # a question about nothing known does not get that far
 
 
 def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
