@@ -29,7 +29,7 @@ _LOOKS_UNTIL_CLEARED = 3
 def warm_up(config: PerceptronConfig, inference: NetworkInference | None = None) -> None:
     """Run a small room through a throw-away perceptron of the same configuration: things come and go.
 
-    ``inference`` is the network that will be used, whose kernels are then chosen and whose text encoder is read.
+    ``inference`` is the network that will be used, whose kernels are then chosen.
     """
     small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
     perceptron = Perceptron(small, inference=inference)
