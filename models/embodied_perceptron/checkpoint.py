@@ -61,20 +61,26 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         save_file(tensors, str(temporary), metadata=metadata)
 
 
+def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file of any kind. Raises as :func:`load_checkpoint`."""
+    with open(path, "rb"):  # an OSError that names the path
+        pass
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged, cut short, or no safetensors file: {error}") from error
+    return tensors, metadata
+
+
 def load_checkpoint(path: str | Path) -> Checkpoint:
     """Read a weights file.
 
     Raises ``CheckpointError`` when it is cut short, is not ours or of another version; ``OSError`` when it cannot be
     opened.
     """
-    with open(path, "rb"):  # an OSError that names the path
-        pass
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged, cut short, or no safetensors file: {error}") from error
+    state, metadata = read_tensors(path)
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} holds no network weights: its format is {metadata.get('format')!r}")
     if metadata.get("version") != str(VERSION):

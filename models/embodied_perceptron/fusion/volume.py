@@ -70,7 +70,7 @@ class FeatureVolume:
     ) -> None:
         self.config = config if config is not None else VolumeConfig()
         self.keyframes = KeyframeStore(keyframes if keyframes is not None else KeyframeConfig())
-        device = _resolve_device(self.config.device)
+        device = resolve_device(self.config.device)
         if kernels == "auto":
             kernels = "numba" if device.type == "cpu" else "torch"
         if kernels == "numba" and device.type != "cpu":
@@ -441,14 +441,15 @@ def warm_up() -> None:
     volume._store.put(volume._blocks.lookup(keys), local, rows)
 
 
-def _resolve_device(name: str) -> torch.device:
+def resolve_device(name: str, what: str = "device") -> torch.device:
+    """``auto`` = cuda where available. Raises ``ConfigError``, calling it ``what``, for one that is not available."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} is not available: {error}") from error
+        raise ConfigError(f"{what} {name!r} is not available: {error}") from error
     return device
 
 

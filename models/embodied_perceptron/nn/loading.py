@@ -18,7 +18,8 @@ import torch
 
 from embodied_perceptron.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.checkpoint import Checkpoint, CheckpointError
-from embodied_perceptron.config import ConfigError, NetworkOptions
+from embodied_perceptron.config import NetworkOptions
+from embodied_perceptron.fusion.volume import resolve_device
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
@@ -64,7 +65,7 @@ def load_inference(
     opened, ``ConfigError`` for a device that is not available, ``ValueError`` for a provider that is not.
     """
     file = weights_file(weights)
-    target = resolve_device(device)
+    target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
     _check_expected(file, network.config, checkpoint, preset, classes)
     config = network.config
@@ -105,18 +106,6 @@ def inference_from_options(options: NetworkOptions) -> NetworkInference | None:
         providers=options.providers,
         threads=options.threads,
     )
-
-
-def resolve_device(name: str) -> torch.device:
-    """``auto`` = cuda where available. Raises ``ConfigError`` for a device that is not available."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"network device {name!r} is not available: {error}") from error
-    return device
 
 
 class LazyTextEncoder:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from embodied_perceptron.checkpoint import CheckpointError
+from embodied_perceptron.checkpoint import CheckpointError, read_tensors
 from embodied_perceptron.files import atomic_path
 
 FORMAT = "embodied_perceptron.training"
@@ -106,14 +106,7 @@ def load_state(
 
     Raises ``CheckpointError`` when the file is damaged or belongs to another network.
     """
-    with open(path, "rb"):  # an OSError that names the path
-        pass
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from error
+    tensors, metadata = read_tensors(path)
     if (metadata.get("format"), metadata.get("version")) != (FORMAT, str(VERSION)):
         raise CheckpointError(
             f"{path} is no training state of version {VERSION}: {metadata.get('format')!r} {metadata.get('version')!r}"

@@ -26,6 +26,7 @@ from embodied_perceptron.geometry import pack_site_keys
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.input_features import join_samples
 from embodied_perceptron.nn.network import DetectionOutput, PerceptionNetwork, Viewpoint, pad_samples
 from embodied_perceptron.nn.presets import NetworkConfig, fcaf3d, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
@@ -381,7 +382,7 @@ class Run:
             parts = [self._dense_occupancy(i) for i in rows]
             return [torch.cat(scale) for scale in zip(*parts, strict=True)]
         moved = [moved_to_origin(only(self.levels[level], i), self.batch.samples[i].occupancy_origin) for i in rows]
-        levels = [join(moved) if k == level else t for k, t in enumerate(self.levels)]
+        levels = [join_samples(moved) if k == level else t for k, t in enumerate(self.levels)]
         return self.network.occupy(levels, (0, 0, 0), None)
 
     def _dense_occupancy(self, sample: int) -> list[Tensor]:
@@ -488,15 +489,6 @@ def moved_to_origin(x: SparseTensor, origin: Sequence[int]) -> SparseTensor:
     coords = x.coords - torch.tensor(list(origin), device=x.device)
     keys = pack_site_keys(torch.zeros(len(coords), dtype=torch.int64, device=x.device), coords)
     return SparseTensor(Sites(keys, x.stride, 1, x.sites.engine), x.feats)
-
-
-def join(tensors: Sequence[SparseTensor]) -> SparseTensor:
-    """Single samples of one stride -> one batch."""
-    keys = [pack_site_keys(torch.full((len(x),), i, device=x.device), x.coords) for i, x in enumerate(tensors)]
-    first = tensors[0].sites
-    return SparseTensor(
-        Sites(torch.cat(keys), first.stride, len(tensors), first.engine), torch.cat([x.feats for x in tensors])
-    )
 
 
 def functional_pad(mask: Tensor, length: int) -> Tensor:
