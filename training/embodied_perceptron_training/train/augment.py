@@ -79,6 +79,7 @@ class MotionRange:
 
     Attributes:
         yaw_rad: turns are uniform in [-yaw_rad, yaw_rad]; pi = any.
+        quarter_turns: any number of quarter turns besides.
         mirror: probability.
         scale: factor uniform in [1 - scale, 1 + scale].
         shift_m: horizontal shift, uniform in a square of this half size; a robot's odometry starts anywhere.
@@ -92,18 +93,24 @@ class MotionRange:
     shift_m: float = 20.0
     floor_m: float = 0.5
     shift_sigma_m: float = 0.0
+    quarter_turns: bool = False
 
     def draw(self, rng: np.random.Generator) -> Motion:
         """One motion."""
         x, y = rng.uniform(-self.shift_m, self.shift_m, 2)
         z = rng.uniform(-self.floor_m, self.floor_m)
         dx, dy, dz = rng.normal(0.0, self.shift_sigma_m, 3) if self.shift_sigma_m else (0.0, 0.0, 0.0)
+        yaw_rad = float(rng.uniform(-self.yaw_rad, self.yaw_rad))
+        if self.quarter_turns:
+            yaw_rad += int(rng.integers(4)) * math.pi / 2
         return Motion(
-            float(rng.uniform(-self.yaw_rad, self.yaw_rad)),
+            yaw_rad,
             bool(rng.random() < self.mirror),
             float(rng.uniform(1.0 - self.scale, 1.0 + self.scale)),
             (float(x + dx), float(y + dy), float(z + dz)),
         )
 
 
+# a live network's lattice is turned with the walls; what is left is the error of finding them, and four directions
+ALIGNED_MOTION = MotionRange(yaw_rad=math.radians(4.0), quarter_turns=True)
 PAPER_MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)

@@ -50,7 +50,7 @@ from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccup
 from embodied_perceptron_training.losses import sigmoid_focal
 from embodied_perceptron_training.matching import coarse_labels
 from embodied_perceptron_training.objectives import detection_predictions, grounding_layers, sites_in_boxes
-from embodied_perceptron_training.train.augment import PAPER_MOTION, MotionRange
+from embodied_perceptron_training.train.augment import ALIGNED_MOTION, PAPER_MOTION, MotionRange
 from embodied_perceptron_training.train.images import ImageTask, load_images
 from embodied_perceptron_training.train.interface import Losses, Reduce, SampleError, TaskRequest, TrainingTask
 from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, SceneSample, Sentences
@@ -67,6 +67,7 @@ _HEADS = {
     "multi": "all",
 }
 _CHOICES = {"continuous-detection": "prefix", "continuous-occupancy": "prefix", "monocular-detection": "one"}
+_MOTIONS = {"aligned": ALIGNED_MOTION, "any": MotionRange()}
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 _MIN_BOX_M = 0.12  # thinner objects are looked for in a layer this thick: a picture has no voxel's centre inside
 _OFFICIAL_VIEWS = {"detection": 20, "grounding": 20, "multi": 20}  # of the paper; 10 for all others
@@ -85,6 +86,8 @@ class TaskOptions:
         sentences: per sample that has any.
         sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
         repeat: windows per scene and epoch.
+        turns: how scenes are turned in training (not ``paper``): ``aligned`` with the lattice up to quarter turns and a
+            few degrees, as :class:`~embodied_perceptron.nn.live.LiveNetwork` turns its lattice, or ``any``.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
         w_detection, w_occupancy, w_grounding: of the heads' losses.
     """
@@ -96,6 +99,7 @@ class TaskOptions:
     sentence_share: float = 1.0
     occupancy_share: float = 1.0
     repeat: int = 4
+    turns: str = "aligned"
     cache: str = ""
     w_detection: float = 1.0
     w_occupancy: float = 0.5
@@ -114,6 +118,8 @@ class TaskOptions:
                 values[name] = kind(text)
             except ValueError:
                 raise ValueError(f"option {name} must be {kind.__name__}, got {text!r}") from None
+        if values.get("turns", "any") not in _MOTIONS:
+            raise ValueError(f"option turns must be one of {', '.join(_MOTIONS)}, got {values['turns']!r}")
         return TaskOptions(**values)
 
 
@@ -211,7 +217,7 @@ class SceneTask:
     def _spec(self, training: bool) -> SampleSpec:
         motion = None
         if training:
-            motion = PAPER_MOTION if self.config.inputs == "xyz" else MotionRange()
+            motion = PAPER_MOTION if self.config.inputs == "xyz" else _MOTIONS[self.options.turns]
         return SampleSpec(
             window_m=self.options.window_m or (math.inf if self.config.inputs == "xyz" else WINDOW_M),
             motion=motion,
