@@ -191,7 +191,7 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
                 )
                 scene = inference.look(sites, timed)
                 found = inference.detections(scene)
-                inference.occupancy(scene, [*(0.5 * (ours.lower_m[:2] + ours.upper_m[:2])), 0.0])
+                inference.occupancy(scene, [*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
             spent = clock.take()
             row["paper"] = {
                 "encode": spent["encode"], "fuse": spent["fuse"], "network": spent["look"] - spent["fuse"],

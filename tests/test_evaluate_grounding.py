@@ -7,6 +7,7 @@ import pytest
 
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.geometry import Intrinsics
+from embodied_perceptron.lattice import Region
 from embodied_perceptron.nn.inference import PhraseCandidates
 from embodied_perceptron.nn.live import ScenePart, Sight
 from embodied_perceptron.nn.proposals import propose
@@ -86,13 +87,14 @@ class Decoder:
 
 def sight(split_x_m: float | None = None) -> Sight:
     """A look of one window, or of two that meet at an x."""
-    low, high = np.full(2, -np.inf), np.full(2, np.inf)
-    parts = [ScenePart(None, low, high)]  # type: ignore[arg-type]  # the stand-in reads no scene
+    everywhere = Region.everywhere()
+    cores = [everywhere]
     if split_x_m is not None:
-        middle_high, middle_low = np.array([split_x_m, np.inf]), np.array([split_x_m, -np.inf])
-        parts = [ScenePart(None, low, middle_high), ScenePart(None, middle_low, high)]  # type: ignore[arg-type]
+        middle_high, middle_low = np.array([split_x_m, np.inf, np.inf]), np.array([split_x_m, -np.inf, -np.inf])
+        cores = [Region(everywhere.lower_m, middle_high), Region(middle_low, everywhere.upper_m)]
+    parts = [ScenePart(None, core) for core in cores]  # type: ignore[arg-type]  # the stand-in reads no scene
     nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
-    return Sight(nothing, None, np.full(3, -np.inf), np.full(3, np.inf), parts=tuple(parts))
+    return Sight(nothing, None, everywhere, everywhere, parts=tuple(parts))
 
 
 def test_three_ways_are_scored_beside_each_other() -> None:

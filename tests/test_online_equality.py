@@ -12,7 +12,8 @@ import torch
 from online_world import config, inference, walk
 
 from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.geometry import make_transform
+from embodied_perceptron.geometry import invert_transform, make_transform
+from embodied_perceptron.lattice import WORLD, Lattice
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import Sight
 from embodied_perceptron.nn.view_fusion import View, view_lookup
@@ -23,15 +24,21 @@ STEPS = 9
 NETWORKS = {features: inference(features, min_score=0.3) for features in ("float32", "float16")}
 
 
-def retained_views(it: Perceptron, exact: NetworkInference) -> list[View]:
-    """Every retained keyframe, encoded anew in float32."""
-    return [exact.view(PosedFrame(k.frame, k.T_world_camera)) for k in it._volume.keyframes]
+def retained_views(it: Perceptron, exact: NetworkInference, lattice: Lattice = WORLD) -> list[View]:
+    """Every retained keyframe, encoded anew in float32, seen from a lattice."""
+    T_lattice_world = invert_transform(lattice.T_world_lattice)
+    return [exact.view(PosedFrame(k.frame, T_lattice_world @ k.T_world_camera)) for k in it._volume.keyframes]
+
+
+def turn(yaw: float) -> np.ndarray:
+    c, s = np.cos(yaw), np.sin(yaw)
+    return make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.zeros(3))
 
 
 def small_turn(rng: np.random.Generator, size: float) -> np.ndarray:
-    yaw = rng.normal() * size
-    R = np.array([[np.cos(yaw), -np.sin(yaw), 0], [np.sin(yaw), np.cos(yaw), 0], [0, 0, 1.0]])
-    return make_transform(R, rng.normal(size=3) * size)
+    T = turn(rng.normal() * size)
+    T[:3, 3] = rng.normal(size=3) * size
+    return T
 
 
 def live_sequence(seed: int, features: str, folder) -> Perceptron:
@@ -39,6 +46,8 @@ def live_sequence(seed: int, features: str, folder) -> Perceptron:
     rng = np.random.default_rng(seed)
     it = Perceptron(config(max_count=int(rng.integers(2, 7)), features=features), inference=NETWORKS[features])
     frames = walk(seed, STEPS + 4, cameras=int(rng.integers(1, 4)))
+    if seed % 2:  # odometry that started at an angle to the walls
+        frames = [PosedFrame(f.frame, turn(0.3 * seed) @ f.T_world_camera) for f in frames]
     stamp_ns, last = 0, frames[0]
     for i in range(STEPS):
         event = rng.choice(["new", "new", "new", "again", "correct", "file", "reset", "look", "release"])
@@ -85,7 +94,8 @@ def test_live_equals_batch(seed, tmp_path):
     it = live_sequence(seed, features, tmp_path)
     sight = look(it)
     network = NETWORKS["float32"].network
-    views = retained_views(it, NETWORKS["float32"])
+    lattice = sight.region.lattice
+    views = retained_views(it, NETWORKS["float32"], lattice)
     assert len(views) == len(it._volume.keyframes) > 0
     batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
 
@@ -101,15 +111,15 @@ def test_live_equals_batch(seed, tmp_path):
     assert seen > 50
 
     # boxes and labels: a network that never saw this map before, over views of the same precision
-    same = retained_views(it, it.inference)
-    scene = it.inference.look(sight.scene.sites, same)
+    same = retained_views(it, it.inference, lattice)
+    scene = it.inference.look(sight.scene.sites, same, lattice)
     expected_boxes = it.inference.detections(scene)
     assert sight.detections is not None
     assert len(sight.detections) == len(expected_boxes) > 0
     assert sight.detections.labels == expected_boxes.labels
     np.testing.assert_allclose(sight.detections.scores, expected_boxes.scores, atol=1e-4)
     np.testing.assert_allclose(sight.detections.boxes, expected_boxes.boxes, atol=1e-4)
-    anchor = 0.5 * (sight.lower_m[:2] + sight.upper_m[:2])
+    anchor = 0.5 * (sight.region.lower_m[:2] + sight.region.upper_m[:2])
     cells = it.inference.occupancy(scene, [anchor[0], anchor[1], 0.0])
     assert sight.semantic is not None
     np.testing.assert_array_equal(sight.semantic.centers_m, cells.centers_m)
@@ -158,7 +168,7 @@ def test_whole_map_in_one_window_is_the_window():
     one = look(it)
     everything = it._live.look(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
     assert len(everything.detections) > 0
-    assert np.isinf(everything.upper_m).all()
+    assert np.isinf(everything.region.upper_m).all()
     best = set(one.detections.labels[:20])
     assert best & set(everything.detections.labels[:20])
 

@@ -13,6 +13,7 @@ from test_object_map import world as build_world
 from embodied_perceptron.boxes import transform_boxes
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.geometry import make_transform
+from embodied_perceptron.lattice import Region
 from embodied_perceptron.results import ObjectState
 from embodied_perceptron.scene.association import blend_boxes, box_affinity, box_rotations
 from embodied_perceptron.scene.object_map import ObjectMap
@@ -101,7 +102,7 @@ def test_outside_of_the_window_objects_are_kept_untouched():
     for i in range(2):
         objects.update(found(A, B, C), world(A, B, C), i)
     before = {i: o.as_dict() for i, o in by_id(objects).items()}
-    window = np.array([1.0, -3.0, -np.inf]), np.array([4.0, 3.0, np.inf])  # B alone
+    window = Region(np.array([1.0, -3.0, -np.inf]), np.array([4.0, 3.0, np.inf]))  # B alone
     for i in range(2, 40):
         objects.update(found(B), world(B), i * SECOND, looked_at=window)
     after = {i: o.as_dict() for i, o in by_id(objects).items()}
@@ -116,7 +117,7 @@ def test_a_box_cut_by_the_window_does_not_shrink_what_is_known():
     for i in range(2):
         objects.update(found(A, labels=["bed"]), world(A), i)
     half = (0.2, 0.0, 0.4, 0.4, 0.6, 0.8, 0.2, 0.0, 0.0)
-    window = np.array([0.0, -3.0, -np.inf]), np.array([4.0, 3.0, np.inf])
+    window = Region(np.array([0.0, -3.0, -np.inf]), np.array([4.0, 3.0, np.inf]))
     objects.update(found(half, labels=["bed"]), world(A), 3, looked_at=window)
     assert objects.objects()[0].box == pytest.approx(A)
     other = ObjectMap()
@@ -154,7 +155,7 @@ def test_what_waits_in_vain_for_long_is_dropped():
 
 def test_time_in_which_nobody_looked_does_not_count():
     objects = ObjectMap()
-    elsewhere = np.array([1.0, -3.0, -np.inf]), np.array([4.0, 3.0, np.inf])
+    elsewhere = Region(np.array([1.0, -3.0, -np.inf]), np.array([4.0, 3.0, np.inf]))
     for i in range(2):
         objects.update(found(A, labels=["chair"]), world(A), i)
     for second in range(1, 200, 5):  # the robot is in another room

@@ -363,15 +363,12 @@ class Perceptron:
             if sight.detections is not None:
                 # what is known may be seen again with less certainty than what is new
                 found = sight.detections.above(_SEEN_AGAIN * inference.min_score)
-                limits = sight.lower_m, sight.upper_m
                 self._objects.update(
-                    found, snapshot, now_ns, seen.camera_m, reach_m, limits, begin_score=inference.min_score
+                    found, snapshot, now_ns, seen.camera_m, reach_m, sight.region, begin_score=inference.min_score
                 )
         with _stage(ms, "semantic"):
             if sight.semantic is not None:
-                return self._semantic.update(
-                    sight.semantic, sight.cells_lower, sight.cells_upper, seen.camera_m, reach_m
-                )
+                return self._semantic.update(sight.semantic, sight.answered, seen.camera_m, reach_m)
             known = self._semantic.cells()
             return known if known is not None else _no_cells(inference)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -19,6 +20,7 @@ from embodied_perceptron.fusion.voxels import (
     VoxelRows,
 )
 from embodied_perceptron.geometry import MAX_SITE_COORDINATE, pack_keys, pack_site_keys, unpack_keys
+from embodied_perceptron.lattice import Lattice
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.sparse.engine import Engine, get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -77,7 +79,7 @@ class VoxelCopy:
     What is made of them may be made anywhere, while fusing goes on.
 
     Attributes:
-        rows: sorted by (x, y, z), with at least as many hits as asked for.
+        rows: with at least as many hits as asked for.
         voxel_size_m: edge length.
     """
 
@@ -90,6 +92,25 @@ class VoxelCopy:
     def snapshot(self) -> VoxelSnapshot:
         """Means instead of sums."""
         return to_snapshot(self.rows, self.voxel_size_m)
+
+    def turned(self, lattice: Lattice, center_m: NDArray[np.floating[Any]], radius_m: float) -> VoxelCopy:
+        """The voxels within ``radius_m`` (horizontally) of ``center_m`` (world), standing on another lattice.
+
+        Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
+        """
+        rows = self.rows
+        if math.isfinite(radius_m):
+            middle = torch.tensor(center_m[:2] / self.voxel_size_m, device=rows.coords.device)
+            rows = rows.where(((rows.coords[:, :2] + 0.5 - middle) ** 2).sum(1) <= (radius_m / self.voxel_size_m) ** 2)
+        hits = rows.records[:, HITS : HITS + 1].double()
+        place = (rows.records[:, OFFSET : OFFSET + 3].double() / hits + 0.5) / OFFSET_UNITS
+        R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(place.device)
+        at = (rows.coords.double() + place) @ R
+        coords = torch.floor(at)
+        offset = torch.floor((at - coords) * OFFSET_UNITS).clamp_(0, OFFSET_UNITS - 1)
+        records = rows.records.clone()
+        records[:, OFFSET : OFFSET + 3] = (offset * hits).to(torch.int32)
+        return VoxelCopy(VoxelRows(coords.to(torch.int32), records, rows.last_seen_ns), self.voxel_size_m)
 
     def as_sparse_tensor(
         self,
@@ -108,9 +129,6 @@ class VoxelCopy:
             lower, upper = window.limits(self.voxel_size_m * site_voxels)
             limits = np.clip((lower * site_voxels, upper * site_voxels), -(2.0**30), 2.0**30)  # open sides are infinite
             low, high = torch.from_numpy(limits.astype(np.int32)).to(rows.coords.device)
-            x = rows.coords[:, 0].contiguous()  # sorted: only a slab can lie inside
-            first, last = (int(v) for v in torch.searchsorted(x, torch.stack([low[0], high[0]])))
-            rows = VoxelRows(rows.coords[first:last], rows.records[first:last], rows.last_seen_ns[first:last])
             rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
         return to_sparse_tensor(
             rows,
@@ -174,15 +192,12 @@ def to_sparse_tensor(
     floor_z_m: float,
     engine: Engine | None,
 ) -> SparseTensor:
-    """Sorted voxels -> network input; see :meth:`FeatureVolume.as_sparse_tensor`."""
+    """Voxels -> network input; see :meth:`FeatureVolume.as_sparse_tensor`."""
     unknown = [name for name in features if name not in get_args(SiteFeature)]
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
-    if site_voxels == 1:
-        sites, sums = rows.coords.to(torch.int64), rows.records[:, : RECORD - 1].to(torch.int64)
-    else:
-        merge = merge_by_hashing if rows.coords.device.type == "cpu" else merge_by_sorting
-        sites, sums = merge(rows, site_voxels)
+    merge = merge_by_hashing if rows.coords.device.type == "cpu" else merge_by_sorting
+    sites, sums = merge(rows, site_voxels)
     if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"

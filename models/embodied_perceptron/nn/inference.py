@@ -25,6 +25,7 @@ from embodied_perceptron.boxes import nms
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import check_transform
+from embodied_perceptron.lattice import WORLD, Lattice
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.input_features import SITE_FEATURES, thin
 from embodied_perceptron.nn.network import DetectionOutput, ImageLookup, PerceptionNetwork, Viewpoint
@@ -49,12 +50,14 @@ class LookedAt:
         levels: fused backbone levels, finest first.
         lookup: image features, or None.
         detection: raw predictions and neck features, or None for a network without detection.
+        lattice: that the sites stand on; what the heads answer is in the world again.
     """
 
     sites: SparseTensor
     levels: list[SparseTensor]
     lookup: ImageLookup | None
     detection: DetectionOutput | None
+    lattice: Lattice = WORLD
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,13 +220,14 @@ class NetworkInference:
     # ---------------------------------------------------------------------------------------------------------- heads
 
     @torch.inference_mode()
-    def look(self, sites: SparseTensor, views: Sequence[View] | ImageLookup = ()) -> LookedAt:
+    def look(self, sites: SparseTensor, views: Sequence[View] | ImageLookup = (), lattice: Lattice = WORLD) -> LookedAt:
         """Backbone, fusion and detection neck over one scene.
 
         Args:
             sites: one sample at stride 1; thinned to the preset's ``max_sites``.
             views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
-                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`).
+                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). They look at the lattice.
+            lattice: that the sites stand on.
         """
         if sites.batch_size != 1:
             raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
@@ -235,7 +239,7 @@ class NetworkInference:
             lookup = views if callable(views) else self._lookup(views)
         levels = self.network.encode(sites, lookup)
         detection = self.network.detect(levels) if self.network.detection is not None else None
-        return LookedAt(sites, levels, lookup, detection)
+        return LookedAt(sites, levels, lookup, detection, lattice)
 
     def _lookup(self, views: Sequence[View]) -> ImageLookup:
         return view_lookup([views], self.network.image_channels, self.network.config.voxel_size_m, self.fusion)
@@ -255,30 +259,31 @@ class NetworkInference:
             config.max_candidates,
         )
         return Detections(
-            found.boxes.double().cpu().numpy(),
+            scene.lattice.boxes_to_world(found.boxes.double().cpu().numpy()),
             found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
             tuple(self.classes[i] for i in found.labels.tolist()),
         )
 
     @torch.inference_mode()
     def occupancy(self, scene: LookedAt, anchor_m: Sequence[float]) -> SemanticVoxels:
-        """Cells that are not empty, with label and confidence; ``anchor_m``: see :func:`occupancy_origin`.
+        """Cells that are not empty, with label and confidence; ``anchor_m`` on the lattice: see
+        :func:`occupancy_origin`. A cell of the world is what the lattice has at its centre.
 
         Raises ``ValueError`` for a network without occupancy.
         """
         config = self.network.config
         origin = occupancy_origin(config, anchor_m)
+        assert config.occupancy is not None
         logits = self.network.occupy(scene.levels, origin, scene.lookup)
         labels, confidence = decode_occupancy(logits[0])
         level = scene.levels[config.occupancy_level()]
         filled = (labels[0] != EMPTY).nonzero()  # (M, 3)
-        assert config.occupancy is not None
-        corner = filled * level.stride + torch.tensor(origin, device=filled.device)
-        centers = (corner.double() + 0.5 * level.stride) * config.voxel_size_m
-        where = tuple(filled.unbind(1))
+        size_m, first = config.occupancy.cell_size_m, np.array(origin) // level.stride
+        cells, rows = scene.lattice.world_cells(filled.cpu().numpy() + first, size_m)
+        where = tuple(filled[torch.from_numpy(rows).to(filled.device)].unbind(1))
         return SemanticVoxels(
-            cell_size_m=config.occupancy.cell_size_m,
-            centers_m=centers.float().cpu().numpy(),
+            cell_size_m=size_m,
+            centers_m=((cells + 0.5) * size_m).astype(np.float32),
             color=self._colors(scene.sites, level.stride, origin, config.occupancy.cells)[where].cpu().numpy(),
             labels=(labels[0][where] - 1).int().cpu().numpy(),
             confidence=confidence[0][where].float().cpu().numpy(),
@@ -317,7 +322,7 @@ class NetworkInference:
             text: the sentence.
             phrases: [start, end) characters of an object phrase each; a query scores by the mean probability of the
                 phrase's tokens. None = the sentence as a whole, by the best of all tokens.
-            viewpoint: who speaks; needed unless the preset reads world coordinates. See :func:`viewpoint_of`.
+            viewpoint: who speaks, in the world (:func:`viewpoint_of`); unless the preset reads world coordinates.
             limit: candidates per phrase.
             iou_threshold: of two candidates that overlap more, the better stays.
 
@@ -350,6 +355,8 @@ class NetworkInference:
         if sum(len(level) for level in scene.levels) == 0:
             return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
         device = scene.sites.device
+        if viewpoint is not None:
+            viewpoint = _on_lattice(viewpoint, scene.lattice)
         out = self.network.ground(
             scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
         )
@@ -359,7 +366,7 @@ class NetworkInference:
             boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
             results.append(
                 [
-                    _candidates(phrase, boxes, probability[:, words.to(device)], limit, iou_threshold)
+                    _candidates(phrase, boxes, probability[:, words.to(device)], limit, iou_threshold, scene.lattice)
                     for phrase, words in zip(phrases, tokens, strict=True)
                 ]
             )
@@ -378,12 +385,19 @@ class NetworkInference:
 
 
 def _candidates(
-    phrase: tuple[int, int] | None, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float
+    phrase: tuple[int, int] | None, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float, lattice: Lattice
 ) -> PhraseCandidates:
     """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> what remains, best first."""
     scores = words.amax(1) if phrase is None else words.mean(1)
     keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
-    return PhraseCandidates(phrase, boxes[keep].double().cpu().numpy(), scores[keep].double().cpu().numpy())
+    there = lattice.boxes_to_world(boxes[keep].double().cpu().numpy())
+    return PhraseCandidates(phrase, there, scores[keep].double().cpu().numpy())
+
+
+def _on_lattice(viewpoint: Viewpoint, lattice: Lattice) -> Viewpoint:
+    """World -> lattice."""
+    R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(viewpoint.origin_m)
+    return Viewpoint(viewpoint.origin_m @ R, viewpoint.yaw_rad - lattice.yaw_rad)
 
 
 def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:

@@ -7,15 +7,17 @@
 
 A look is a pure function of the voxels, the keyframes and the window: what is kept (features of keyframes, their sums
 at the sites of the window) saves work and changes nothing. The window follows the camera in steps of the network's
-coarsest stride, so every site stays on one lattice.
+coarsest stride, so every site stays on one lattice, and that lattice is turned with the walls.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.boxes import nms
 from embodied_perceptron.fusion.export import VoxelCopy, Window
 from embodied_perceptron.fusion.keyframes import Keyframe
+from embodied_perceptron.lattice import WORLD, Lattice, Region, wall_lattice
 from embodied_perceptron.nn.image_memory import ImageMemory
 from embodied_perceptron.nn.inference import LookedAt, NetworkInference
 from embodied_perceptron.nn.input_features import input_from_points
@@ -41,11 +44,10 @@ _SMALLEST_CELLS = 2  # of a window, in coarsest strides
 
 @dataclass(frozen=True, eq=False)
 class ScenePart:
-    """What the heads read in one window, and where its answers count: [low, high) of the ground, world."""
+    """What the heads read in one window, and where its answers count."""
 
     scene: LookedAt
-    low_m: NDArray[np.float64]
-    high_m: NDArray[np.float64]
+    core: Region
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +57,18 @@ class Sight:
     Attributes:
         detections: every box of the network, best first, whatever its score; None when nothing could be computed.
         semantic: cells that are not empty; None for a network without occupancy.
-        lower_m, upper_m: (3,) what was looked at; infinite where it was not limited.
-        cells_lower, cells_upper: (3,) range of ``semantic`` in cells; cells of it that are not in there are empty.
+        region: what was looked at.
+        answered: where ``semantic`` has an answer; cells that are not in it are empty there.
         scene: what the heads read, for sentences; None after a look in several windows.
         floor_z_m: height of the floor that the look assumed.
         diagnostics: what the user should know, in words.
-        parts: what the heads read in each window; their places part the ground.
+        parts: what the heads read in each window; their cores part the ground.
     """
 
     detections: Detections | None
     semantic: SemanticVoxels | None
-    lower_m: NDArray[np.float64]
-    upper_m: NDArray[np.float64]
-    cells_lower: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
-    cells_upper: NDArray[np.int64] = field(default_factory=lambda: np.zeros(3, np.int64))
+    region: Region
+    answered: Region
     scene: LookedAt | None = None
     floor_z_m: float = 0.0
     diagnostics: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ class LiveNetwork:
         self._device = inference.device
         self._moving = threading.Lock()
         self._released = False
-        self._lookup = self._new_lookup()
+        self._turn_to(WORLD)
         self._limit_m = math.inf  # of the window, after running out of memory
         self._good_looks = 0
 
@@ -136,7 +136,7 @@ class LiveNetwork:
     def _forget_caches(self) -> None:
         if self.memory is not None:
             self.memory.clear()
-        self._lookup = self._new_lookup()
+        self._turn_to(WORLD)
 
     def _restore(self) -> None:
         if self._released:
@@ -144,9 +144,26 @@ class LiveNetwork:
                 self.inference.network.to(self._device)
                 self._released = False
 
-    def _new_lookup(self) -> StreamingLookup:
+    def _turn_to(self, lattice: Lattice) -> None:
+        """Begin on another lattice, with nothing known of it."""
         network = self.inference.network
-        return StreamingLookup(network.image_channels, network.config.voxel_size_m, self.inference.fusion, self._device)
+        fusion, size_m = self.inference.fusion, network.config.voxel_size_m
+        self._lattice = lattice
+        self._lookup = StreamingLookup(network.image_channels, size_m, fusion, self._device)
+        self._turned = WeakKeyDictionary[View, View]()
+
+    def _views(self, keyframes: Sequence[Keyframe]) -> list[View]:
+        """Of all keyframes, looking at the lattice; the same objects as long as it stays."""
+        if self.memory is None:
+            return []
+        views = self.memory.views(keyframes)
+        if self._lattice.yaw_rad == 0:
+            return views
+        T = torch.from_numpy(self._lattice.T_world_lattice)
+        for view in views:
+            if view not in self._turned:
+                self._turned[view] = dataclasses.replace(view, projection=view.projection @ T)
+        return [self._turned[view] for view in views]
 
     # ---------------------------------------------------------------------------------------------------------- looks
 
@@ -189,15 +206,14 @@ class LiveNetwork:
                 self._limit_m, self._good_looks = finite_m / 2, 0
                 if finite_m <= _SMALLEST_CELLS * self._cell_m:
                     reason = f"out of memory even in a window of {finite_m:.2f} m: {_first_line(error)}"
-                    nowhere = np.zeros(3)
                     self._limit_m = finite_m
-                    return Sight(None, None, nowhere, nowhere, diagnostics=(reason,))
+                    return Sight(None, None, Region.nowhere(), Region.nowhere(), diagnostics=(reason,))
                 reasons = [f"out of memory in a window of {finite_m:.2f} m ({_first_line(error)})"]
                 continue
             self._good_looks += 1
             if self._limit_m < wanted:
                 reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
-            return Sight(**{**vars(sight), "diagnostics": tuple(reasons)})
+            return replace(sight, diagnostics=tuple(reasons))
 
     def _usual_m(self) -> float:
         """Window size of one pass when all of the map is asked for."""
@@ -211,7 +227,13 @@ class LiveNetwork:
         floor_z_m: float,
         window_m: float,
     ) -> Sight:
-        views = [] if self.memory is None else self.memory.views(keyframes)
+        lattice = WORLD
+        if self._from_map:
+            coords = copy.rows.coords.cpu().numpy()
+            lattice = wall_lattice((coords + 0.5) * copy.voxel_size_m, floor_z_m)
+        if lattice != self._lattice:
+            self._turn_to(lattice)
+        views = self._views(keyframes)
         if math.isfinite(window_m):
             center = _middle(copy)[0]
             if camera_m is not None:
@@ -219,12 +241,14 @@ class LiveNetwork:
             elif keyframes:  # of a map from a file
                 center = keyframes[-1].T_world_camera[:3, 3]
             self._lookup.views = views
-            return self._pass(copy, self._lookup, self._window(center, window_m), floor_z_m)
-        return self._everywhere(self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m))
-
-    def _everywhere(self, sight: Sight) -> Sight:
-        endless = np.full(3, np.inf)
-        return Sight(**{**vars(sight), "lower_m": -endless, "upper_m": endless})
+            if lattice.yaw_rad:
+                # no more than may lie in the window, which is widened to whole cells
+                copy = copy.turned(lattice, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
+            return self._pass(copy, self._lookup, self._window(lattice.from_world(center), window_m), floor_z_m)
+        if lattice.yaw_rad:
+            copy = copy.turned(lattice, np.zeros(3), math.inf)
+        sight = self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m)
+        return replace(sight, region=Region.everywhere())
 
     def _window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
         center = np.array([center_m[0], center_m[1], 0.0])
@@ -233,7 +257,7 @@ class LiveNetwork:
     def _pass(
         self, copy: VoxelCopy, views: Sequence[View] | StreamingLookup, window: Window, floor_z_m: float
     ) -> Sight:
-        """The network over one window."""
+        """The network over one window of voxels on the lattice."""
         inference, config = self.inference, self.inference.network.config
         lower, upper = window.limits(config.voxel_size_m)
         lower_m, upper_m = lower * config.voxel_size_m, upper * config.voxel_size_m
@@ -241,19 +265,21 @@ class LiveNetwork:
         sites = self._sites(copy, window, lower_m, upper_m, floor_z_m, anchor)
         if len(sites) == 0:
             nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
-            return Sight(nothing, None, lower_m, upper_m, floor_z_m=floor_z_m)
-        scene = inference.look(sites, views)
+            return Sight(nothing, None, Region(lower_m, upper_m, self._lattice), Region.nowhere(), floor_z_m=floor_z_m)
+        scene = inference.look(sites, views, self._lattice)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if config.detection is not None:
             found = inference.detections(scene)
-        semantic, low, high = None, np.zeros(3, np.int64), np.zeros(3, np.int64)
+        semantic, answered = None, Region.nowhere()
         if config.occupancy is not None:
-            stride = config.backbone.strides[config.occupancy_level()]
-            low = np.array(occupancy_origin(config, anchor.tolist()), np.int64) // stride
-            high = low + np.array(config.occupancy.cells)
+            low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m
+            size_m = np.array(config.occupancy.cells) * config.occupancy.cell_size_m
+            answered = Region(low_m, low_m + size_m, self._lattice)
             semantic = inference.occupancy(scene, anchor.tolist())
-        everywhere = (ScenePart(scene, np.full(2, -np.inf), np.full(2, np.inf)),)
-        return Sight(found, semantic, lower_m, upper_m, low, high, scene, floor_z_m, parts=everywhere)
+        region = Region(lower_m, upper_m, self._lattice)
+        return Sight(
+            found, semantic, region, answered, scene, floor_z_m, parts=(ScenePart(scene, Region.everywhere()),)
+        )
 
     def _sites(
         self,
@@ -285,27 +311,28 @@ class LiveNetwork:
         """As few overlapping windows as cover the map; what lies in two is left to the one that sees more around it."""
         center, extent_m = _middle(copy)
         low_m, high_m = center[:2] - 0.5 * extent_m, center[:2] + 0.5 * extent_m
-        parts: list[tuple[Sight, NDArray[np.float64], NDArray[np.float64]]] = []
+        parts: list[tuple[Sight, Region]] = []
         for middle, low, high in cover_windows(low_m.tolist(), high_m.tolist(), window_m, self._cell_m):
             window = self._window(np.array([*middle, 0.0]), window_m)
-            parts.append((self._pass(copy, views, window, floor_z_m), np.array(low), np.array(high)))
+            core = Region(np.array([*low, -np.inf]), np.array([*high, np.inf]), self._lattice)
+            parts.append((self._pass(copy, views, window, floor_z_m), core))
         if len(parts) == 1:
             return parts[0][0]
         return self._joined(parts, floor_z_m)
 
-    def _joined(self, parts: list[tuple[Sight, NDArray[np.float64], NDArray[np.float64]]], floor_z_m: float) -> Sight:
-        """Of each window what lies in [low, high); what overlaps all the same is suppressed per class."""
+    def _joined(self, parts: list[tuple[Sight, Region]], floor_z_m: float) -> Sight:
+        """Of each window what lies in its core; what overlaps all the same is suppressed per class."""
         boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], list[str]()
         cells: list[SemanticVoxels] = []
-        for sight, low, high in parts:
+        for sight, core in parts:
             assert sight.detections is not None
             found = sight.detections
-            rows = np.flatnonzero(((found.boxes[:, :2] >= low) & (found.boxes[:, :2] < high)).all(axis=1))
+            rows = np.flatnonzero(core.contains(found.boxes[:, :3]))
             boxes.append(found.boxes[rows])
             scores.append(found.scores[rows])
             labels += [found.labels[i] for i in rows]
             if sight.semantic is not None:
-                cells.append(_cells_inside(sight.semantic, low, high))
+                cells.append(sight.semantic.take(core.contains(sight.semantic.centers_m)))
         box, score = np.concatenate(boxes), np.concatenate(scores)
         names = {name: i for i, name in enumerate(sorted(set(labels)))}
         config = self.inference.network.config.detection
@@ -314,22 +341,19 @@ class LiveNetwork:
             ids = torch.tensor([names[label] for label in labels])
             kept = nms(torch.from_numpy(box), torch.from_numpy(score), ids, config.iou_threshold).numpy()
         found = Detections(box[kept], score[kept], tuple(labels[i] for i in kept))
-        low_cell, high_cell = np.zeros(3, np.int64), np.zeros(3, np.int64)
-        looked = [s for s, _, _ in parts if s.semantic is not None]
-        if looked:
-            low_cell = np.min([s.cells_lower for s in looked], axis=0)
-            high_cell = np.max([s.cells_upper for s in looked], axis=0)
-        endless = np.full(3, np.inf)
+        answered = [s.answered for s, _ in parts if s.semantic is not None]
+        everything = Region.nowhere()
+        if answered:
+            low_m, high_m = np.min([r.lower_m for r in answered], axis=0), np.max([r.upper_m for r in answered], axis=0)
+            everything = Region(low_m, high_m, self._lattice)
         return Sight(
             found,
             cells[0].joined_with(*cells[1:]) if cells else None,
-            -endless,
-            endless,
-            low_cell,
-            high_cell,
+            Region.everywhere(),
+            everything,
             None,
             floor_z_m,
-            parts=tuple(ScenePart(s.scene, low, high) for s, low, high in parts if s.scene is not None),
+            parts=tuple(ScenePart(s.scene, core) for s, core in parts if s.scene is not None),
         )
 
 
@@ -340,11 +364,6 @@ def _middle(copy: VoxelCopy) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     coords = copy.rows.coords
     low, high = coords.amin(0).cpu().numpy(), coords.amax(0).cpu().numpy() + 1
     return 0.5 * (low + high) * copy.voxel_size_m, (high - low)[:2] * copy.voxel_size_m
-
-
-def _cells_inside(cells: SemanticVoxels, low: NDArray[np.float64], high: NDArray[np.float64]) -> SemanticVoxels:
-    inside = ((cells.centers_m[:, :2] >= low) & (cells.centers_m[:, :2] < high)).all(axis=1)
-    return cells.take(np.flatnonzero(inside))
 
 
 def _free_cache() -> None:

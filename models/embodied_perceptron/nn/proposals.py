@@ -41,8 +41,7 @@ def propose(
         batch = [(text, (phrase,)) for text, phrase in sentences[start : start + _BATCH]]
         for part in sight.parts:
             for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, limit)):
-                at = candidates.boxes[:, :2]
-                mine = ((at >= part.low_m) & (at < part.high_m)).all(axis=1)
+                mine = part.core.contains(candidates.boxes[:, :3])
                 own = PhraseCandidates(candidates.phrase, candidates.boxes[mine], candidates.scores[mine])
                 found[start + k].append(own)
     return [_best(parts, phrase, limit) for parts, (_, phrase) in zip(found, sentences, strict=True)]

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.boxes import transform_boxes
 from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.lattice import Region
 from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.association import (
     INSIDE_SHARE,
@@ -60,8 +61,6 @@ _SCORE_MEMORY = 20  # looks
 _VOTE_MEMORY = 0.9  # of the votes, at each sighting
 _MAX_FOUND = 128  # boxes of one perception; the best
 _VERSION = 2
-
-Limits = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass
@@ -141,7 +140,7 @@ class ObjectMap:
         now_ns: int,
         camera_m: NDArray[np.float64] | None = None,
         reach_m: float = float("inf"),
-        looked_at: Limits | None = None,
+        looked_at: Region | None = None,
         begin_score: float = 0.0,
     ) -> None:
         """Bring the objects up to date with one perception.
@@ -152,7 +151,7 @@ class ObjectMap:
             now_ns: the time, on the clock of the frames.
             camera_m: (3,) where the camera is; objects further away than ``reach_m`` are left alone.
             reach_m: radius within which the map is kept.
-            looked_at: (3,) lowest and highest corner of what was looked at; objects that do not lie in it whole are
+            looked_at: what was looked at; objects that do not lie in it whole are
                 not missed, and boxes that it cuts do not replace whole ones. None = everything.
             begin_score: what scores less may be a sighting of a known object, but begins no new one.
         """
@@ -250,7 +249,7 @@ class ObjectMap:
         away_ns: int,
         camera_m: NDArray[np.float64] | None,
         reach_m: float,
-        looked_at: Limits | None,
+        looked_at: Region | None,
     ) -> None:
         """Update what was found; let what was not found wait, fade or go (module docstring)."""
         if not self._tracks:
@@ -376,9 +375,10 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
     return found.take(order[kept])
 
 
-def _cut_by(limits: Limits | None, box: NDArray[np.float64]) -> bool:
-    """Whether a (9,) box does not lie whole within [lower, upper]."""
-    if limits is None:
+def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
+    """Whether a (9,) box does not lie whole within the region."""
+    if region is None:
         return False
-    half = np.abs(box_rotations(box[None])[0]) @ (box[3:6] / 2)
-    return bool(((box[:3] - half < limits[0]) | (box[:3] + half > limits[1])).any())
+    R = region.lattice.T_world_lattice[:3, :3].T @ box_rotations(box[None])[0]
+    center, half = region.lattice.from_world(box[:3]), np.abs(R) @ (box[3:6] / 2)
+    return bool(((center - half < region.lower_m) | (center + half > region.upper_m)).any())

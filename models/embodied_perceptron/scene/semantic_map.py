@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.fusion.storage import MapFileError, take_array
 from embodied_perceptron.geometry import pack_keys, unpack_keys
+from embodied_perceptron.lattice import Region
 from embodied_perceptron.results import SemanticVoxels
 
 PREFIX = "semantic."  # of the tensors in a map file
@@ -31,12 +32,11 @@ class SemanticMap:
     def update(
         self,
         seen: SemanticVoxels,
-        lower: NDArray[np.int64],
-        upper: NDArray[np.int64],
+        answered: Region,
         camera_m: NDArray[np.float64] | None = None,
         reach_m: float = float("inf"),
     ) -> SemanticVoxels:
-        """Replace the cells in [lower, upper) by ``seen``; drop those further than ``reach_m`` from the camera.
+        """Replace the cells in ``answered`` by ``seen``; drop those further than ``reach_m`` from the camera.
 
         Cells of another size or class list are not mixed: the map then starts anew. Returns all cells by coordinate.
         """
@@ -45,7 +45,7 @@ class SemanticMap:
         if old is None or old.cell_size_m != seen.cell_size_m or old.classes != seen.classes:
             merged, where = seen, coords
         else:
-            gone = ((self._coords >= lower) & (self._coords < upper)).all(axis=1)
+            gone = answered.contains(old.centers_m)
             if camera_m is not None and np.isfinite(reach_m):
                 gone |= np.linalg.norm(old.centers_m - camera_m, axis=1) > reach_m
             keep = np.flatnonzero(~gone)
@@ -66,8 +66,7 @@ class SemanticMap:
         size_m = old.cell_size_m
         points = old.centers_m.astype(np.float64) @ T[:3, :3].T + T[:3, 3]
         centers = (np.floor(points / size_m) + 0.5) * size_m
-        nowhere = np.zeros(3, np.int64)
-        self.update(replace(old, centers_m=centers.astype(np.float32)), nowhere, nowhere)
+        self.update(replace(old, centers_m=centers.astype(np.float32)), Region.nowhere())
 
     # ---------------------------------------------------------------------------------------------------- persistence
 
@@ -111,8 +110,7 @@ class SemanticMap:
             take_array(path, tensors, PREFIX + "confidence", torch.float32, (n,)),
             classes,
         )
-        nowhere = np.zeros(3, np.int64)
-        restored.update(cells, nowhere, nowhere)
+        restored.update(cells, Region.nowhere())
         return restored
 
     def cells(self) -> SemanticVoxels | None:

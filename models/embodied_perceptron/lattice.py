@@ -1,0 +1,163 @@
+"""The lattice that the network sees the world on: turned about gravity, along the walls of where the robot is.
+
+A network of ordinary convolutions knows the directions of its lattice. A robot's odometry starts at any heading, so a
+fixed lattice would show it every room at every angle; turned with the walls it sees rooms as they are built. Training
+turns scenes the same way (quarter turns and a few degrees).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+F64 = NDArray[np.float64]
+
+STEP_DEG = 3  # between lattices; a room lies at most half of it off its own
+_DIRECTIONS = 90 // STEP_DEG
+_LOW_M, _HIGH_M = 0.3, 2.2  # above the floor: walls and tall furniture, no floor, no ceiling
+_COLUMN_M = 0.04
+_BIN_M = 0.06
+_MIN_COLUMNS = 50
+_MIN_CONTRAST = 1.2  # best direction against the mean of all; an empty hall of columns has 1
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """A lattice turned by ``yaw_rad`` about the world's z axis through its origin: ``p_world = Rz(yaw) p_lattice``.
+
+    The lattice at 0 is the world itself, bit for bit.
+    """
+
+    yaw_rad: float = 0.0
+
+    @property
+    def T_world_lattice(self) -> F64:  # noqa: N802
+        """(4, 4) world <- lattice."""
+        c, s = math.cos(self.yaw_rad), math.sin(self.yaw_rad)
+        T = np.eye(4)
+        T[:2, :2] = [[c, -s], [s, c]]
+        return T
+
+    def from_world(self, points_m: NDArray[np.floating]) -> F64:
+        """(..., 3) world -> lattice."""
+        points: F64 = np.asarray(points_m, dtype=np.float64)
+        if self.yaw_rad == 0:
+            return points
+        moved: F64 = points @ self.T_world_lattice[:3, :3]
+        return moved
+
+    def to_world(self, points_m: NDArray[np.floating]) -> F64:
+        """(..., 3) lattice -> world."""
+        points: F64 = np.asarray(points_m, dtype=np.float64)
+        if self.yaw_rad == 0:
+            return points
+        moved: F64 = points @ self.T_world_lattice[:3, :3].T
+        return moved
+
+    def boxes_to_world(self, boxes: F64) -> F64:
+        """(N, 9) lattice -> world, yaw in (-pi, pi]; only place and yaw change, so tilt stays what it is."""
+        if self.yaw_rad == 0:
+            return boxes
+        moved: F64 = boxes.copy()
+        moved[:, :3] = self.to_world(boxes[:, :3])
+        moved[:, 6] = math.pi - np.mod(math.pi - (boxes[:, 6] + self.yaw_rad), 2 * math.pi)
+        return moved
+
+    def world_cells(self, cells: NDArray[np.int64], cell_size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The world's cells that stand on given cells of this lattice: those whose centre lies in one.
+
+        Args:
+            cells: (M, 3) distinct lattice cells.
+            cell_size_m: edge of the cells of both.
+
+        Returns (K, 3) world cells, each once, and the (K,) row of ``cells`` that each one's centre falls into.
+        """
+        if self.yaw_rad == 0:
+            return cells, np.arange(len(cells))
+        near = np.floor(self.to_world((cells + 0.5) * cell_size_m) / cell_size_m).astype(np.int64)
+        worlds, rows = [], []
+        for dx in (-1, 0, 1):
+            for dy in (-1, 0, 1):
+                world = near + np.array([dx, dy, 0])
+                back = np.floor(self.from_world((world + 0.5) * cell_size_m) / cell_size_m).astype(np.int64)
+                row = np.flatnonzero((back == cells).all(axis=1))
+                worlds.append(world[row])
+                rows.append(row)
+        return np.concatenate(worlds), np.concatenate(rows)
+
+
+WORLD = Lattice()
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """A part of the world with faces along a lattice.
+
+    Attributes:
+        lower_m, upper_m: (3,) in the lattice; infinite where there is no end.
+        lattice: whose axes.
+    """
+
+    lower_m: F64
+    upper_m: F64
+    lattice: Lattice = WORLD
+
+    @staticmethod
+    def nowhere() -> Region:
+        """Holds nothing."""
+        return Region(np.zeros(3), np.zeros(3))
+
+    @staticmethod
+    def everywhere() -> Region:
+        """Holds everything."""
+        return Region(np.full(3, -np.inf), np.full(3, np.inf))
+
+    def contains(self, points_m: NDArray[np.floating]) -> NDArray[np.bool_]:
+        """(N, 3) world -> (N,) whether they lie in [lower, upper)."""
+        at = self.lattice.from_world(points_m)
+        inside: NDArray[np.bool_] = np.all((at >= self.lower_m) & (at < self.upper_m), axis=1)
+        return inside
+
+
+def wall_lattice(points_m: NDArray[np.floating], floor_z_m: float) -> Lattice:
+    """The lattice along the walls: of all multiples of 3 degrees the one on whose axes the map's profile is sharpest.
+
+    What stands between knee and lintel is projected along each direction; walls and the furniture along them then pile
+    up in few bins, and the sum of squares is largest. A pure function of the points, so that the same map is always
+    seen alike. Without much to see, or without a distinct direction, the world's own axes.
+
+    Args:
+        points_m: (N, 3) one point per voxel of the map, world, gravity-aligned.
+        floor_z_m: height of the floor.
+    """
+    height = points_m[:, 2] - floor_z_m
+    xy = points_m[(height > _LOW_M) & (height < _HIGH_M), :2]
+    if len(xy) == 0:
+        return WORLD
+    column = np.floor(xy / _COLUMN_M).astype(np.int64)
+    column -= column.min(axis=0)
+    width = int(column[:, 1].max()) + 1
+    filled = np.bincount(column[:, 0] * width + column[:, 1])
+    flat = np.flatnonzero(filled)
+    if len(flat) < _MIN_COLUMNS:
+        return WORLD
+    x, y = (flat // width).astype(np.float64) * _COLUMN_M, (flat % width).astype(np.float64) * _COLUMN_M
+    weight = filled[flat].astype(np.float64)
+    sharpness = np.array([_sharpness(x, y, weight, math.radians(k * STEP_DEG)) for k in range(_DIRECTIONS)])
+    if sharpness.max() < _MIN_CONTRAST * sharpness.mean():
+        return WORLD
+    best = int(sharpness.argmax())
+    turn = best if best <= _DIRECTIONS // 2 else best - _DIRECTIONS  # the smallest turn: alike modulo 90 degrees
+    return Lattice(math.radians(turn * STEP_DEG))
+
+
+def _sharpness(x: F64, y: F64, weight: F64, yaw_rad: float) -> float:
+    c, s = math.cos(yaw_rad), math.sin(yaw_rad)
+    total = 0.0
+    for along in (c * x + s * y, c * y - s * x):
+        bins = np.bincount(((along - along.min()) / _BIN_M).astype(np.int64), weight)
+        total += float(bins @ bins)
+    return total
