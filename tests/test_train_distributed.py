@@ -32,11 +32,11 @@ def _process(rank: int, port: int, folder: Path) -> None:
     processes = Processes.start("cpu")
     try:
         # a stop in the first part is asked of the second process alone, and must reach both in the same step
-        first = ToyTask(signal_at=9 if rank == 1 else 0, poisoned=[11])
+        first = ToyTask(signal_at=9 if rank == 1 else 0, classes=4, poisoned=[11])
         outcome = Trainer(first, settings(4), RunFolder(folder, pictures=False), processes, quiet=True).run()
         assert not outcome.finished
         assert outcome.steps == 9
-        again = ToyTask(seed=5, poisoned=[11])
+        again = ToyTask(seed=5, classes=4, poisoned=[11])
         trainer = Trainer(again, settings(4), RunFolder(folder, pictures=False), processes, quiet=True)
         assert trainer.run(resume=True).finished
         torch.save(trainer.model.state_dict(), folder / f"rank{rank}.pt")
@@ -52,9 +52,9 @@ def _free_port() -> int:
 
 
 def test_two_processes_are_one_with_twice_the_batch(tmp_path: Path) -> None:
-    """Every scene has its own number of points, so that losses agree only where normalisers are reduced; a step with
-    NaN in one process is left out by both."""
-    alone = ToyTask(poisoned=[11])
+    """Every scene has its own number of points and classes, so that losses agree only where normalisers are reduced; a
+    step with NaN in one process is left out by both."""
+    alone = ToyTask(classes=4, poisoned=[11])
     one = Trainer(alone, settings(8), RunFolder(tmp_path / "one", pictures=False), quiet=True)
     assert one.run().finished
     two = tmp_path / "two"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -222,6 +225,58 @@ def test_every_head_learns_from_a_step(homes: Path, task: str, heads: set[str]) 
     assert {k[: k.find("/") + 1] for k in losses} == heads
     figures = built.validate(model.eval())
     assert built.best_metric in figures
+
+
+class Meeting:
+    """``reduce`` of processes played by threads, which wait for each other; a call too many or too few breaks it."""
+
+    def __init__(self, members: int) -> None:
+        self.values: list[torch.Tensor] = [torch.zeros(())] * members
+        self.barrier = threading.Barrier(members, timeout=60.0)
+
+    def member(self, rank: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        def mean(value: torch.Tensor) -> torch.Tensor:
+            self.values[rank] = value.detach().double()
+            self.barrier.wait()
+            shapes = {tuple(v.shape) for v in self.values}
+            result = torch.stack(self.values).mean(0) if len(shapes) == 1 else None
+            self.barrier.wait()
+            assert result is not None, f"shapes differ: {shapes}"
+            return result.to(value.dtype)
+
+        return mean
+
+
+@pytest.mark.parametrize("lacking", [(), ("occupancy",), ("sentences",)])
+def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
+    homes: Path, lacking: tuple[str, ...]
+) -> None:
+    """As processes have them; one of the two may have nothing to teach a head with."""
+    built = build_task(request(homes, "multi"))
+    assert isinstance(built, SceneTask)
+    model = built.model.eval()  # statistics of half a batch are not those of a whole one
+    halves = [built.samples.sample(i, np.random.default_rng(i + 3)) for i in (0, 1)]
+    assert all(s.occupancy is not None and s.sentences is not None for s in halves)
+    halves[1] = dataclasses.replace(halves[1], **dict.fromkeys(lacking))
+
+    def learned(losses: dict[str, torch.Tensor]) -> tuple[float, list[torch.Tensor]]:
+        loss = torch.stack(list(losses.values())).sum()
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        return float(loss.detach()), [
+            torch.zeros_like(p) if g is None else g for g, p in zip(gradients, parameters, strict=True)
+        ]
+
+    loss, gradients = learned(built.losses(model, built.collate(halves), lambda value: value.detach()))
+    meeting = Meeting(2)
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(built.losses, model, built.collate([h]), meeting.member(i)) for i, h in enumerate(halves)]
+        parts = [learned(run.result()) for run in runs]
+    assert np.mean([value for value, _ in parts]) == pytest.approx(loss, rel=1e-5)
+    for whole, *half in zip(gradients, *(g for _, g in parts), strict=True):
+        torch.testing.assert_close(
+            torch.stack(half).mean(0), whole, rtol=1e-3, atol=1e-5 * float(1 + whole.abs().max())
+        )
 
 
 def test_weights_of_a_task_are_a_network_file(homes: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from embodied_perceptron_training.criteria import OccupancyCriterion
 from embodied_perceptron_training.train.interface import Losses, Reduce, SampleError
 
 TRUTH = torch.tensor([1.0, -2.0, 0.5])
@@ -39,8 +40,9 @@ class ToySamples:
 
 
 class ToyNetwork(nn.Module):
-    def __init__(self, dropout: float = 0.0) -> None:
+    def __init__(self, dropout: float = 0.0, classes: int = 0) -> None:
         super().__init__()
+        self.classify = nn.Linear(3, classes) if classes else None
         self.hidden = nn.Linear(3, 16)
         self.norm = nn.BatchNorm1d(16)
         self.drop = nn.Dropout(dropout)
@@ -55,9 +57,13 @@ class ToyNetwork(nn.Module):
 class ToyTask:
     best_metric = "score"
 
-    def __init__(self, seed: int = 0, dropout: float = 0.0, signal_at: int = 0, **samples: Any) -> None:
+    """``classes``: also name each point's class, learned by losses that are no sums over points."""
+
+    def __init__(
+        self, seed: int = 0, dropout: float = 0.0, signal_at: int = 0, classes: int = 0, **samples: Any
+    ) -> None:
         torch.manual_seed(seed)
-        self.model: nn.Module = ToyNetwork(dropout)
+        self.model: nn.Module = ToyNetwork(dropout, classes)
         self.samples = ToySamples(**samples)
         self.seen: list[list[int]] = []
         self.signal_at = signal_at
@@ -76,7 +82,12 @@ class ToyTask:
             os.kill(os.getpid(), signal.SIGTERM)
         errors = model.run(batch["x"]) - batch["y"]
         norm = reduce(torch.tensor(float(len(errors))))
-        return {"square": (errors**2).sum() / norm, "absolute": 0.1 * errors.abs().sum() / norm}
+        losses = {"square": (errors**2).sum() / norm, "absolute": 0.1 * errors.abs().sum() / norm}
+        if model.classify is not None:
+            logits = model.classify(batch["x"]).T[None, :, :, None, None]  # (1, C, N, 1, 1)
+            labels = batch["y"].nan_to_num().long().clamp(0, logits.shape[1] - 1)[None, :, None, None]
+            losses |= OccupancyCriterion(reduce=reduce)([logits], [labels])
+        return losses
 
     def validate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, ToyNetwork)

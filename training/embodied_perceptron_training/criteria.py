@@ -7,7 +7,7 @@ processes in distributed training, so that N processes see the losses of one pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,11 +17,13 @@ from torch.nn import functional
 from embodied_perceptron import boxes as bx
 from embodied_perceptron_training.losses import (
     BoxParts,
+    Reduce,
     contrastive_alignment,
     decoupled_corner_loss,
     geometric_affinity,
     occupancy_cross_entropy,
     rotated_iou_loss,
+    same,
     semantic_affinity,
     sigmoid_focal,
 )
@@ -32,11 +34,6 @@ Losses = dict[str, Tensor]
 # weights of the corner distances by centre, size, rotation alone and by the whole box: as the paper, and without
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
 PLAIN = (0.0, 0.0, 0.0, 1.0)
-
-
-def same(value: Tensor) -> Tensor:
-    """The reduction of one process."""
-    return value
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -83,7 +80,7 @@ class DetectionCriterion:
         two_sided: corner distances in both directions.
         normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
         released: restore the faults of the released assignment.
-        reduce: mean of a scalar over processes.
+        reduce: mean of a value over processes.
     """
 
     min_points: int = 27
@@ -94,7 +91,7 @@ class DetectionCriterion:
     two_sided: bool = False
     normalize: Literal["batch", "scene"] = "batch"
     released: bool = False
-    reduce: Callable[[Tensor], Tensor] = same
+    reduce: Reduce = same
 
     def __call__(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
         """``{"class", "center", "box"[, "iou"][, "object"]}``; without positives only "class" and "object" count."""
@@ -171,6 +168,7 @@ class OccupancyCriterion:
         class_weights: of cross entropy, one per class, or None.
         released: restore the released losses' faults (see :mod:`losses`); its coarse targets are
             :func:`released_coarse_labels`.
+        reduce: mean of a value over processes; a process without any sample passes grids without a sample.
     """
 
     semantic: float = 1.0
@@ -178,6 +176,7 @@ class OccupancyCriterion:
     scale_decay: float = 0.5
     class_weights: tuple[float, ...] | None = None
     released: bool = False
+    reduce: Reduce = same
 
     def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
         """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"scale0/cross_entropy", ...}``."""
@@ -189,11 +188,12 @@ class OccupancyCriterion:
                 raise ValueError(f"scale {i}: logits {tuple(scores.shape)} do not fit labels {tuple(target.shape)}")
             weight = self.scale_decay**i
             per_class = None if self.class_weights is None else scores.new_tensor(self.class_weights)
-            losses[f"scale{i}/cross_entropy"] = weight * occupancy_cross_entropy(
-                scores, target, per_class, self.released
-            )
-            losses[f"scale{i}/semantic"] = weight * self.semantic * semantic_affinity(scores, target)
-            losses[f"scale{i}/geometric"] = weight * self.geometric * geometric_affinity(scores, target, self.released)
+            terms = {
+                "cross_entropy": occupancy_cross_entropy(scores, target, per_class, self.released, self.reduce),
+                "semantic": self.semantic * semantic_affinity(scores, target, self.reduce),
+                "geometric": self.geometric * geometric_affinity(scores, target, self.released, self.reduce),
+            }
+            losses.update({f"scale{i}/{name}": weight * term for name, term in terms.items()})
         return losses
 
 
@@ -236,7 +236,7 @@ class GroundingCriterion:
         temperature: of the contrastive softmax.
         iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
         two_sided: corner distances in both directions.
-        reduce: mean of a scalar over processes.
+        reduce: mean of a value over processes.
     """
 
     matcher: QueryMatcher = field(default_factory=QueryMatcher)
@@ -246,7 +246,7 @@ class GroundingCriterion:
     temperature: float = 0.07
     iou_weight: float = 0.0
     two_sided: bool = False
-    reduce: Callable[[Tensor], Tensor] = same
+    reduce: Reduce = same
 
     def __call__(
         self, layers: Sequence[GroundingLayer], targets: Sequence[GroundingTarget], token_mask: Tensor

@@ -6,6 +6,7 @@ loss); scene-class affinity (MonoScene, CVPR 2022); contrastive alignment (MDETR
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,21 @@ Tensor = torch.Tensor
 IGNORE_LABEL = 255
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
+Reduce = Callable[[Tensor], Tensor]
+
+
+def same(value: Tensor) -> Tensor:
+    """``reduce`` of one process: the mean over processes, without gradient."""
+    return value.detach()
+
+
+def shared(sums: Tensor, reduce: Reduce) -> Tensor:
+    """Sums over this process's elements -> their mean over processes, with the gradient of this process's part.
+
+    A loss that is a function of ratios of such sums then has the value, and after averaging over processes the
+    gradient, that one process with the elements of all would find.
+    """
+    return reduce(sums) + (sums - sums.detach())
 
 
 class BoxParts(NamedTuple):
@@ -122,35 +138,44 @@ def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: flo
 
 
 def occupancy_cross_entropy(
-    logits: Tensor, target: Tensor, class_weights: Tensor | None = None, released: bool = False
+    logits: Tensor,
+    target: Tensor,
+    class_weights: Tensor | None = None,
+    released: bool = False,
+    reduce: Reduce = same,
 ) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels with 255 = ignore -> scalar. 0 when everything is ignored (release: NaN)."""
     target = target.long()
-    if not released and not bool((target != IGNORE_LABEL).any()):
+    known = target[target != IGNORE_LABEL]
+    count = known.numel() if class_weights is None else class_weights[known].sum()
+    norm = reduce(torch.as_tensor(count, dtype=logits.dtype, device=logits.device))
+    if not released and float(norm) == 0:
         return logits.sum() * 0.0
-    return functional.cross_entropy(logits, target, weight=class_weights, ignore_index=IGNORE_LABEL)
+    total = functional.cross_entropy(logits, target, weight=class_weights, ignore_index=IGNORE_LABEL, reduction="sum")
+    return total / norm
 
 
-def semantic_affinity(logits: Tensor, target: Tensor) -> Tensor:
+def semantic_affinity(logits: Tensor, target: Tensor, reduce: Reduce = same) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels -> scalar: per class present, minus the logarithms of soft precision, recall
     and specificity; mean over the classes present. 0 when everything is ignored."""
     classes = logits.shape[1]
     known = target != IGNORE_LABEL
     p = torch.softmax(logits, dim=1).movedim(1, -1)[known]  # (V, C)
     y = functional.one_hot(target[known].long(), classes).to(p.dtype)  # (V, C)
-    present = y.sum(0) > 0
+    there = reduce(y.sum(0))
+    present = there > 0  # in any process
     if not bool(present.any()):
         return logits.sum() * 0.0
-    p, y = p[:, present], y[:, present]
-    hit = (p * y).sum(0)
-    terms = _negative_log(hit / p.sum(0).clamp_min(_PROBABILITY_FLOOR)) + _negative_log(hit / y.sum(0))
-    others = (1 - y).sum(0)
-    specificity = ((1 - p) * (1 - y)).sum(0) / others.clamp_min(1.0)
+    p, y, there = p[:, present], y[:, present], there[present]
+    sums = torch.stack([(p * y).sum(0), p.sum(0), ((1 - p) * (1 - y)).sum(0), (1 - y).sum(0)])
+    hit, predicted, rejected, others = shared(sums, reduce)
+    terms = _negative_log(hit / predicted.clamp_min(_PROBABILITY_FLOOR)) + _negative_log(hit / there)
+    specificity = rejected / others.clamp_min(_PROBABILITY_FLOOR)
     terms = terms + torch.where(others > 0, _negative_log(specificity), 0.0)
     return terms.mean()
 
 
-def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False) -> Tensor:
+def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
     """The same for occupied (label > 0) against free -> scalar. Logits (B, C, ...), or (B, ...) of "occupied".
 
     A term without a single voxel to measure it on is left out. The release instead divides by a small number and takes
@@ -161,18 +186,18 @@ def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False) -
         free = torch.softmax(logits, dim=1)[:, 0][known]
     else:
         free = torch.sigmoid(-logits)[known]
-    occupied = 1 - free
+    filled = 1 - free
     y = (target[known] > 0).to(free.dtype)
-    hit, n_occupied, n_free = (y * occupied).sum(), y.sum(), (1 - y).sum()
-    true_free = ((1 - y) * free).sum()
+    sums = torch.stack([(y * filled).sum(), filled.sum(), y.sum(), ((1 - y) * free).sum(), (1 - y).sum()])
+    hit, occupied, n_occupied, true_free, n_free = shared(sums, reduce)
     if released:
-        ratios = hit / (occupied.sum() + _EPS), hit / (n_occupied + _EPS), true_free / (n_free + _EPS)
+        ratios = hit / (occupied + _EPS), hit / (n_occupied + _EPS), true_free / (n_free + _EPS)
         return torch.stack([-torch.log(r).clamp_min(-100.0) for r in ratios]).sum()
     loss = logits.sum() * 0.0
-    if float(n_occupied) > 0:
-        precision = hit / occupied.sum().clamp_min(_PROBABILITY_FLOOR)
+    if bool(n_occupied > 0):
+        precision = hit / occupied.clamp_min(_PROBABILITY_FLOOR)
         loss = loss + _negative_log(precision) + _negative_log(hit / n_occupied)
-    if float(n_free) > 0:
+    if bool(n_free > 0):
         loss = loss + _negative_log(true_free / n_free)
     return loss
 

@@ -59,12 +59,12 @@ class Processes:
         return self.rank == 0
 
     def mean(self, value: Tensor) -> Tensor:
-        """Mean over processes, without gradient; the identity for one process."""
+        """Mean over processes, without gradient; the identity for one process. Shapes agree, precisions need not."""
         if self.world == 1:
             return value.detach()
-        out = value.detach().clone()
+        out = value.detach().to(torch.float64)
         dist.all_reduce(out)
-        return out / self.world
+        return (out / self.world).to(value.dtype)
 
     def total(self, values: list[float]) -> list[float]:
         """Element-wise sums over processes."""

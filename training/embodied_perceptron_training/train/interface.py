@@ -87,8 +87,9 @@ class TrainingTask(Protocol):
     def losses(self, model: nn.Module, batch: Any, reduce: Reduce) -> Losses:
         """Named, weighted scalars whose sum is minimised.
 
-        ``model`` is :attr:`model` in training mode. ``reduce`` is the mean of a scalar over processes (without
-        gradient), for criteria's normalisers; every process has to call it equally often. Randomness: torch's only.
+        ``model`` is :attr:`model` in training mode. ``reduce`` is the mean of a value over processes (without
+        gradient), for criteria's normalisers; every process has to call it equally often with equal shapes.
+        Randomness: torch's only.
         """
         ...
 

@@ -262,7 +262,7 @@ class SceneTask:
         if network.detection is not None:
             total.update(_weighted(self.options.w_detection, "", self._detection(run, reduce)))
         if network.occupancy is not None:
-            total.update(_weighted(self.options.w_occupancy, "occupancy/", self._occupancy(run)))
+            total.update(_weighted(self.options.w_occupancy, "occupancy/", self._occupancy(run, reduce)))
         if network.grounding is not None:
             total.update(_weighted(self.options.w_grounding, "grounding/", self._grounding(run, reduce)))
         return total
@@ -273,15 +273,21 @@ class SceneTask:
         targets = [BoxTarget(s.boxes, s.labels) for s in run.batch.samples]
         return dataclasses.replace(self.detection_criterion, reduce=reduce)(predictions, targets)
 
-    def _occupancy(self, run: Run) -> Losses:
+    def _occupancy(self, run: Run, reduce: Reduce) -> Losses:
         rows = [i for i, s in enumerate(run.batch.samples) if s.occupancy is not None]
-        if not rows:
+        device = run.levels[0].device
+        if float(reduce(torch.tensor(float(len(rows)), device=device))) == 0:
             return {}
-        logits = run.occupancy(rows)
-        truth = torch.stack([o for s in run.batch.samples if (o := s.occupancy) is not None])
-        classes = logits[0].shape[1]
-        targets = [coarse_labels(truth, truth.shape[1] // scores.shape[2], classes) for scores in logits]
-        losses = self.occupancy_criterion(logits, targets)
+        assert self.config.occupancy is not None
+        classes = self.config.occupancy.num_classes + 1
+        if rows:
+            logits = run.occupancy(rows)
+            truth = torch.stack([o for s in run.batch.samples if (o := s.occupancy) is not None])
+            targets = [coarse_labels(truth, truth.shape[1] // scores.shape[2], classes) for scores in logits]
+        else:  # other processes have some: this one counts along
+            logits = [torch.zeros((0, classes, 1, 1, 1), device=device)] * self.config.occupancy.levels
+            targets = [torch.zeros((0, 1, 1, 1), dtype=torch.int64, device=device)] * len(logits)
+        losses = dataclasses.replace(self.occupancy_criterion, reduce=reduce)(logits, targets)
         # one figure per kind: nine curves of one head tell little
         return {
             kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).sum()
@@ -292,14 +298,15 @@ class SceneTask:
         assert self.config.grounding is not None
         answered = run.grounding()
         if answered is None:
-            for _ in range(self.config.grounding.layers):  # as often as processes that do have sentences
-                reduce(torch.zeros(()))
+            nothing = run.levels[0].feats.new_zeros(())
+            for _ in range(self.config.grounding.layers + 1):  # as often as processes that do have sentences
+                reduce(nothing)
             return {}
-        out, targets, pad, selection = answered
+        out, targets, pad, (selection, positives) = answered
         losses = dataclasses.replace(self.grounding_criterion, reduce=reduce)(grounding_layers(out), targets, ~pad)
         kinds = sorted({k.split("/")[1] for k in losses})
         summed = {kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).mean() for kind in kinds}
-        return {**summed, "selection": selection}
+        return {**summed, "selection": selection / reduce(positives).clamp_min(1.0)}
 
     # ----------------------------------------------------------------------------------------------------- validation
 
@@ -400,9 +407,9 @@ class Run:
             lookup = view_lookup(views, network.image_channels, network.config.voxel_size_m, self.fusion)
         return network.occupy(levels, self.batch.samples[sample].occupancy_origin, lookup)
 
-    def grounding(self) -> tuple[GroundingOutput, list[GroundingTarget], Tensor, Tensor] | None:
-        """All sentences of all samples at once: output (boxes in the world), targets, padding of tokens, and the loss
-        of the choice of queries; None without any sentence."""
+    def grounding(self) -> tuple[GroundingOutput, list[GroundingTarget], Tensor, tuple[Tensor, Tensor]] | None:
+        """All sentences of all samples at once: output (boxes in the world), targets, padding of tokens, and the sum
+        and normaliser of the loss of the choice of queries; None without any sentence."""
         branch = self.network.grounding
         assert branch is not None
         spoken = [(i, s.sentences) for i, s in enumerate(self.batch.samples) if s.sentences is not None]
@@ -436,16 +443,17 @@ class Run:
     @staticmethod
     def _selection(
         out: GroundingOutput, points: Tensor, pad: Tensor, targets: list[GroundingTarget], token_pad: Tensor
-    ) -> Tensor:
-        """Focal loss of every voxel with every token: a voxel inside of what the sentence names fits its words."""
-        total, positives = points.new_zeros(()), 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """Focal loss of every voxel with every token, summed: a voxel inside of what the sentence names fits its words;
+        and how many do."""
+        total, positives = points.new_zeros(()), points.new_zeros(())
         for b, target in enumerate(targets):
             inside = points_in_boxes(points[b], _thick(target.boxes)).float()  # (N, G)
             wanted = (inside @ target.positive.float()).clamp(max=1.0)
             real, words = ~pad[b], ~token_pad[b]
             total = total + sigmoid_focal(out.selection_logits[b][real][:, words], wanted[real][:, words]).sum()
-            positives += float(wanted[real].sum())
-        return total / max(positives, 1.0)
+            positives = positives + wanted[real].sum()
+        return total, positives
 
 
 # --------------------------------------------------------------------------------------------------------------------
