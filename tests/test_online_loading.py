@@ -10,6 +10,7 @@ from volume_frames import posed, wall
 
 from embodied_perceptron.checkpoint import CheckpointError
 from embodied_perceptron.config import ConfigError, NetworkOptions, PerceptronConfig
+from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.loading import LazyTextEncoder, inference_from_options, load_inference
 from embodied_perceptron.nn.weights import save_network
 from embodied_perceptron.perceptron import Perceptron
@@ -102,6 +103,38 @@ def test_text_encoder_is_made_once_when_the_first_text_comes():
     assert made == [1, 1]
     with pytest.raises(ValueError, match="reads 13 text channels, got 12"):
         LazyTextEncoder(13, make).encode(["a"])
+
+
+@pytest.mark.parametrize("task", ["all", "detection"])
+def test_language_is_prepared_where_sentences_are_read(task):
+    network = small_network(small_config(task, "depth"))
+    failing, makings = [True], []
+
+    class Encoder:
+        channels = 12
+
+        def encode(self, texts):
+            return tuple(texts)
+
+    def make():
+        makings.append(1)
+        if failing:
+            raise FileNotFoundError("no such package")
+        return Encoder()
+
+    cells = CELLS if task == "all" else ()
+    inference = NetworkInference(network, CLASSES, cells, LazyTextEncoder(12, make))
+    perceptron = Perceptron(inference=inference)
+    if task == "detection":
+        perceptron.prepare_language()
+        assert makings == []  # nobody reads sentences
+        return
+    with pytest.raises(FileNotFoundError, match="no such package"):
+        perceptron.prepare_language()
+    failing.clear()
+    perceptron.prepare_language()
+    perceptron.prepare_language()
+    assert makings == [1, 1]
 
 
 def test_images_through_onnx_runtime_are_the_same(weights):

@@ -196,6 +196,16 @@ class Perceptron:
         ]
         return [replace(answer, latency_ms=answer.latency_ms + reading_ms) for answer in answers]
 
+    def prepare_language(self) -> None:
+        """Read the text encoder now, so that the first sentence does not wait for it; from any thread.
+
+        Nothing happens where the network reads no sentences. Raises what reading it raises (a package that is not
+        installed, for example); the first sentence then tries again.
+        """
+        inference = self.inference
+        if inference is not None and inference.network.grounding is not None and inference.text_encoder is not None:
+            inference.text_encoder.encode(["a chair"])
+
     # ------------------------------------------------------------------------------------------------ care for the map
 
     def save(self, path: str | Path) -> None:

@@ -1,8 +1,8 @@
 """The lifecycle node ``/perception``: wires inputs, workers, outputs, queries and services; computes nothing itself.
 
 Threads: the executor takes messages and hands them over; ``fusion`` owns the map; ``perception`` works on snapshots;
-``queries`` answers. configure builds map and workers, activate opens the ears and mouths, deactivate closes them and
-keeps the map, cleanup frees everything.
+``queries`` answers; ``language`` reads the text encoder and ends. configure builds map and workers, activate opens the
+ears and mouths, deactivate closes them and keeps the map, cleanup frees everything.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from embodied_perceptron_ros.fusion_worker import FusedFrame, FusionWorker
 from embodied_perceptron_ros.grounding import GroundingInterface
 from embodied_perceptron_ros.health import FrameCounts, Health
 from embodied_perceptron_ros.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.language_preparation import LanguagePreparation
 from embodied_perceptron_ros.live_viewer import LiveViewer
 from embodied_perceptron_ros.outputs import Outputs
 from embodied_perceptron_ros.parameters import (
@@ -255,7 +256,8 @@ class _ConfiguredMap:
 
 
 class _LiveParts:
-    """What lives from activate to deactivate: camera subscriptions, perception thread, queries, corrections, viewer."""
+    """What lives from activate to deactivate: camera subscriptions, perception thread, queries, corrections, viewer,
+    and the reading of the text encoder."""
 
     def __init__(self, node: PerceptionNode, configured: _ConfiguredMap) -> None:
         self._configured = configured
@@ -270,7 +272,9 @@ class _LiveParts:
             new_listeners=configured.outputs.new_listeners,
             rate_hz=lambda: node.parameters.perception_hz,
         )
+        language = LanguagePreparation(configured.perceptron, node.get_logger())
         with ExitStack() as parts:
+            parts.callback(language.stop)
             if node.parameters.viewer:
                 self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
                 parts.callback(self._viewer.close)
@@ -284,6 +288,7 @@ class _LiveParts:
                 parts.callback(self._correct_keyframes(node, perception.map_changed).close)
             cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
             parts.callback(cameras.close)
+            language.start()
             self._parts = parts.pop_all()
 
     def _correct_keyframes(self, node: PerceptionNode, on_corrected: Callable[[], None]) -> KeyframeCorrections:
