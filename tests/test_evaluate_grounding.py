@@ -139,7 +139,7 @@ def test_of_each_window_only_what_it_sees_best_counts() -> None:
 
 
 def test_a_look_at_nothing_has_no_candidates() -> None:
-    empty = Sight(None, None, np.zeros(3), np.zeros(3))
+    empty = Sight(None, None, Region.nowhere(), Region.nowhere())
     assert [b.shape for b in proposed(empty, Decoder([0]), [("a", None)])] == [(0, 9)]
     assert proposed(sight(), Decoder([0]), []) == []
 

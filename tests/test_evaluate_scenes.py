@@ -19,6 +19,7 @@ from embodied_perceptron.boxes import points_in_boxes
 from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.cli import build_app
 from embodied_perceptron.geometry import back_project, invert_transform, transform_points
+from embodied_perceptron.lattice import Region
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import Sight
 from embodied_perceptron.nn.weights import save_network
@@ -137,8 +138,7 @@ def oracle(scene: EvaluationScene) -> Sight:
     )
     names = tuple(DETECTION_CLASSES[i] for i in truth.labels)
     found = Detections(truth.boxes, np.linspace(0.9, 0.5, len(names)), names)
-    endless = np.full(3, np.inf)
-    return Sight(found, semantic, -endless, endless)
+    return Sight(found, semantic, Region.everywhere(), Region.everywhere())
 
 
 @pytest.mark.parametrize("turn_seed", [None, 5])

@@ -14,6 +14,7 @@ from small_networks import small_network
 
 from embodied_perceptron.fusion.storage import MapFileError, read_map, write_map
 from embodied_perceptron.geometry import make_transform
+from embodied_perceptron.lattice import Region
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import LiveNetwork, Sight
 from embodied_perceptron.perceptron import Perceptron
@@ -106,10 +107,9 @@ def see_shapes(monkeypatch, it: Perceptron) -> None:
     def look(self, copy, keyframes, camera_m, floor_z_m, window_m=None):
         snapshot = copy.snapshot()
         found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, it.config.objects), it.config.objects)
-        endless = np.full(3, np.inf)
         found = found.take(np.flatnonzero(found.boxes[:, 5] > 0.4))
         named = Detections(found.boxes, found.scores, ("chair",) * len(found))
-        return Sight(named, None, -endless, endless, floor_z_m=floor_z_m)
+        return Sight(named, None, Region.everywhere(), Region.nowhere(), floor_z_m=floor_z_m)
 
     monkeypatch.setattr(LiveNetwork, "look", look)
 
