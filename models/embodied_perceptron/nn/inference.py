@@ -27,7 +27,7 @@ from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import check_transform
 from embodied_perceptron.lattice import WORLD, Lattice
 from embodied_perceptron.nn.detection import decode_detections
-from embodied_perceptron.nn.input_features import SITE_FEATURES, thin
+from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
 from embodied_perceptron.nn.network import DetectionOutput, ImageLookup, PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.occupancy import EMPTY, decode_occupancy
 from embodied_perceptron.nn.text_encoder import TextEncoder
@@ -162,17 +162,10 @@ class NetworkInference:
         for limit, beyond in ((lower_m, np.less), (upper_m, np.greater_equal)):
             if limit is not None:
                 chosen &= ~beyond(snapshot.mean_point_m, np.asarray(limit, dtype=np.float64)).any(axis=1)
-        points, hits = snapshot.mean_point_m[chosen].astype(np.float64), snapshot.hits[chosen, None].astype(np.float64)
-        columns = np.concatenate(
-            [points[:, 2:] - floor_z_m, snapshot.mean_color[chosen] / 255.0, np.ones((len(points), 1))], axis=1
-        )
-        # sums over points, then means: a voxel counts by the points that it saw
         coords = torch.from_numpy(np.floor_divide(snapshot.coords[chosen], self.site_voxels(snapshot.voxel_size_m)))
-        summed = SparseTensor.from_coords(
-            coords.long(), torch.from_numpy(np.concatenate([columns * hits, hits], axis=1)), duplicates="mean"
-        )
-        x = summed.replace((summed.feats[:, :-1] / summed.feats[:, -1:]).float())
-        return thin(x, self.network.config.max_sites)
+        points, colors, hits = snapshot.mean_point_m[chosen], snapshot.mean_color[chosen], snapshot.hits[chosen]
+        config = self.network.config
+        return mean_sites(coords.long(), points, colors, hits, config.inputs, floor_z_m, config.max_sites)
 
     def site_voxels(self, voxel_size_m: float) -> int:
         """How many map voxels make the edge of an input site; for ``FeatureVolume.as_sparse_tensor``.

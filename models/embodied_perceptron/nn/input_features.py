@@ -72,6 +72,39 @@ def input_from_points(
     return x.replace(x.feats.float())
 
 
+def mean_sites(
+    coords: torch.Tensor,
+    points_m: NDArray[np.floating],
+    colors: NDArray[np.uint8],
+    hits: NDArray[np.integer],
+    inputs: str,
+    floor_z_m: float,
+    max_sites: int,
+) -> SparseTensor:
+    """Voxels of a map -> network input: means over all points of a site, so a voxel counts by the points that it saw.
+
+    Args:
+        coords: (P, 3) int64 the site of each voxel.
+        points_m: (P, 3) mean point of each voxel, on the sites' lattice.
+        colors: (P, 3) uint8 mean RGB.
+        hits: (P,) points of each voxel.
+        inputs: see :func:`input_from_points`.
+        floor_z_m: height of the floor.
+        max_sites: more are thinned.
+    """
+    points, weight = points_m.astype(np.float64), hits[:, None].astype(np.float64)
+    columns = {
+        "point": lambda: points,
+        "height": lambda: points[:, 2:] - floor_z_m,
+        "color": lambda: colors / 255.0,
+        "one": lambda: np.ones((len(points), 1)),
+    }
+    feats = np.concatenate([columns[name]() for name in SITE_FEATURES[inputs]], axis=1)
+    weighted = torch.from_numpy(np.concatenate([feats * weight, weight], axis=1))
+    summed = SparseTensor.from_coords(coords, weighted, duplicates="mean")
+    return thin(summed.replace((summed.feats[:, :-1] / summed.feats[:, -1:]).float()), max_sites)
+
+
 def join_samples(tensors: list[SparseTensor]) -> SparseTensor:
     """Single scenes -> one batch, in order. Raises ``ValueError`` for none, or scenes that do not fit together."""
     if not tensors:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_perceptron.nn.input_features import SITE_FEATURES, thin
+from embodied_perceptron.nn.input_features import mean_sites
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.windows import occupancy_origin
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -178,18 +178,10 @@ class SampleMaker:
     def _sites(
         self, points: NDArray[np.float64], colors: NDArray[np.uint8], hits: NDArray[np.int32], floor_z_m: float
     ) -> SparseTensor:
-        """As :meth:`NetworkInference.sites_of_snapshot`: means over all points of a site."""
-        names = SITE_FEATURES[self.config.inputs]
-        weight = hits[:, None].astype(np.float64)
-        if names == ("point",):
-            columns = points
-        else:
-            columns = np.concatenate([points[:, 2:] - floor_z_m, colors / 255.0, np.ones((len(points), 1))], axis=1)
-        coords = torch.from_numpy(np.floor(points / self.config.voxel_size_m).astype(np.int64))
-        summed = SparseTensor.from_coords(
-            coords, torch.from_numpy(np.concatenate([columns * weight, weight], axis=1)), duplicates="mean"
-        )
-        return thin(summed.replace((summed.feats[:, :-1] / summed.feats[:, -1:]).float()), self.config.max_sites)
+        """As a live network sees the map."""
+        config = self.config
+        coords = torch.from_numpy(np.floor(points / config.voxel_size_m).astype(np.int64))
+        return mean_sites(coords, points, colors, hits, config.inputs, floor_z_m, config.max_sites)
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator
