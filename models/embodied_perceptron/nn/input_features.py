@@ -93,13 +93,9 @@ def mean_sites(
         max_sites: more are thinned.
     """
     points, weight = points_m.astype(np.float64), hits[:, None].astype(np.float64)
-    columns = {
-        "point": lambda: points,
-        "height": lambda: points[:, 2:] - floor_z_m,
-        "color": lambda: colors / 255.0,
-        "one": lambda: np.ones((len(points), 1)),
-    }
-    feats = np.concatenate([columns[name]() for name in SITE_FEATURES[inputs]], axis=1)
+    feats = points
+    if inputs == "height_color":
+        feats = np.concatenate([points[:, 2:] - floor_z_m, colors / 255.0, np.ones((len(points), 1))], axis=1)
     weighted = torch.from_numpy(np.concatenate([feats * weight, weight], axis=1))
     summed = SparseTensor.from_coords(coords, weighted, duplicates="mean")
     return thin(summed.replace((summed.feats[:, :-1] / summed.feats[:, -1:]).float()), max_sites)
