@@ -11,7 +11,7 @@ import pytest
 import torch
 from golden import load_arrays, recorded_weights, relative_error
 
-from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder
+from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder, folded
 from embodied_perceptron.nn.mobile_encoder import (
     PACKAGED_WEIGHTS,
     MobileEncoder,
@@ -41,6 +41,30 @@ def test_levels_have_the_declared_channels_and_strides(index: int, views: int) -
     assert [tuple(x.shape) for x in levels] == [
         (views, c, 64 // s, 96 // s) for c, s in zip(encoder.out_channels, encoder.strides, strict=True)
     ]
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_folded_encoders_give_the_same_features(index: int) -> None:
+    torch.manual_seed(index)
+    encoder = encoders()[index].train()
+    with torch.no_grad():
+        for norm in (m for m in encoder.modules() if isinstance(m, torch.nn.BatchNorm2d)):
+            norm.weight.uniform_(0.5, 1.5)
+            norm.bias.normal_()
+        for _ in range(3):  # statistics of its own
+            encoder(torch.randn(2, 3, 64, 64))
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    quick = folded(encoder)
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in quick.modules())
+    assert encoder.training
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+    images = torch.randn(2, 3, 64, 96)
+    expected = encoder.eval()(images)  # with gradients: nothing happens in place
+    with torch.inference_mode():
+        found = quick(images)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b.detach(), rtol=1e-4, atol=1e-5 * float(1 + b.detach().abs().max()))
+    assert [level.shape[0] for level in quick(images[:0])] == [0] * len(quick.strides)
 
 
 def test_channels_of_the_paper() -> None:

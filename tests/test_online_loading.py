@@ -12,7 +12,7 @@ from embodied_perceptron.checkpoint import CheckpointError
 from embodied_perceptron.config import ConfigError, NetworkOptions, PerceptronConfig
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.loading import LazyTextEncoder, inference_from_options, load_inference
-from embodied_perceptron.nn.weights import save_network
+from embodied_perceptron.nn.weights import read_network, save_network
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights import WeightsError
 
@@ -143,6 +143,10 @@ def test_images_through_onnx_runtime_are_the_same(weights):
     color = np.random.default_rng(0).integers(0, 255, (48, 64, 3)).astype(np.uint8)
     frame = posed(np.full((48, 64), 2.0, np.float32), 1, color=color)
     plain = load_inference(weights, feature_dtype=torch.float32).view(frame)
+    network, checkpoint = read_network(weights)
+    slow = NetworkInference(network, checkpoint.classes, tuple(CELLS), feature_dtype=torch.float32).view(frame)
+    for a, b in zip(plain.levels, slow.levels, strict=True):
+        assert float((a - b).abs().max()) < 1e-5 * max(1.0, float(b.abs().max()))
     other = load_inference(weights, feature_dtype=torch.float32, image_backend="onnx").view(frame)
     for a, b in zip(plain.levels, other.levels, strict=True):
         assert float((a - b).abs().max()) < 1e-3 * max(1.0, float(a.abs().max()))

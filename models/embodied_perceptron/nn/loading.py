@@ -20,6 +20,7 @@ from embodied_perceptron.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.checkpoint import Checkpoint, CheckpointError
 from embodied_perceptron.config import NetworkOptions
 from embodied_perceptron.fusion.volume import resolve_device
+from embodied_perceptron.nn.image_encoder import folded
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
@@ -76,6 +77,8 @@ def load_inference(
     images = None
     if image_backend == "onnx" and network.image_encoder is not None:
         images = _onnx_images(network.image_encoder, providers, threads)
+    elif target.type == "cpu" and network.image_encoder is not None:
+        images = folded(network.image_encoder)
     calibration = _calibration(file, checkpoint)
     try:
         return NetworkInference(

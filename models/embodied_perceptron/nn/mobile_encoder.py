@@ -104,7 +104,8 @@ class _ConvNorm(nn.Module):
         if self.padding is not None:
             x = F.pad(x, self.padding)
         x = self.norm(self.conv(x))
-        return x if self.linear else F.relu6(x)
+        # in place where nobody needs what was there: fresh memory costs more than the arithmetic
+        return x if self.linear else F.relu6(x, inplace=not torch.is_grad_enabled())
 
 
 class InvertedResidual(nn.Module):
