@@ -55,7 +55,6 @@ from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 
 _LOG = logging.getLogger(__name__)
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
-_SEEN_AGAIN = 0.5  # of the score that a new object needs
 _FLOOR_VOXELS = 60_000  # enough to find the floor
 
 
@@ -371,10 +370,14 @@ class Perceptron:
         inference, reach_m = self._live.inference, self.config.volume.radius_m
         with _stage(ms, "objects"):
             if sight.detections is not None:
-                # what is known may be seen again with less certainty than what is new
-                found = sight.detections.above(_SEEN_AGAIN * inference.min_score)
                 self._objects.update(
-                    found, snapshot, now_ns, seen.camera_m, reach_m, sight.region, begin_score=inference.min_score
+                    sight.detections,
+                    snapshot,
+                    now_ns,
+                    seen.camera_m,
+                    reach_m,
+                    looked_at=sight.region,
+                    begin_score=inference.min_score,
                 )
         with _stage(ms, "semantic"):
             if sight.semantic is not None:

@@ -57,6 +57,7 @@ _SAME_IOU = 0.5  # two objects that overlap this much are one
 _SAME_LABEL_IOU = 0.3  # two of one name, already from here
 _OTHER_LABEL_IOU = 0.65  # two of different names: a curtain before its window may well be there
 _OTHER_LABEL = 0.7  # affinity across labels
+_SEEN_AGAIN = 0.5  # of the score that a new object needs: what is known may be seen again with less certainty
 _SCORE_MEMORY = 20  # looks
 _VOTE_MEMORY = 0.9  # of the votes, at each sighting
 _MAX_FOUND = 128  # boxes of one perception; the best
@@ -146,14 +147,14 @@ class ObjectMap:
         """Bring the objects up to date with one perception.
 
         Args:
-            found: what was found; of boxes that nearly coincide the best counts, whatever their names.
+            found: what was found, of any score; of boxes that nearly coincide the best counts, whatever their names.
             snapshot: the map that it was found in.
             now_ns: the time, on the clock of the frames.
             camera_m: (3,) where the camera is; objects further away than ``reach_m`` are left alone.
             reach_m: radius within which the map is kept.
             looked_at: what was looked at; objects that do not lie in it whole are
                 not missed, and boxes that it cuts do not replace whole ones. None = everything.
-            begin_score: what scores less may be a sighting of a known object, but begins no new one.
+            begin_score: what scores less begins no new object; down to half of it, it may be a sighting of a known one.
         """
         away_ns = max(0, now_ns - self._updated_ns)
         self._updated_ns = now_ns
@@ -161,7 +162,7 @@ class ObjectMap:
             for track in self._tracks:
                 track.excuse(away_ns, now_ns)
             away_ns = 0
-        found = _distinct(found, snapshot)
+        found = _distinct(found.above(_SEEN_AGAIN * begin_score), snapshot)
         matched = self._match(found)
         for row in range(len(found)):
             whole = not _cut_by(looked_at, found.boxes[row])

@@ -68,6 +68,26 @@ def recording(
     typer.echo(f"{out}: {len(objects)} objects: " + ", ".join(f"{count} {name}" for name, count in names.most_common()))
 
 
+@evaluate_app.command("calibrate")
+def calibrate_score(
+    data: Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")],
+    weights: Annotated[str, typer.Option(help="A weights file, or (without --write) a shipped name.")],
+    split: Annotated[str, typer.Option(help="train or val; test is for figures.")] = "val",
+    write: Annotated[bool, typer.Option("--write", help="Store the best score in the weights file.")] = False,
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
+    every: Annotated[int, typer.Option(min=1, help="Perceive after so many views.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
+) -> None:
+    """From which score on a box is an object: by the F1 of the objects of whole tours' maps."""
+    from embodied_perceptron_training.evaluation.running import run_calibration  # torch loads only when needed
+
+    figures = run_calibration(data, weights, split, write, scenes, views, every, workers)
+    if out is not None:
+        write_metrics(figures, out)
+
+
 @evaluate_app.command("card")
 def card(
     weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")],

@@ -116,7 +116,7 @@ def evaluate(
     or when there is nothing to score; what opening the data set or the weights raises.
     """
     start = time.perf_counter()
-    names = _scene_names(spec)
+    names = scene_names(spec)
     if "grounding" in spec.tasks:
         sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
     inference = load_network(spec.weights)
@@ -194,7 +194,8 @@ def _samples(results: list[SceneResult]) -> list[Sample]:
     return [s for r in results for samples in r.boxes.values() for s in samples]
 
 
-def _scene_names(spec: EvaluationSpec) -> list[str]:
+def scene_names(spec: EvaluationSpec) -> list[str]:
+    """Names of the scenes in order. Raises :class:`EvaluationError` when there is none."""
     dataset = _dataset(spec.data, spec.split)
     names = [dataset[i].sample_idx for i in range(len(dataset))]
     if not names:
