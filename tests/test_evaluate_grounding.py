@@ -13,6 +13,7 @@ from embodied_perceptron.nn.live import ScenePart, Sight
 from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron_training.datasets import Prompt
 from embodied_perceptron_training.evaluation.grounding_task import (
     flags_of,
@@ -62,8 +63,12 @@ class Answering:
         )
         self.asked: list[str] = []
 
-    def ground_many(self, texts: list[str], viewpoint: np.ndarray, top_k: int = 5) -> list[Grounding]:
+    def ground_many(
+        self, texts: list[str], viewpoint: np.ndarray, top_k: int = 5, neural: bool = True
+    ) -> list[Grounding]:
         assert viewpoint.shape == (4, 4)
+        if not neural:
+            return [ground_objects(text, self.objects, viewpoint, top_k=top_k) for text in texts]
         self.asked += texts
         found = [self.answers[text] for text in texts]
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_objects_with_names_are_answered_about_without_a_network(monkeypatch: py
     """A map that was saved with names keeps them."""
     perceptron = Perceptron(PerceptronConfig(network=NetworkOptions(weights="")))
     assert perceptron.ground("the couch").status == GroundingStatus.INVALID
-    monkeypatch.setattr(perceptron, "_published", tuple(living_room()))
+    monkeypatch.setattr(perceptron, "_known", replace(perceptron._known, objects=tuple(living_room())))
     answer = perceptron.ground("the book on the table", np.eye(4))
     assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, 10)
     assert perceptron.ground("the piano").status == GroundingStatus.NOT_FOUND

@@ -44,6 +44,8 @@ from embodied_perceptron.results import (
 )
 from embodied_perceptron.scene.appearance import mean_colors
 from embodied_perceptron.scene.components import find_boxes
+from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.scene.doubtful import Doubtful
 from embodied_perceptron.scene.floor import estimate_floor_z
 from embodied_perceptron.scene.grounding import DEFAULT_TOP_K, ground_objects
 from embodied_perceptron.scene.language import parse
@@ -64,6 +66,25 @@ class _Seen:
 
     stamp_ns: int = 0
     camera_m: NDArray[np.float64] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What questions are answered from; replaced as a whole, so that an answer is about one moment.
+
+    ``seen`` are the boxes of the last look; None where they do not lie in the world of the objects (any more).
+    """
+
+    objects: tuple[SceneObject, ...] = ()
+    tentative: tuple[SceneObject, ...] = ()
+    seen: Detections | None = None
+    min_score: float = 0.0
+    looks: int = 0
+
+    @functools.cached_property
+    def doubtful(self) -> Doubtful:
+        """Made when the first question comes: most looks are never asked about."""
+        return Doubtful(self.objects, self.tentative, self.seen, self.min_score, self.looks)
 
 
 class Perceptron:
@@ -87,7 +108,7 @@ class Perceptron:
         self._volume_lock = threading.Lock()
         self._scene_lock = threading.Lock()  # taken before the volume's lock, never after it
         self._objects = ObjectMap(self.config.objects)
-        self._published: tuple[SceneObject, ...] = ()
+        self._known = _Known()
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._semantic = SemanticMap()
         self._seen = _Seen()
@@ -152,7 +173,7 @@ class Perceptron:
                 self._sight = sight
                 semantic = self._take_in(sight, snapshot, now, seen, ms)
                 diagnostics = sight.diagnostics
-            objects = self._publish()
+            objects = self._publish(None if self._sight is None else self._sight.detections)
             self._voxels = snapshot
         with _stage(ms, "grid"):
             named = None if self._live is None else semantic
@@ -175,22 +196,39 @@ class Perceptron:
         return self.ground_many([text], viewpoint)[0]
 
     def ground_many(
-        self, texts: Sequence[str], viewpoint: NDArray[np.float64] | None = None, top_k: int = DEFAULT_TOP_K
+        self,
+        texts: Sequence[str],
+        viewpoint: NDArray[np.float64] | None = None,
+        top_k: int = DEFAULT_TOP_K,
+        neural: bool = True,
     ) -> list[Grounding]:
-        """:meth:`ground` for many sentences of one speaker; the network reads them together."""
-        start = time.perf_counter()
-        objects, voxels, sight = self.objects, self._voxels, self._sight
+        """:meth:`ground` for many sentences of one speaker; the network reads them together.
 
-        @functools.cache
-        def colors() -> NDArray[np.float64]:
-            boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
+        Without ``neural`` it does not read them: categories, colours and relations of what it saw decide alone.
+        """
+        start = time.perf_counter()
+        known, voxels, sight = self._known, self._voxels, self._sight
+        objects, doubtful = known.objects, known.doubtful
+
+        def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
 
-        proposals = self._proposals(texts, {o.label for o in objects}, sight, viewpoint)
+        proposals: list[PhraseCandidates | None] = [None] * len(texts)
+        if neural:
+            proposals = self._proposals(texts, {o.label for o in objects}, sight, viewpoint)
         reading_ms = (time.perf_counter() - start) * 1e3 / max(len(texts), 1)
         named = self._live is not None
         answers = [
-            ground_objects(text, objects, viewpoint, colors=colors, candidates=found, top_k=top_k, named=named)
+            ground_objects(
+                text,
+                objects,
+                viewpoint,
+                colors=colors,
+                candidates=found,
+                top_k=top_k,
+                named=named,
+                doubtful=doubtful,
+            )
             for text, found in zip(texts, proposals, strict=True)
         ]
         return [replace(answer, latency_ms=answer.latency_ms + reading_ms) for answer in answers]
@@ -308,7 +346,7 @@ class Perceptron:
     @property
     def objects(self) -> tuple[SceneObject, ...]:
         """Confirmed objects of the last perception, file or correction; never waits for the one in flight."""
-        return self._published
+        return self._known.objects
 
     @property
     def inference(self) -> NetworkInference | None:
@@ -343,10 +381,13 @@ class Perceptron:
 
     # -------------------------------------------------------------------------------------------------------- private
 
-    def _publish(self) -> tuple[SceneObject, ...]:
-        """All objects as they are now; the confirmed ones are what questions are answered from."""
+    def _publish(self, seen: Detections | None = None) -> tuple[SceneObject, ...]:
+        """All objects as they are now; questions are answered from them and from ``seen``, boxes of this look."""
         objects = self._objects.objects()
-        self._published = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
+        confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
+        tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
+        min_score = 0.0 if self._live is None else self._live.inference.min_score
+        self._known = _Known(confirmed, tentative, seen, min_score, self.config.objects.score_prior)
         return objects
 
     def _perceive_shapes(
@@ -413,7 +454,7 @@ class Perceptron:
     def _forget(self) -> None:
         """Start anew with everything that is known beside the volume."""
         self._objects = ObjectMap(self.config.objects)
-        self._published = ()
+        self._known = _Known()
         self._voxels = None
         self._semantic.clear()
         if self._live is not None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.categories import ALL_CATEGORIES
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.calibration import Traits, probability_right
+from embodied_perceptron.scene.doubtful import Doubtful
 from embodied_perceptron.scene.evidence import Evidence, Scorer
 from embodied_perceptron.scene.fronts import FrontSource, check_source, front_probabilities
 from embodied_perceptron.scene.language import Constraint, Meaning, parse
@@ -26,7 +27,7 @@ from embodied_perceptron.scene.relations import SceneGeometry, viewer_of
 from embodied_perceptron.scene.words import pluralize
 
 F64 = NDArray[np.float64]
-Colors = NDArray[np.floating] | Callable[[], NDArray[np.floating]]
+Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
 
 DEFAULT_TOP_K = 5
 UNNAMED = "object"  # label of boxes found by geometry alone
@@ -36,6 +37,7 @@ _SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.0
 _SAME_PLACE = 0.2  # overlap of a proposed box with an object
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
+_UNSURE = 0.3  # score of a proposed box that says little
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 # what holds less than this for all candidates does not hold for any
 _HARDLY = {"colour": 0.04, "on": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
@@ -63,6 +65,7 @@ def ground_objects(
     fronts: FrontSource = "estimated",
     named: bool = True,
     vocabulary: frozenset[str] | None = VOCABULARY,
+    doubtful: Doubtful | None = None,
 ) -> Grounding:
     """Answer ``text`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
@@ -72,7 +75,7 @@ def ground_objects(
         viewpoint: (4, 4) pose of who speaks, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words
             like "left" are averaged over plausible viewpoints, and the score is lower.
         colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured; or a function that measures
-            them, called only for sentences that speak of colours.
+            those of (K, 9) boxes, called only for sentences that speak of colours.
         candidates: of a neural grounder: further evidence, and an answer where no label fits the noun; a box that is
             none of the objects is answered with the id 0.
         top_k: at most so many candidates.
@@ -81,8 +84,11 @@ def ground_objects(
         named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
         vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
             means nothing else. None = unknown: then what the sentence says of a thing may outweigh its label.
+        doubtful: made of the same ``objects``: what may be there beside them, which is asked for as well. An answer
+            from it is FOUND with a lower score; its state is tentative, and its id 0 unless the map has it.
 
-    Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, and top_k below 1.
+    Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
+    ``doubtful``, and top_k below 1.
     """
     start = time.perf_counter()
     if top_k < 1:
@@ -100,7 +106,7 @@ def ground_objects(
     if meaning.target is None:
         reason = "no object is named in the query"
         return Grounding(shown, GroundingStatus.INVALID, reason=reason, latency_ms=_since(start))
-    answer = _Answer(meaning, objects, viewpoint, colors, candidates, fronts, vocabulary)
+    answer = _Answer(meaning, objects, doubtful, viewpoint, colors, candidates, fronts, vocabulary)
     status, ranked, reason = answer.decide(top_k)
     tagged = _tagged(text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     return Grounding(shown, status, ranked, reason, tagged, _since(start))
@@ -121,18 +127,22 @@ def _speaks_of_colors(meaning: Meaning) -> bool:
     return any(c.relation == "colour" for c in (*meaning.constraints, *(c for a in anchors for c in a.constraints)))
 
 
-def _measured(colors: Colors | None, count: int) -> F64 | None:
+def _measured(colors: Colors | None, boxes: F64, known: int) -> F64 | None:
+    """(N, 3) colours of boxes; the first ``known`` are objects, the others lie over them."""
     if colors is None:
         return None
-    values = np.asarray(colors() if callable(colors) else colors, dtype=np.float64)
-    if values.shape != (count, 3):
-        raise ValueError(f"colors must have shape ({count}, 3), got {values.shape}")
+    if callable(colors):
+        values = np.concatenate([np.asarray(colors(part), np.float64) for part in (boxes[:known], boxes[known:])])
+    else:
+        values = np.asarray(colors, dtype=np.float64)
+    if values.shape != (len(boxes), 3):
+        raise ValueError(f"colors must have shape ({len(boxes)}, 3), got {values.shape}")
     return values
 
 
-def _relative(scores: F64) -> F64:
+def _relative(scores: F64, known: int) -> F64:
     """Confidences as shares of what this detector gives to a good object: only the order of a scene's matters."""
-    usual = float(np.percentile(scores, 75)) if len(scores) else 1.0
+    usual = float(np.percentile(scores[:known] if known else scores, 75)) if len(scores) else 1.0
     return np.asarray(np.clip(scores / max(usual, 1e-9), 0.02, 1.0))
 
 
@@ -142,7 +152,8 @@ class _Answer:
     def __init__(
         self,
         meaning: Meaning,
-        objects: Sequence[SceneObject],
+        known: Sequence[SceneObject],
+        doubtful: Doubtful | None,
         viewpoint: NDArray[np.float64] | None,
         colors: Colors | None,
         candidates: Candidates | None,
@@ -150,31 +161,34 @@ class _Answer:
         vocabulary: frozenset[str] | None,
     ) -> None:
         self.meaning = meaning
+        objects = tuple(known) if doubtful is None else (*doubtful.objects, *doubtful.about(meaning))
         self.objects = objects
+        self.min_answer = 0.0 if doubtful is None else doubtful.min_answer
+        self.known = len(known)
         noun = "" if meaning.target is None else meaning.target.noun
         self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if noun in vocabulary else _SAME_KIND)
         self.labels = tuple(o.label for o in objects)
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
-        color = _measured(colors, len(objects)) if _speaks_of_colors(meaning) else None
+        color = _measured(colors, boxes, self.known) if _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.outlook is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls)
         geometry, names = self.geometry, self.labels
         geometry.tell_fronts(lambda: front_probabilities(geometry, names, fronts))
-        scores = _relative(np.array([o.score for o in objects], dtype=np.float64))
+        self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.known)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
         self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra)
         self.in_vocabulary = vocabulary is not None and noun in vocabulary
 
     def _extra(self, candidates: Candidates) -> F64:
-        """(N,) the neural grounder's score of each object, as a share of its best."""
+        """(N,) the neural grounder's score of each object as a share of its best; of one that is unsure, all alike."""
         if len(candidates.boxes) == 0 or not self.objects:
             return np.ones(len(self.objects))
         overlap = self.geometry.overlaps(candidates.boxes)
         score = np.where(overlap > _SAME_PLACE, overlap * candidates.scores[None], 0.0).max(axis=1)
-        return np.asarray(np.clip(score / max(float(candidates.scores.max()), 1e-9), 0.0, 1.0))
+        return np.asarray((score + _UNSURE) / (float(candidates.scores.max()) + _UNSURE))
 
     def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         target = self.meaning.target
@@ -182,13 +196,19 @@ class _Answer:
         kind = self.scorer.category
         if kind.max(initial=0.0) < self.least_kind:
             return self._by_sight(target.noun)
+        there = kind >= self.least_kind
+        if (
+            not there[: self.known].any()
+            and max(self.objects[i].score for i in np.flatnonzero(there)) < self.min_answer
+        ):
+            return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
         evidence = self.scorer.evidence()
         order, probability = self._ranking(evidence)
         unsatisfied = self._unsatisfied(evidence)
         if unsatisfied is not None:
             words = _words(unsatisfied)
             return GroundingStatus.NOT_FOUND, (), f"there is a {target.noun}, but none that is {words}"
-        sure = probability_right(self._traits(evidence, order, probability))
+        sure = probability_right(self._traits(evidence, order, probability)) * self._confirmed(order[0])
         probability = probability * (sure / probability[0])
         ranked = tuple(
             dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=True)
@@ -216,6 +236,10 @@ class _Answer:
         else:
             o = SceneObject(0, noun, 0.5 * score, np.asarray(proposals.boxes[best], dtype=np.float64))
         return GroundingStatus.FOUND, (o,), f"no label says {noun}, but this looks most like it"
+
+    def _confirmed(self, i: int) -> float:
+        """How sure it is that there is such a thing at all: what is doubtful is as far as it resembles an object."""
+        return 1.0 if i < self.known else float(self.relative[i])
 
     def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
         best = order[0]
@@ -275,7 +299,8 @@ class _Answer:
             if not j.missing and not np.isnan(j.holds[best])
         ]
         missing = [noun for j in evidence.judged for noun in j.missing]
-        text = f"{o.label} {o.id}" + (": " + ", ".join(said) if said else "")
+        text = f"{o.label} {o.id}" if best < self.known else f"{o.label}, not confirmed"
+        text += ": " + ", ".join(said) if said else ""
         return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")
 
 

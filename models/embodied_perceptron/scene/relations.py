@@ -72,6 +72,21 @@ def box_rotations(boxes: F64) -> F64:
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
+def bounds_iou(a: F64, b: F64) -> F64:
+    """(N, 9), (M, 9) -> (N, M) IoU of the axis-aligned bounds in the world: cheap, and exact for upright boxes."""
+    low, high = [], []
+    for boxes in (a, b):
+        half = 0.5 * (np.abs(box_rotations(boxes)) @ boxes[:, 3:6, None])[..., 0]
+        low.append(boxes[:, :3] - half)
+        high.append(boxes[:, :3] + half)
+    common = np.ones((len(a), len(b)))
+    for axis in range(3):
+        first = np.minimum(high[0][:, None, axis], high[1][None, :, axis])
+        common *= np.maximum(first - np.maximum(low[0][:, None, axis], low[1][None, :, axis]), 0.0)
+    size_a, size_b = (high[0] - low[0]).prod(axis=1), (high[1] - low[1]).prod(axis=1)
+    return np.asarray(common / np.maximum(size_a[:, None] + size_b[None] - common, 1e-9))
+
+
 def main_direction(boxes: F64, R: F64) -> float:
     """Yaw of most of the furniture in [-pi/4, pi/4], weighted by size; 0 for no boxes."""
     if len(boxes) == 0:

@@ -1,7 +1,7 @@
 """Sentences about one scene: the decoder alone, relations alone, and the deployed answer.
 
 neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
-relations   the sentence parsed and answered by categories, colours and geometry of the predicted objects alone
+relations   the sentence parsed and answered by categories, colours and geometry of what is predicted alone
 fused       what :meth:`Perceptron.ground` answers, from both; its figures stand without a prefix
 
 The speaker stands where the last view was taken. Nothing but the map is known: no truth goes into any answer.
@@ -21,8 +21,6 @@ from embodied_perceptron.nn.live import Sight
 from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, Perception, SceneObject
-from embodied_perceptron.scene.appearance import mean_colors
-from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron_training.datasets import Prompt
 from embodied_perceptron_training.evaluation.grounding_metrics import RANKS, GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
@@ -60,7 +58,6 @@ def ground_scene(
     result = GroundingResult()
     objects = perception.objects
     result.objects = objects
-    colors = mean_colors(perception.voxels, _boxes(objects))
     pose = scene.frames[-1].T_world_camera
     shown = set(scene.ids[scene.seen_rows()].tolist())
     asked = [p for p in scene.prompts if shown.issuperset(p.target_ids)]
@@ -68,9 +65,9 @@ def ground_scene(
     sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
     proposed = propose(inference, sight, sentences, pose, _LIMIT)
     answers = perceptron.ground_many([p.text for p in asked], pose, _LIMIT)
-    for prompt, neural, answer in zip(asked, proposed, answers, strict=True):
+    plain = perceptron.ground_many([p.text for p in asked], pose, _LIMIT, neural=False)
+    for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
         result.statuses[GroundingStatus(answer.status).name] += 1
-        relations = ground_objects(prompt.text, objects, pose, colors=colors, top_k=_LIMIT)
         found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}
         truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
         for variant, boxes in found.items():
