@@ -135,7 +135,8 @@ def _training(training: Sequence[Path]) -> str:
             f"    {without_folders(str(run.get('command', '?')))}",
             *(f"    {without_folders(str(again.get('command', '?')))}" for again in run.get("resumed", ())),
             "",
-            f"Batch {settings.get('batch', '?')} x {settings.get('accumulate', 1)}, learning rate "
+            f"Batch {settings.get('batch', '?')} x {settings.get('accumulate', 1)} in "
+            f"{run.get('processes', 1)} process(es), learning rate "
             f"{settings.get('learning_rate', '?')} ({settings.get('schedule', '?')}), {settings.get('device', '?')}.",
         ]
         lines += [f"Data: {line}" for line in _data(request)] + [""]

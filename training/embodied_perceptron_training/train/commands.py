@@ -134,12 +134,20 @@ def start(
     settings = TrainSettings.from_json(values)
     processes = Processes.start(settings.device)
     try:
-        information = {"request": _plain(asked), "command": shlex.join(["embodied-perceptron", *sys.argv[1:]])}
+        information = {"request": _plain(asked), "processes": processes.world, "command": _command(processes.world)}
         trainer = Trainer(build_task(asked), settings, folder, processes, information, quiet)
         outcome = trainer.run(resume)
         return outcome if outcome.finished else None
     finally:
         processes.stop()
+
+
+def _command(processes: int) -> str:
+    """What was typed, as somebody else would type it."""
+    program = ["embodied-perceptron"]
+    if processes > 1:
+        program = ["torchrun", "--nproc-per-node", str(processes), "-m", "embodied_perceptron.cli"]
+    return shlex.join([*program, *sys.argv[1:]])
 
 
 def _stored(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
