@@ -8,6 +8,8 @@ from scene_builder import box_surface, plane, room, snapshot_of, table
 
 from embodied_perceptron.config import GridConfig, ObjectsConfig
 from embodied_perceptron.results import SemanticVoxels
+from embodied_perceptron.scene import columns
+from embodied_perceptron.scene.columns import count_columns, count_columns_slowly
 from embodied_perceptron.scene.layers import separate_layers
 from embodied_perceptron.scene.occupancy import CLASSES, navigation_grid, semantic_voxels
 from embodied_perceptron.scene.traversability import labels_at
@@ -139,6 +141,37 @@ def test_labels_at_equals_a_search_of_all_cells():
             expected[i] = semantic.labels[np.argmax(inside)]
     assert (labels_at(points, semantic) == expected).all()
     assert {-1, 0, 1} == set(expected.tolist())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_columns_are_those_of_a_search(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    config = GridConfig(passable_classes=("door", "mat"))  # a mat is a floor too
+    names = ("door", "carpet", "mat", "chair", "table")
+    regions = {}
+    for name in names:
+        low = rng.uniform((-2, -2, -0.3), (1, 1, 1.0))
+        regions[name] = (low, low + rng.uniform(0.2, 1.5, 3))
+    semantic = labelled(regions)
+    points = rng.uniform((-3, -2, -0.4), (3, 2, 2.2), (5000, 3)).astype(np.float32)
+    for known in (None, semantic):
+        for floor_z_m in (0.0, -0.13):
+            slow = count_columns_slowly(points, floor_z_m, config, known)
+            quick = count_columns(points, floor_z_m, config, known)
+            assert (quick.low == slow.low).all()
+            assert (quick.ground == slow.ground).all()
+            assert (quick.blocking == slow.blocking).all()
+            assert slow.ground.any()
+            assert slow.blocking.any()
+    assert (
+        count_columns(points, 0.0, config, None).blocking != count_columns(points, 0.0, config, semantic).blocking
+    ).any()
+    monkeypatch.setattr(columns, "_MAX_TABLE", 1)  # cells that are too far apart for a table
+    assert (
+        count_columns(points, 0.0, config, semantic).blocking
+        == count_columns_slowly(points, 0.0, config, semantic).blocking
+    ).all()
+    assert count_columns(points, 50.0, config, None).ground.shape == (0, 0)
 
 
 def test_doors_never_block_and_other_things_do():

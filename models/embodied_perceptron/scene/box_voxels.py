@@ -33,17 +33,21 @@ def count_voxels(
         nothing = np.zeros(len(boxes), np.int64)
         return nothing, nothing.copy(), nothing.copy()
     reach = np.linalg.norm(boxes[:, 3:6], axis=1) / 2 + np.sqrt(3.0) * margin_m + snapshot.voxel_size_m
-    # the snapshot is sorted by x first: only a slab of it can lie in a box
+    # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
     x = snapshot.coords[:, 0]
-    first = np.searchsorted(x, np.floor((boxes[:, 0] - reach) / snapshot.voxel_size_m), side="left")
-    last = np.searchsorted(x, np.ceil((boxes[:, 0] + reach) / snapshot.voxel_size_m), side="right")
+    low = np.floor((boxes[:, :2] - reach[:, None]) / snapshot.voxel_size_m).astype(np.int64)
+    high = np.ceil((boxes[:, :2] + reach[:, None]) / snapshot.voxel_size_m).astype(np.int64)
+    first = np.searchsorted(x, low[:, 0], side="left")
+    last = np.searchsorted(x, high[:, 0], side="right")
     half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
     rows = np.stack([first, last], axis=1).astype(np.int64)
     R = box_rotations(boxes)
     counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
         snapshot.mean_point_m,
         snapshot.last_seen_ns,
+        snapshot.coords,
         rows,
+        np.stack([low[:, 1], high[:, 1]], axis=1),
         boxes[:, :3].copy(),
         R,
         half,
@@ -58,7 +62,9 @@ def count_voxels(
 def _count_in_slabs(
     points: NDArray[np.float32],
     stamps: NDArray[np.int64],
+    coords: NDArray[np.int32],
     slabs: NDArray[np.int64],
+    strips: NDArray[np.int64],
     center: NDArray[np.float64],
     R: NDArray[np.float64],
     half: NDArray[np.float64],
@@ -70,8 +76,16 @@ def _count_in_slabs(
     around = np.zeros(len(center), np.int64)
     newest = np.zeros(len(center), np.int64)
     for b in range(len(center)):
-        for row in range(slabs[b, 0], slabs[b, 1]):
-            if abs(points[row, 1] - center[b, 1]) > reach[b] or abs(points[row, 2] - center[b, 2]) > reach[b]:
+        row, last = slabs[b]
+        while row < last:
+            if coords[row, 1] < strips[b, 0]:
+                row = _first_not_below(coords, row, last, coords[row, 0], strips[b, 0])
+                continue
+            if coords[row, 1] > strips[b, 1]:
+                row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
+                continue
+            if abs(points[row, 2] - center[b, 2]) > reach[b]:
+                row += 1
                 continue
             excess = -1e9
             for axis in range(3):
@@ -86,4 +100,17 @@ def _count_in_slabs(
                     break
             elif excess <= margin:
                 around[b] += 1
+            row += 1
     return inside, around, newest
+
+
+@njit(cache=True, nogil=True)
+def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int) -> int:
+    """First row of [first, last) whose voxel is not before (x, y); ``last`` when there is none."""
+    while first < last:
+        middle = (first + last) // 2
+        if coords[middle, 0] < x or (coords[middle, 0] == x and coords[middle, 1] < y):
+            first = middle + 1
+        else:
+            last = middle
+    return first

@@ -8,17 +8,16 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from embodied_perceptron.config import GridConfig
-from embodied_perceptron.geometry import voxel_centers, world_to_voxel
+from embodied_perceptron.geometry import voxel_centers
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.cells import assign_cells
+from embodied_perceptron.scene.columns import count_columns
 from embodied_perceptron.scene.layers import FLOOR, STRUCTURE, THING, Layers
-from embodied_perceptron.scene.traversability import split_voxels
 
 UNKNOWN_CELL, FREE_CELL, OCCUPIED_CELL = -1, 0, 100
 CLASSES = ("unknown", "floor", "structure", "object")
 _CLASS_OF_LAYER = np.zeros(4, dtype=np.int64)
 _CLASS_OF_LAYER[[FLOOR, STRUCTURE, THING]] = 1, 2, 3
-_DROP_M = 0.15  # what lies this much below the floor is no floor
 _FREE_NEIGHBOURS = 5  # of 8: a gap this enclosed is a gap of sampling, not of the floor
 
 
@@ -32,23 +31,15 @@ def navigation_grid(
     ``semantic`` holds classes that a network named, by which doors do not block; see
     :func:`~embodied_perceptron.scene.traversability.split_voxels`.
     """
-    height_m = snapshot.mean_point_m[:, 2].astype(np.float64) - floor_z_m
-    known = np.flatnonzero((height_m > -_DROP_M) & (height_m <= config.max_obstacle_height_m))
-    if len(known) == 0:
+    columns = count_columns(snapshot.mean_point_m, floor_z_m, config, semantic)
+    if columns.ground.size == 0:
         return OccupancyGrid2d(config.resolution_m, np.zeros(2), np.zeros((0, 0), np.int8), floor_z_m)
-    column = world_to_voxel(snapshot.mean_point_m[known, :2], config.resolution_m)
-    low = column.min(axis=0)
-    cols, rows = (column.max(axis=0) - low + 1).tolist()
-    flat = (column[:, 1] - low[1]) * cols + (column[:, 0] - low[0])
-    blocking, ground = split_voxels(snapshot.mean_point_m[known], height_m[known], config, semantic)
-    floors = np.bincount(flat[ground], minlength=rows * cols).reshape(rows, cols)
-    obstacles = np.bincount(flat[blocking], minlength=rows * cols).reshape(rows, cols)
-    blocked = obstacles >= config.min_obstacle_voxels
-    free = _close_gaps((floors > 0) & ~blocked, obstacles > 0)
-    cells = np.full((rows, cols), UNKNOWN_CELL, dtype=np.int8)
+    blocked = columns.blocking >= config.min_obstacle_voxels
+    free = _close_gaps((columns.ground > 0) & ~blocked, columns.blocking > 0)
+    cells = np.full(blocked.shape, UNKNOWN_CELL, dtype=np.int8)
     cells[free] = FREE_CELL
     cells[blocked] = OCCUPIED_CELL
-    return OccupancyGrid2d(config.resolution_m, low * config.resolution_m, cells, floor_z_m)
+    return OccupancyGrid2d(config.resolution_m, columns.low.astype(np.float64) * config.resolution_m, cells, floor_z_m)
 
 
 def _close_gaps(free: NDArray[np.bool_], touched: NDArray[np.bool_]) -> NDArray[np.bool_]:

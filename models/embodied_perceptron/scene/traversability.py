@@ -9,8 +9,8 @@ from embodied_perceptron.config import GridConfig
 from embodied_perceptron.results import SemanticVoxels
 
 FLOOR_CLASSES = ("floor", "carpet", "mat")
-_FLOOR_BULGE_M = 0.1  # a floor that rises this much into the height band is still a floor: ramps, thick carpets, drift
-_LOW_THING_M = 0.04  # a thing below the height band blocks from here on; below it is the floor that it stands on
+FLOOR_BULGE_M = 0.1  # a floor that rises this much into the height band is still a floor: ramps, thick carpets, drift
+LOW_THING_M = 0.04  # a thing below the height band blocks from here on; below it is the floor that it stands on
 _ABSENT = -1
 
 
@@ -42,8 +42,8 @@ def split_voxels(
     names = semantic.classes
     is_floor = np.array([name in FLOOR_CLASSES for name in names] + [False])
     is_passable = np.array([name in config.passable_classes for name in names] + [False])
-    bulge = is_floor[label] & (height_m < config.min_obstacle_height_m + _FLOOR_BULGE_M)
-    low_thing = (label != _ABSENT) & ~is_floor[label] & (height_m >= _LOW_THING_M)
+    bulge = is_floor[label] & (height_m < config.min_obstacle_height_m + FLOOR_BULGE_M)
+    low_thing = (label != _ABSENT) & ~is_floor[label] & (height_m >= LOW_THING_M)
     passable = is_passable[label]
     blocking = ((blocking | low_thing) & ~bulge) & ~passable
     return blocking, ~blocking

@@ -51,7 +51,7 @@ class Motion:
     def boxes(self, boxes: F64) -> F64:
         """(G, 9) -> (G, 9). A mirrored box is again a box, its first and third angle negated: Rz(a) Rx(b) Ry(g) becomes
         Rz(-a) Rx(b) Ry(-g) between two mirrors of x, and the box itself is symmetric."""
-        moved = boxes.copy()
+        moved: F64 = boxes.copy()
         moved[:, :3] = self.points(boxes[:, :3])
         moved[:, 3:6] *= self.scale
         if self.mirrored:

@@ -81,16 +81,16 @@ class LabelledViews:
         """See :class:`~.interface.SampleSource`."""
         scan, view = self._views[index]
         image = self.dataset[scan].images[view]
-        color = cv2.imread(str(image.color_path), cv2.IMREAD_COLOR)
+        stored = cv2.imread(str(image.color_path), cv2.IMREAD_COLOR)
         ids_path = image.color_path.parent.parent / "ids" / f"{image.color_path.stem}.png"
         ids = cv2.imread(str(ids_path), cv2.IMREAD_UNCHANGED)
-        if color is None or ids is None or color.shape[:2] != ids.shape:
+        if stored is None or ids is None or stored.shape[:2] != ids.shape:
             raise SampleError(str(image.color_path), "the image or its pixel labels are missing or do not fit")
         table = self._table(scan)
         if int(ids.max(initial=0)) >= len(table):
             table = np.concatenate([table, np.full(int(ids.max()) + 1 - len(table), -1)])
         labels = table[ids]
-        color = np.ascontiguousarray(color[..., ::-1])
+        color: NDArray[Any] = np.ascontiguousarray(stored[..., ::-1])
         if self.augment:
             color, labels = _crop(color, labels, self.size, rng)
             color = vary_colors(color, rng)
@@ -123,7 +123,7 @@ def _crop(
 
 def vary_colors(color: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
     """Other light, other camera: gains per channel, contrast, gamma, saturation, blur, grain."""
-    x = color.astype(np.float32) / 255.0
+    x: NDArray[Any] = color.astype(np.float32) / 255.0
     x = x ** rng.uniform(0.7, 1.4)
     x = (x - 0.5) * rng.uniform(0.7, 1.3) + 0.5 + rng.uniform(-0.12, 0.12)
     x = x * rng.uniform(0.85, 1.15, 3).astype(np.float32)

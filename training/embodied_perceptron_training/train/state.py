@@ -120,12 +120,12 @@ def load_state(
             module.load_state_dict(state)
         except RuntimeError as error:
             raise CheckpointError(f"{path} belongs to another network: {error}") from error
-    state = {int(i): dict(values) for i, values in header["optimizer"].items()}
+    moments: dict[int, dict[str, Any]] = {int(i): dict(values) for i, values in header["optimizer"].items()}
     for name, value in tensors.items():
         if name.startswith("optimizer/"):
             _, index, key = name.split("/", 2)
-            state.setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+            moments.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
     return Counters(**header["counters"]), header["scaler"]
 
 

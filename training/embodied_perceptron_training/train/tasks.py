@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,11 +113,11 @@ class TaskOptions:
         for name, text in options.items():
             if name not in known:
                 raise ValueError(f"unknown option {name!r}; known: {', '.join(known)}")
-            kind = type(known[name].default)
+            kind: Callable[[str], Any] = type(known[name].default)
             try:
                 values[name] = kind(text)
             except ValueError:
-                raise ValueError(f"option {name} must be {kind.__name__}, got {text!r}") from None
+                raise ValueError(f"option {name} must be {type(known[name].default).__name__}, got {text!r}") from None
         if values.get("turns", "any") not in _MOTIONS:
             raise ValueError(f"option turns must be one of {', '.join(_MOTIONS)}, got {values['turns']!r}")
         return TaskOptions(**values)
@@ -350,9 +350,8 @@ class SceneTask:
         figures: dict[str, float] = {}
         if truth and any(len(t.boxes) for t in truth.values()):
             all_figures = detection_metrics(found, truth, self.classes)
-            figures.update({k: v for k, v in all_figures.items() if k in ("AP25", "AP50", "AR25", "AR50")})
-            large = {n: _furniture(s) for n, s in found.items()}, {n: _furniture(s) for n, s in truth.items()}
-            figures["AP25_furniture"] = detection_metrics(*large, self.classes)["AP25"]
+            wanted = ("AP25", "AP50", "AR25", "AR50", "AP25_furniture")
+            figures.update({k: v for k, v in all_figures.items() if k in wanted})
         if occupancies:
             figures["mIoU"] = occupancy_metrics(occupancies, OCCUPANCY_CLASSES)["mIoU"]
         if queries:
@@ -535,12 +534,6 @@ def _answers(run: Run) -> list[GroundingQuery]:
         best = scores.argsort(descending=True)[:10]
         queries.append(GroundingQuery(out.boxes[-1, b, best].double().numpy(), target.boxes.double().numpy(), {}))
     return queries
-
-
-def _furniture(scene: SceneBoxes) -> SceneBoxes:
-    """Boxes whose largest side is at least half a metre."""
-    keep = scene.boxes[:, 3:6].max(axis=1, initial=0.0) >= 0.5
-    return SceneBoxes(scene.boxes[keep], scene.labels[keep], None if scene.scores is None else scene.scores[keep])
 
 
 def _weighted(weight: float, prefix: str, losses: Losses) -> Losses:
