@@ -285,3 +285,66 @@ def test_golden_bird_eye_nms(golden_dir: Path) -> None:
     np.testing.assert_allclose(bx.footprint_iou(boxes, boxes).numpy(), z["iou_exact"], atol=1e-6)
     keep = bx.nms(flat, torch.from_numpy(z["scores"]), torch.zeros(200, dtype=torch.int64), float(z["iou_thr"]))
     assert sorted(keep.tolist()) == sorted(z["keep"].tolist())
+
+
+# -- voting
+
+
+def test_boxes_around_a_kept_one_move_it_by_their_weight() -> None:
+    a = torch.tensor([0.0, 0.0, 0.0, 2.0, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    longer = torch.tensor([0.1, 0.0, 0.0, 2.2, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
+    boxes, labels = torch.stack([a, longer]), torch.tensor([3, 3])
+    w = 0.5 * 2.0 / 2.2  # weight times IoU
+    (found,) = bx.voted_boxes(boxes, torch.tensor([1.0, 0.5]), labels, torch.tensor([0]), 0.5)
+    expected = (a + w * longer) / (1 + w)
+    torch.testing.assert_close(found, expected)
+    # the same box under other names of its axes says the same
+    renamed = longer.clone()
+    renamed[3], renamed[4], renamed[6] = longer[4], longer[3], math.pi / 2
+    (again,) = bx.voted_boxes(torch.stack([a, renamed]), torch.tensor([1.0, 0.5]), labels, torch.tensor([0]), 0.5)
+    torch.testing.assert_close(again, expected)
+    # another class, or one that overlaps less, has no say; nor has weight 0, not even about itself
+    for other, label, weight in (
+        (longer, 4, 0.5),
+        (longer + torch.tensor([1.5] + [0.0] * 8), 3, 0.5),
+        (longer, 3, 0.0),
+    ):
+        pair = torch.stack([a, other])
+        (kept,) = bx.voted_boxes(pair, torch.tensor([1.0, weight]), torch.tensor([3, label]), torch.tensor([0]), 0.5)
+        torch.testing.assert_close(kept, a)
+    (kept,) = bx.voted_boxes(boxes, torch.zeros(2), labels, torch.tensor([1]), 0.5)
+    torch.testing.assert_close(kept, longer)
+
+
+def test_voting_equals_its_slow_twin() -> None:
+    g = torch.Generator().manual_seed(3)
+    seeds = torch.cat([4 * torch.rand(6, 3, generator=g), 0.4 + torch.rand(6, 3, generator=g)], 1)
+    seeds = torch.cat([seeds, torch.rand(6, 3, generator=g) - 0.5], 1).double()
+    boxes = seeds.repeat(12, 1) + 0.04 * torch.randn(72, 9, generator=g).double()
+    labels, weights = torch.randint(0, 2, (72,), generator=g), torch.rand(72, generator=g)
+    keep = torch.tensor([5, 0, 17, 40])
+    found = bx.voted_boxes(boxes, weights, labels, keep, 0.4)
+    iou, R = bx.box_iou(boxes, boxes), bx.rotations(boxes)
+    heard = 0
+    for row, k in zip(found, keep.tolist(), strict=True):
+        total, center, size = 0.0, torch.zeros(3).double(), torch.zeros(3).double()
+        for j in range(72):
+            if labels[j] != labels[k] or not iou[k, j] > 0.4:
+                continue
+            w = float(iou[k, j] * weights[j])
+            named = [boxes[j, 3 + int((R[k][:, i] @ R[j]).abs().argmax())] for i in range(3)]
+            total, center, size = total + w, center + w * boxes[j, :3], size + w * torch.stack(named)
+            heard += j != k
+        torch.testing.assert_close(row, torch.cat([center / total, size / total, boxes[k, 6:]]))
+    assert heard > 8
+
+
+def test_voting_checks_what_it_is_given_and_takes_nothing() -> None:
+    none = bx.voted_boxes(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0).long(), torch.zeros(0).long(), 0.5)
+    assert none.shape == (0, 9)
+    box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0]])
+    assert bx.voted_boxes(box, torch.ones(1), torch.zeros(1).long(), torch.zeros(0).long(), 0.5).shape == (0, 9)
+    with pytest.raises(ValueError, match="need 1 weights"):
+        bx.voted_boxes(box, torch.ones(2), torch.zeros(1).long(), torch.zeros(1).long(), 0.5)
+    with pytest.raises(ValueError, match="iou_threshold"):
+        bx.voted_boxes(box, torch.ones(1), torch.zeros(1).long(), torch.zeros(1).long(), 1.5)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_perceptron.boxes import box_iou, euler_to_matrix, matrix_to_sixd, rotations
 from embodied_perceptron.nn.box_coding import boxes_from_faces, decode_faces, decode_offsets
-from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel, decode_detections, suppress
+from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel, _best, decode_detections, suppress
 from embodied_perceptron.nn.grounding import GroundingHead
 from embodied_perceptron.nn.neck import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead, decode_occupancy
@@ -267,11 +267,19 @@ def test_detections_by_hand() -> None:
         ]
     )
     logit = torch.logit(torch.tensor([[0.8, 0.001], [0.9, 0.6], [0.5, 0.001]]))
-    (found,) = decode_detections([level_of(boxes, logit, torch.logit(torch.tensor([[0.9], [0.5], [0.5]])))])
+    level = level_of(boxes, logit, torch.logit(torch.tensor([[0.81], [0.25], [0.25]])))
+    (found,) = decode_detections([level])
     # class 0: 0.72, 0.45 (suppressed), 0.25; class 1: 0.3 where nothing else of its class is
     torch.testing.assert_close(found.scores, torch.tensor([0.72, 0.3, 0.25]))
     assert found.labels.tolist() == [0, 1, 0]
-    torch.testing.assert_close(found.boxes, boxes[[0, 1, 2]], atol=1e-5, rtol=1e-5)
+    iou = 0.9 / 1.1
+    place = 0.1 * 0.45 * iou / (0.72 + 0.45 * iou)  # the suppressed one has its say; of the sizes it has nothing to say
+    expected = boxes.clone()
+    expected[0, 0] = place
+    torch.testing.assert_close(found.boxes, expected, atol=1e-5, rtol=1e-5)
+    (published,) = decode_detections([level], official=True)
+    torch.testing.assert_close(published.scores, torch.tensor([0.648, 0.15, 0.125]))
+    torch.testing.assert_close(published.boxes, boxes, atol=1e-5, rtol=1e-5)
 
 
 def test_limits_of_decoding() -> None:
@@ -385,3 +393,13 @@ def test_one_more_padded_word_changes_nothing() -> None:
 def test_grounding_names_what_does_not_fit(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         grounder(**options)
+
+
+def test_the_best_candidates_are_those_of_a_stable_sort() -> None:
+    scores = torch.tensor([0.3, 0.5, 0.3, 0.9, 0.3, 0.1, 0.5])
+    for limit in range(1, 7):
+        expected = torch.argsort(scores, descending=True, stable=True)[:limit].sort().values
+        assert _best(scores, limit).tolist() == expected.tolist()
+    boxes = torch.cat([torch.arange(7.0)[:, None].expand(7, 3), torch.ones(7, 3), torch.zeros(7, 3)], 1)
+    found = suppress(boxes, scores[:, None], 0.0, 0.5, max_candidates=4)
+    assert found.boxes[:, 0].tolist() == [3.0, 1.0, 6.0, 0.0]

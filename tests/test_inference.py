@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from small_networks import small_config, small_network
 from volume_frames import R_WORLD_CAMERA, posed, wall
 
 from embodied_perceptron.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
@@ -19,7 +20,7 @@ from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.nn.inference import UNSEEN_COLOR, NetworkInference, viewpoint_of
 from embodied_perceptron.nn.input_features import thin
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import Modality, network_config
+from embodied_perceptron.nn.presets import DECODING, Modality, network_config, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.nn.weights import load_network, save_network
 from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
@@ -342,3 +343,23 @@ def test_files_whose_parts_do_not_fit(tmp_path: Path) -> None:
     save_checkpoint(path, dataclasses.replace(saved, config=config))
     with pytest.raises(CheckpointError, match="does not fit this network; of another shape: detection"):
         load_network(path)
+
+
+def test_files_are_decoded_as_their_preset_decodes_today(tmp_path: Path) -> None:
+    current = network_config("tiny").detection
+    config = small_config("detection")
+    assert config.detection is not None
+    assert current is not None
+    older = dataclasses.replace(
+        config, detection=dataclasses.replace(config.detection, iou_threshold=0.9, min_score=0.3)
+    )
+    save_network(tmp_path / "older.safetensors", small_network(older), tuple("abcd"))
+    read, _ = load_network(tmp_path / "older.safetensors")
+    decoded = read.config.detection
+    assert decoded is not None
+    assert [getattr(decoded, name) for name in DECODING] == [getattr(current, name) for name in DECODING]
+    assert dataclasses.replace(decoded, **{n: getattr(config.detection, n) for n in DECODING}) == config.detection
+    official = dataclasses.replace(older, official=True)
+    assert with_current_decoding(official) is official
+    nothing = dataclasses.replace(older, detection=None)
+    assert with_current_decoding(nothing) is nothing

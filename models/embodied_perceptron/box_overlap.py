@@ -273,6 +273,44 @@ def greedy_nms(
 
 
 @njit(cache=True, nogil=True)
+def same_label_pairs(
+    center: Array, half: Array, rot: Array, labels: NDArray[np.int64], chosen: NDArray[np.int64], threshold: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:  # pragma: no cover - compiled
+    """Pairs of a chosen box and any box of its label, itself included, with IoU > threshold.
+
+    Args:
+        center, half, rot, labels: (N, 3), (N, 3), (N, 3, 3), (N,) of all boxes; half sizes > 0.
+        chosen: (K,) rows.
+
+    Returns:
+        (P,) positions in ``chosen``, ascending, (P,) rows, and their (P,) IoU; a box with itself has 1.
+    """
+    n = center.shape[0]
+    low, high, volume = _world_bounds(center, half, rot)
+    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
+    by_label = np.argsort(labels, kind="mergesort")
+    in_order = labels[by_label]
+    position, row, overlap = [0], [0], [1.0]  # numba needs to see what the lists hold
+    for c in range(chosen.shape[0]):
+        i = chosen[c]
+        for b in range(np.searchsorted(in_order, labels[i]), n):
+            j = by_label[b]
+            if labels[j] != labels[i]:
+                break
+            iou = 1.0 if j == i else 0.0
+            if j != i and _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
+                iou = _iou_of_pair(
+                    center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
+                    threshold, small, polygon, work,
+                )  # fmt: skip
+            if iou > threshold:
+                position.append(c)
+                row.append(j)
+                overlap.append(iou)
+    return np.array(position[1:]), np.array(row[1:]), np.array(overlap[1:])
+
+
+@njit(cache=True, nogil=True)
 def convex_overlap_areas(a: Array, b: Array) -> Array:  # pragma: no cover - compiled
     """(N, K, 2) and (M, L, 2) counter-clockwise convex polygons (corners may repeat) -> (N, M) area of overlap."""
     n, m, k, l = a.shape[0], b.shape[0], a.shape[1], b.shape[1]  # noqa: E741

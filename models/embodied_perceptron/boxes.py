@@ -265,6 +265,45 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
     return order[torch.from_numpy(keep).to(order.device)]
 
 
+def voted_boxes(boxes: Tensor, weights: Tensor, labels: Tensor, keep: Tensor, iou_threshold: float) -> Tensor:
+    """What all boxes say together about each kept one: the weighted mean of those of its label around it.
+
+    Many sites see one thing, each a little differently; the mean of their boxes is nearer to it than the box of the one
+    that is most certain (as Gidaris and Komodakis do it in images, ICCV 2015, section 4.2, "bounding box voting").
+    Centres and sizes are averaged, weighted by ``weights`` times IoU; the rotation stays that of the kept box, and the
+    sides of the others are named by the axes of it that they are nearest to.
+
+    Args:
+        boxes: (N, 9) with volume; weights: (N,) >= 0; labels: (N,) integer.
+        keep: (K,) rows.
+        iou_threshold: boxes that overlap the kept one by more have a say; at least 0.
+
+    Returns:
+        (K, 9) on the device of ``boxes``; a kept box of weight 0 stays as it is.
+    """
+    n = boxes.shape[0]
+    if weights.shape != (n,) or labels.shape != (n,):
+        raise ValueError(f"need {n} weights and labels, got {tuple(weights.shape)} and {tuple(labels.shape)}")
+    if not 0.0 <= iou_threshold <= 1.0:
+        raise ValueError(f"iou_threshold must be in [0, 1], got {iou_threshold}")
+    center, half, rot = _prepare(boxes, "boxes")
+    chosen = keep.detach().cpu().to(torch.int64).numpy()
+    at, row, iou = box_overlap.same_label_pairs(
+        center, half, rot, labels.detach().cpu().to(torch.int64).numpy(), chosen, iou_threshold
+    )
+    weight = iou * weights.detach().to("cpu", torch.float64).numpy()[row]
+    total = np.bincount(at, weight, len(chosen))
+    turned = np.abs(np.einsum("pji,pjk->pik", rot[chosen[at]], rot[row]))  # own axis i against the other's axis k
+    named = half[row[:, None], turned.argmax(axis=2)]  # (P, 3)
+    result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
+    heard = total > 0
+    for k in range(3):
+        result[heard, k] = (np.bincount(at, weight * center[row, k], len(chosen)) / np.where(heard, total, 1.0))[heard]
+        sides = 2.0 * np.bincount(at, weight * named[:, k], len(chosen)) / np.where(heard, total, 1.0)
+        result[heard, 3 + k] = sides[heard]
+    return torch.from_numpy(result).to(boxes.device, boxes.dtype)
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # bird's eye view
 

@@ -12,13 +12,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.boxes import footprint_iou, nms
+from embodied_perceptron.boxes import footprint_iou, nms, voted_boxes
 from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces, faces_to_parts
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 Pruning = Literal["class", "object"]
+
+_VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +172,10 @@ def decode_detections(
 ) -> list[Detections]:
     """Predictions of all levels -> boxes per scene after per-class suppression.
 
-    The score of a box is class probability times centreness. ``official, max_candidates``: see :func:`suppress`.
+    The score of a box is class probability times the root of its centreness; as published, and with ``official``, times
+    centreness. A box says what it is by its class; centreness is learned inside of boxes alone and ranks those of one
+    thing, but squashes whole classes of flat and small things, whose sites are never near a centre.
+    ``official, max_candidates``: see :func:`suppress`.
     """
     batch_size = levels[0].sites.batch_size if levels else 0
     results = []
@@ -178,7 +183,8 @@ def decode_detections(
         boxes, scores = [], []
         for level in levels:
             rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
-            score = level.class_logits[rows].sigmoid() * level.center_logits[rows].sigmoid()
+            center = level.center_logits[rows].sigmoid()
+            score = level.class_logits[rows].sigmoid() * (center if official else center.sqrt())
             box = boxes_from_faces(level.points_m[rows], level.distances_m[rows], level.rotation[rows])
             if len(box) > max_per_level:
                 best = score.max(dim=1).values.topk(max_per_level).indices
@@ -203,13 +209,14 @@ def suppress(
 
     ``official`` repeats the released code, which cuts boxes to their yaw, suppresses by the overlap of their footprints
     (so a lamp above a table of its class would go) and returns them without tilt. By default overlap is that of the
-    volumes and all nine degrees are kept. ``max_candidates``: only so many pairs of box and class, the best, enter
-    suppression; 0 = all, as published. A class of every box is a candidate, so an uncertain network makes tens of
-    thousands.
+    volumes, all nine degrees are kept, and what is suppressed has its say about the place and size of what stays
+    (:func:`~embodied_perceptron.boxes.voted_boxes`). ``max_candidates``: only so many pairs of box and class, the best,
+    enter suppression; 0 = all, as published. A class of every box is a candidate, so an uncertain network makes tens
+    of thousands.
     """
     row, label = (scores > min_score).nonzero(as_tuple=True)
     if max_candidates and len(row) > max_candidates:
-        best = torch.argsort(scores[row, label], descending=True, stable=True)[:max_candidates].sort().values
+        best = _best(scores[row, label], max_candidates)
         row, label = row[best], label[best]
     candidates = boxes[row].clone()
     if official:
@@ -217,7 +224,15 @@ def suppress(
     candidates[:, 3:6].clamp_(min=MIN_SIZE_M)
     chosen = scores[row, label]
     keep = (_footprint_nms if official else nms)(candidates, chosen, label, iou_threshold)
-    return Detections(candidates[keep], chosen[keep], label[keep])
+    kept = candidates[keep] if official else voted_boxes(candidates, chosen, label, keep, _VOTING_IOU)
+    return Detections(kept, chosen[keep], label[keep])
+
+
+def _best(scores: Tensor, limit: int) -> Tensor:
+    """Indices of the ``limit`` highest of more scores, ascending; of equal ones the first. No sorting of all."""
+    least = scores.kthvalue(len(scores) - limit + 1).values
+    above, equal = (scores > least).nonzero()[:, 0], (scores == least).nonzero()[:, 0]
+    return torch.cat([above, equal[: limit - len(above)]]).sort().values
 
 
 def _footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:

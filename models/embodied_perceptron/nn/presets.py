@@ -22,6 +22,7 @@ MODALITIES: tuple[Modality, ...] = ("rgbd", "depth", "rgb", "painting")
 PRESETS = ("tiny", "base", "paper")
 TASKS = ("detection", "occupancy", "grounding")
 ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3, "mobius": 2}
+DECODING = ("max_per_level", "min_score", "iou_threshold", "max_candidates")  # fields of DetectionConfig
 INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5}
 
 
@@ -47,7 +48,10 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class DetectionConfig:
-    """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``."""
+    """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
+
+    The last four are of decoding: they are no property of what was trained (:func:`with_current_decoding`).
+    """
 
     channels: int = 128
     keep: int = 20_000
@@ -195,6 +199,19 @@ def network_config(
     return _images_alone(config) if modality == "rgb" else dataclasses.replace(config, modality=modality)
 
 
+def with_current_decoding(config: NetworkConfig) -> NetworkConfig:
+    """The same network, decoded as its preset decodes today: weights do not bind users to the thresholds of the day on
+    which they were written. A configuration without detection, and a released one, stays as it is."""
+    if config.detection is None or config.official or config.name not in PRESETS:
+        return config
+    preset = network_config(config.name, "detection").detection
+    assert preset is not None
+    decoding = {
+        name: getattr(preset, name) for name in ("max_per_level", "min_score", "iou_threshold", "max_candidates")
+    }
+    return dataclasses.replace(config, detection=dataclasses.replace(config.detection, **decoding))
+
+
 def _images_alone(config: NetworkConfig) -> NetworkConfig:
     """Input sites are the whole grid at half an occupancy cell, so that the finest level has the cells of occupancy."""
     window = config.occupancy if config.occupancy is not None else OccupancyConfig()
@@ -243,7 +260,8 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             keep=1200 if tiny else 3000,
             lateral_channels=48 if tiny else 96,
             pruning="object",
-            max_candidates=3000,
+            iou_threshold=0.25,
+            max_candidates=4000,
         ),
         occupancy=OccupancyConfig(
             in_channels=16 if tiny else 32, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)

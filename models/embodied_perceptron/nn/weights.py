@@ -11,7 +11,7 @@ import torch
 from embodied_perceptron.checkpoint import Checkpoint, CheckpointError, load_checkpoint, load_into, save_checkpoint
 from embodied_perceptron.config import config_from_dict
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron.nn.presets import NetworkConfig, with_current_decoding
 
 
 def save_network(
@@ -42,14 +42,15 @@ def load_network(path: str | Path) -> tuple[PerceptionNetwork, tuple[str, ...]]:
 
 
 def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
-    """The network of a weights file, in evaluation mode, and all that the file holds.
+    """The network of a weights file, in evaluation mode, and all that the file holds; boxes are decoded as its preset
+    decodes today.
 
     Raises ``CheckpointError`` when the file is damaged, is no such file, or its parts do not fit together; ``OSError``
     when it cannot be opened.
     """
     checkpoint = load_checkpoint(path)
     try:
-        config = config_from_dict(NetworkConfig, checkpoint.config, f"{path}: config")
+        config = with_current_decoding(config_from_dict(NetworkConfig, checkpoint.config, f"{path}: config"))
         check_classes(config, checkpoint.classes)
         network = PerceptionNetwork(config)
     except ValueError as error:
