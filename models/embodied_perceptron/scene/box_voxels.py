@@ -32,16 +32,17 @@ def count_voxels(
     if len(boxes) == 0 or len(snapshot) == 0:
         nothing = np.zeros(len(boxes), np.int64)
         return nothing, nothing.copy(), nothing.copy()
-    reach = np.linalg.norm(boxes[:, 3:6], axis=1) / 2 + np.sqrt(3.0) * margin_m + snapshot.voxel_size_m
+    R = box_rotations(boxes)
+    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
+    # half the edges of the upright bounds of all that counts; a little more, for rounding
+    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
     # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
     x = snapshot.coords[:, 0]
-    low = np.floor((boxes[:, :2] - reach[:, None]) / snapshot.voxel_size_m).astype(np.int64)
-    high = np.ceil((boxes[:, :2] + reach[:, None]) / snapshot.voxel_size_m).astype(np.int64)
+    low = np.floor((boxes[:, :2] - reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
+    high = np.ceil((boxes[:, :2] + reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
     first = np.searchsorted(x, low[:, 0], side="left")
     last = np.searchsorted(x, high[:, 0], side="right")
-    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
     rows = np.stack([first, last], axis=1).astype(np.int64)
-    R = box_rotations(boxes)
     counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
         snapshot.mean_point_m,
         snapshot.last_seen_ns,
@@ -51,7 +52,7 @@ def count_voxels(
         boxes[:, :3].copy(),
         R,
         half,
-        reach,
+        reach[:, 2].copy(),
         margin_m,
         len(snapshot) if enough is None else enough,
     )
@@ -68,7 +69,7 @@ def _count_in_slabs(
     center: NDArray[np.float64],
     R: NDArray[np.float64],
     half: NDArray[np.float64],
-    reach: NDArray[np.float64],
+    reach_z: NDArray[np.float64],
     margin: float,
     enough: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -84,7 +85,7 @@ def _count_in_slabs(
             if coords[row, 1] > strips[b, 1]:
                 row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
                 continue
-            if abs(points[row, 2] - center[b, 2]) > reach[b]:
+            if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
                 row += 1
                 continue
             excess = -1e9
