@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from embodied_perceptron.geometry import Intrinsics, back_project, make_transform, pack_site_keys, transform_points
 from embodied_perceptron.io.tum import read_tum_camera
+from embodied_perceptron.nn import view_fusion
 from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.view_fusion import (
     FusionConfig,
@@ -174,9 +175,26 @@ def test_streaming_equals_batch_bit_for_bit(seed: int, config: FusionConfig, ste
         assert torch.equal(state.counts, count)
 
 
-def test_streaming_touches_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    import embodied_perceptron.nn.view_fusion as module
+@pytest.mark.parametrize("margin_m", [None, 0.05])
+@pytest.mark.parametrize("seed", range(3))
+def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | None) -> None:
+    views, sites = [make_view(seed + i) for i in range(4)], make_sites(seed, 2000)
+    points = site_points(sites, VOXEL_M)
+    config = FusionConfig("nearest", margin_m)
+    found = 0
+    for view in views:
+        for level in range(len(view.levels)):
+            quick = view_fusion._sample(view, level, points, config, 0.03)
+            slow = view_fusion._sample_by_tensors(view, level, points, config, 0.03)
+            assert torch.equal(quick.rows, slow.rows)
+            assert torch.equal(quick.seen, slow.seen)
+            assert torch.equal(quick.feats, slow.feats)
+            found += len(quick.rows)
+    assert 0 < found < len(points) * sum(len(view.levels) for view in views)
 
+
+def test_streaming_touches_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = view_fusion
     work: list[int] = []
     original = module._add
 

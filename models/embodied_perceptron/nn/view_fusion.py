@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import Intrinsics, check_transform, invert_transform
@@ -113,7 +114,7 @@ def site_radius(stride: int, voxel_size_m: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Sample:
-    """What one view adds: ``feats`` (M, C) to the sums of ``rows`` (M,); and one to the counts where ``seen`` (N,)."""
+    """What one view adds: ``feats`` (M, C) to the sums of ``rows`` (M,); and one to the counts of ``seen`` (K,)."""
 
     rows: torch.Tensor
     feats: torch.Tensor
@@ -164,6 +165,72 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
 
 
 def _sample(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
+    compiled = points.device.type == "cpu" and points.dtype == torch.float64
+    if compiled and config.mode == "nearest" and not config.official:
+        rows, cells = _nearest_cells(view, level, points, config, radius_m)
+        return _Sample(rows, view.levels[level].flatten(0, 1)[cells], rows)
+    return _sample_by_tensors(view, level, points, config, radius_m)
+
+
+def _nearest_cells(
+    view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows of the points that a view sees, and the cells of its feature map that they read; compiled, in one pass."""
+    if config.occlusion_margin_m is not None and view.depth_m is None:
+        raise ValueError("the occlusion test needs the depth image of every view")
+    depth, margin_m = np.zeros((1, 1), np.float32), -1.0  # not tested
+    if view.depth_m is not None and config.occlusion_margin_m is not None:
+        depth, margin_m = view.depth_m.float().contiguous().numpy(), config.occlusion_margin_m + radius_m
+    h, w = view.levels[level].shape[:2]
+    rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
+    place, P = points.contiguous().numpy(), view.projection.cpu().numpy()
+    seen = _look_up(place, P, *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M, rows, cells)
+    return torch.from_numpy(rows[:seen]), torch.from_numpy(cells[:seen])
+
+
+@njit(cache=True, nogil=True)
+def _look_up(
+    points: NDArray[np.float64],
+    P: NDArray[np.float64],
+    image_h: int,
+    image_w: int,
+    h: int,
+    w: int,
+    depth: NDArray[np.float32],
+    margin: float,
+    min_depth: float,
+    rows: NDArray[np.int64],
+    cells: NDArray[np.int64],
+) -> int:
+    """The arithmetic of :func:`_sample_by_tensors`, operation by operation."""
+    count = 0
+    for i in range(len(points)):
+        x, y, z = points[i, 0], points[i, 1], points[i, 2]
+        behind = x * P[2, 0] + y * P[2, 1] + z * P[2, 2] + P[2, 3]
+        if not behind > min_depth:
+            continue
+        u = (x * P[0, 0] + y * P[0, 1] + z * P[0, 2] + P[0, 3]) / behind
+        v = (x * P[1, 0] + y * P[1, 1] + z * P[1, 2] + P[1, 3]) / behind
+        if not (u >= -0.5 and u < image_w - 0.5 and v >= -0.5 and v < image_h - 0.5):
+            continue
+        if margin >= 0:
+            measured = np.float64(depth[_at(v, image_h, depth.shape[0]), _at(u, image_w, depth.shape[1])])
+            if measured > 0 and behind > measured + margin:
+                continue
+        rows[count] = i
+        cells[count] = _at(v, image_h, h) * w + _at(u, image_w, w)
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _at(pixel: float, size: int, cells: int) -> int:
+    """:func:`_cell` of one pixel."""
+    return min(max(int(np.floor((pixel + 0.5) * (cells / size))), 0), cells - 1)
+
+
+def _sample_by_tensors(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
+    """On any device."""
     u, v, depth = _project(view, points)
     seen = _visible(view, u, v, depth, config, radius_m)
     feature_map = view.levels[level]
@@ -174,15 +241,15 @@ def _sample(view: View, level: int, points: torch.Tensor, config: FusionConfig, 
         u, v = u[rows], v[rows]
         if config.mode == "nearest":
             index = _cell(v, image_h, h) * w + _cell(u, image_w, w)
-            return _Sample(rows, feature_map.reshape(h * w, -1)[index], seen)
+            return _Sample(rows, feature_map.reshape(h * w, -1)[index], rows)
         x, y = (u + 0.5) * (w / image_w) - 0.5, (v + 0.5) * (h / image_h) - 0.5
-        return _Sample(rows, _bilinear(feature_map, x, y, zeros_outside=False), seen)
+        return _Sample(rows, _bilinear(feature_map, x, y, zeros_outside=False), rows)
     # The released code aligns corners, and samples (zeros outside) whether or not the point is valid.
     x, y = u / image_w * (w - 1), v / image_h * (h - 1)
     if config.mode == "nearest":
         x, y = torch.round(x), torch.round(y)  # half to even, as grid sampling rounds
     rows = ((x > -1) & (x < w) & (y > -1) & (y < h)).nonzero()[:, 0]
-    return _Sample(rows, _bilinear(feature_map, x[rows], y[rows], zeros_outside=True), seen)
+    return _Sample(rows, _bilinear(feature_map, x[rows], y[rows], zeros_outside=True), seen.nonzero()[:, 0])
 
 
 def _bilinear(feature_map: torch.Tensor, x: torch.Tensor, y: torch.Tensor, zeros_outside: bool) -> torch.Tensor:
@@ -236,8 +303,7 @@ def _add(
     sample = _sample(view, level, points, config, radius_m)
     if sample.feats.shape[1] != total.shape[1]:
         raise ValueError(f"level {level} has {sample.feats.shape[1]} channels, expected {total.shape[1]}")
-    seen = sample.seen.nonzero()[:, 0]
-    rows = sample.rows
+    rows, seen = sample.rows, sample.seen
     if subset is not None:
         rows, seen = subset[rows], subset[seen]
     total.index_add_(0, rows, sample.feats.to(total.dtype))
@@ -316,7 +382,7 @@ class StreamingFusion:
         for view in stale_views:
             sample = _sample(view, self.level, self._points, self.config, radius)
             stale[sample.rows] = True
-            stale |= sample.seen
+            stale[sample.seen] = True
         points, fresh = self._move_to(sites, stale)
         filled = fresh.nonzero()[:, 0]
         if len(filled):
