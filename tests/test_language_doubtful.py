@@ -121,3 +121,20 @@ def test_overlap_of_bounds_is_that_of_a_scene_that_is_not_turned():
     turned = np.array([[0.0, 0, 0, 2, 1, 1, np.pi / 2, 0, 0]])
     np.testing.assert_allclose(bounds_iou(turned, np.array([[0.0, 0, 0, 1, 2, 1, 0, 0, 0]])), [[1.0]])
     assert bounds_iou(boxes, boxes[:0]).shape == (30, 0)
+
+
+def test_a_doubtful_rival_makes_no_answer_ambiguous():
+    chair = thing(1, "chair", (0.0, 0.0, 0.45), (0.5, 0.5, 0.9))
+    another = thing(2, "chair", (3.0, 0.0, 0.45), (0.5, 0.5, 0.9))
+    doubt = seen(("chair", 0.2, box(3.0)))
+    answer = ask("the chair", [chair], doubt)
+    assert (answer.status, answer.candidates[0].id) == (FOUND, 1)
+    assert UNTRACKED in [c.id for c in answer.candidates[1:]]
+    assert ask("the chair", [chair, another], doubt).status == AMBIGUOUS
+
+
+def test_a_part_of_a_candidate_is_no_second_one():
+    room = [thing(1, "couch", (0.0, 0.0, 0.4), (2.0, 0.9, 0.8)), thing(2, "couch", (0.5, 0.0, 0.3), (0.8, 0.8, 0.5))]
+    answer = ground_objects("the couch", room)
+    assert answer.status == FOUND
+    assert len(answer.candidates) == 1

@@ -8,6 +8,7 @@ from language_scenes import camera
 
 from embodied_perceptron.boxes import rotations
 from embodied_perceptron.scene.comparisons import contrast, leftness, log_share, nth_from
+from embodied_perceptron.scene.fronts import front_probabilities
 from embodied_perceptron.scene.relations import (
     PAIR_RELATIONS,
     SceneGeometry,
@@ -266,3 +267,60 @@ def test_the_second_from_the_left():
     assert int(nth_from(g, group, left, 1, from_left=False).argmax()) == 0
     behind = geometry(rows, viewer=Viewer(np.array([0.5, 6.0]), np.array([0.0, -1.0])))
     assert list(np.argsort(-leftness(behind, group, None))) == [0, 3, 2, 1]
+
+
+def _sigmoid(x: float) -> float:
+    return float(1.0 / (1.0 + np.exp(-x)))
+
+
+def _seen_plainly(g: SceneGeometry, i: int, j: int) -> tuple[float, float]:
+    """Left of, and before, anchor j: the mean over who may look at it."""
+    points = [g.viewer.position] if g.viewer is not None else list(g.view_points)
+    total = left = before = 0.0
+    for point in points:
+        d = g.center[j, :2] - point
+        r = float(np.linalg.norm(d))
+        u, weight = d / max(r, 1e-6), float(np.clip(r - 0.6, 0.0, 1.0))
+        if g.viewer is not None:
+            u, weight = (g.viewer.heading if r < 0.5 else u), 1.0
+        offset = g.center[i, :2] - g.center[j, :2]
+        lateral, ahead = float(offset @ (-u[1], u[0])), float(offset @ u)
+        aside = max(abs(lateral) - 0.5 * max(g.size[j, :2]) - 0.2, 0.0)
+        left += weight * _sigmoid(lateral / 0.2)
+        before += weight * _sigmoid(-ahead / 0.25) * float(np.exp(-aside / 0.6))
+        total += weight
+    return left / max(total, 1e-6), before / max(total, 1e-6)
+
+
+def _some(rng: np.random.Generator, count: int) -> np.ndarray:
+    rows = [rng.uniform(-4, 4, (count, 2)), rng.uniform(0, 2, (count, 1)), rng.uniform(0.1, 2, (count, 3))]
+    return np.concatenate([*rows, rng.uniform(-3, 3, (count, 1)), np.zeros((count, 2))], axis=1)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_views_are_those_of_a_plain_loop(seed):
+    rng = np.random.default_rng(seed)
+    viewer = Viewer(rng.uniform(-3, 3, 2), np.array([1.0, 0.0])) if seed % 2 else None
+    g = geometry(_some(rng, 9), viewer=viewer)
+    left, before = g.seen
+    for i in range(g.n):
+        for j in range(g.n):
+            np.testing.assert_allclose((left[i, j], before[i, j]), _seen_plainly(g, i, j), atol=1e-9)
+
+
+@pytest.mark.parametrize("relation", ["left", "right", "front", "behind", "viewer-left", "viewer-right"])
+def test_for_anchors_alone_it_is_the_same_as_for_all(relation):
+    rng = np.random.default_rng(8)
+    rows = _some(rng, 20)
+    labels = list(rng.choice(["chair", "table", "picture", "lamp", "couch", "stool"], 20))
+    anchors = rng.random(20) < 0.3
+    assert anchors.any()
+    matrices = []
+    for wanted in (None, anchors, np.zeros(20, bool)):
+        g = SceneGeometry(rows, anchors=wanted)
+        fronts = front_probabilities(g, labels, "estimated")
+        g.tell_fronts(lambda fronts=fronts: fronts)
+        matrices.append((fronts, g.matrix(relation)))
+    np.testing.assert_allclose(matrices[1][0][anchors], matrices[0][0][anchors], atol=1e-12)
+    np.testing.assert_allclose(matrices[1][1][:, anchors], matrices[0][1][:, anchors], atol=1e-12)
+    assert np.isfinite(matrices[2][1]).all()

@@ -107,14 +107,18 @@ def _none() -> Detections:
     return Detections(np.zeros((0, 9)), np.zeros(0), ())
 
 
+def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
+    """What a sentence tells its target by."""
+    anchors = [anchor for constraint in meaning.constraints for anchor in constraint.anchors]
+    within = [a for anchor in anchors for constraint in anchor.constraints for a in constraint.anchors]
+    return tuple(dict.fromkeys(a.noun for a in (*anchors, *within)))
+
+
 def _nouns(meaning: Meaning) -> tuple[str, ...]:
     """Everything that a sentence names, the target first."""
-    phrases = [] if meaning.target is None else [meaning.target]
-    for constraint in meaning.constraints:
-        for anchor in constraint.anchors:
-            phrases += [anchor, *(a for c in anchor.constraints for a in c.anchors)]
-    phrases += meaning.mentioned if meaning.outlook is None else (*meaning.mentioned, meaning.outlook.anchor)
-    return tuple(dict.fromkeys(p.noun for p in phrases))
+    others = [] if meaning.outlook is None else [meaning.outlook.anchor]
+    target = [] if meaning.target is None else [meaning.target.noun]
+    return tuple(dict.fromkeys([*target, *anchor_nouns(meaning), *(p.noun for p in (*meaning.mentioned, *others))]))
 
 
 def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:

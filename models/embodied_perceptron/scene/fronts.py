@@ -53,6 +53,7 @@ def check_source(source: str) -> None:
 def front_probabilities(g: SceneGeometry, labels: Sequence[str], source: FrontSource) -> F64:
     """(N, 4) probability that -y, +x, +y, -x of each box is its front; rows of things without a front are zero.
 
+    Estimated ones are given for what may be an anchor of ``g`` alone.
     Raises ``ValueError`` for an unknown source.
     """
     check_source(source)
@@ -63,11 +64,15 @@ def front_probabilities(g: SceneGeometry, labels: Sequence[str], source: FrontSo
     if source == "boxes":
         known[has_front, 0] = 1.0
         return known
+    rows = g.anchors[has_front[g.anchors]]
+    if len(rows) == 0:
+        return known
     shared, by_label = _weights()
-    weights = np.stack([by_label.get(label, shared) for label in labels])  # (N, F)
-    logits = np.einsum("nkf,nf->nk", side_features(g, labels), weights)
+    weights = np.stack([by_label.get(labels[row], shared) for row in rows])  # (K, F)
+    logits = np.einsum("nkf,nf->nk", side_features(g, labels, rows), weights)
     share = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.where(has_front[:, None], share / share.sum(axis=1, keepdims=True), 0.0)
+    known[rows] = share / share.sum(axis=1, keepdims=True)
+    return known
 
 
 @lru_cache(maxsize=1)
@@ -79,15 +84,19 @@ def _weights() -> tuple[F64, dict[str, F64]]:
     return np.array(data["shared"]), {label: np.array(row) for label, row in data["by_label"].items()}
 
 
-def side_features(g: SceneGeometry, labels: Sequence[str]) -> F64:
-    """(N, 4, F) what speaks for each side (-y, +x, +y, -x) as the front, in the order of :data:`FEATURES`."""
-    sides = g.sides
-    towards = -g.offset  # (N, N, 2) from each object to each other
-    distance = np.maximum(g.distance_xy, 1e-6) + np.where(np.eye(g.n, dtype=bool), 1e9, 0.0)
-    ahead = np.einsum("ijd,ikd->ijk", towards, sides)  # (N, N, 4)
+def side_features(g: SceneGeometry, labels: Sequence[str], rows: NDArray[np.intp] | None = None) -> F64:
+    """(K, 4, F) what speaks for each side (-y, +x, +y, -x) as the front, in the order of :data:`FEATURES`; of the
+    boxes ``rows``, default all."""
+    rows = np.arange(g.n) if rows is None else rows
+    sides = g.sides[rows]
+    towards = -g.offset[rows]  # (K, N, 2) from each of them to each object
+    distance = np.maximum(g.distance_xy[rows], 1e-6)
+    distance[np.arange(len(rows)), rows] = 1e9  # nothing is its own neighbour
+    ahead = np.einsum("ijd,ikd->ijk", towards, sides)  # (K, N, 4)
     cosine = ahead / distance[..., None]
     aside = np.sqrt(np.maximum(distance[..., None] ** 2 - ahead**2, 0.0))
-    half = 0.5 * np.stack([g.size[:, 1], g.size[:, 0], g.size[:, 1], g.size[:, 0]], axis=1)  # (N, 4) depth
+    size = g.size[rows]
+    half = 0.5 * np.stack([size[:, 1], size[:, 0], size[:, 1], size[:, 0]], axis=1)  # (K, 4) depth
     width = np.roll(half, 1, axis=1)
     closeness = np.exp(-distance / 1.5)[..., None] * (distance < 6.0)[..., None]
     company = (closeness * np.maximum(cosine, 0.0)).sum(1)
@@ -100,8 +109,8 @@ def side_features(g: SceneGeometry, labels: Sequence[str]) -> F64:
     behind_m = np.roll(open_m, 2, axis=1)
     # chairs
     is_table = np.array([label in _TABLES for label in labels])
-    at_table = np.exp(-g.gap_xy / 0.4)[..., None] * cosine
-    table = np.where(is_table[None, :, None], at_table, -1.0).max(1) if is_table.any() else np.zeros((g.n, 4))
+    at_table = np.exp(-g.gap_xy[rows] / 0.4)[..., None] * cosine
+    table = np.where(is_table[None, :, None], at_table, -1.0).max(1) if is_table.any() else np.zeros((len(rows), 4))
     # things that hang on a wall in the plane of this side
     on_wall = (np.array([label in _ON_WALLS for label in labels])[None] & (distance < 6.0))[..., None] * (aside < 4.0)
     flush = np.minimum((np.exp(-np.abs(ahead - half[:, None] - 0.03) / 0.08) * on_wall).sum(1), 3.0)

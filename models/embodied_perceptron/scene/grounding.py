@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from embodied_perceptron.categories import ALL_CATEGORIES
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.calibration import Traits, probability_right
-from embodied_perceptron.scene.doubtful import Doubtful
+from embodied_perceptron.scene.doubtful import Doubtful, anchor_nouns
 from embodied_perceptron.scene.evidence import Evidence, Scorer
 from embodied_perceptron.scene.fronts import FrontSource, check_source, front_probabilities
 from embodied_perceptron.scene.language import Constraint, Meaning, parse
 from embodied_perceptron.scene.query import printable_query, query_problem
 from embodied_perceptron.scene.relations import SceneGeometry, viewer_of
-from embodied_perceptron.scene.words import pluralize
+from embodied_perceptron.scene.words import lexicon, pluralize
 
 F64 = NDArray[np.float64]
 Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
@@ -34,10 +34,11 @@ UNNAMED = "object"  # label of boxes found by geometry alone
 VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
 _SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.0
+_ONE_THING, _PART = 0.4, 0.7  # overlap of two candidates, and share of one within the other: they are not two
 _SAME_PLACE = 0.2  # overlap of a proposed box with an object
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
-_UNSURE = 0.3  # score of a proposed box that says little
+_UNSURE = 0.2  # score of a proposed box that says little
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 # what holds less than this for all candidates does not hold for any
 _HARDLY = {"colour": 0.04, "on": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
@@ -173,7 +174,7 @@ class _Answer:
         color = _measured(colors, boxes, self.known) if _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.outlook is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
-        self.geometry = SceneGeometry(boxes, None, viewer, walls)
+        self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
         geometry, names = self.geometry, self.labels
         geometry.tell_fronts(lambda: front_probabilities(geometry, names, fronts))
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.known)
@@ -181,6 +182,13 @@ class _Answer:
         extra = None if candidates is None else self._extra(candidates)
         self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra)
         self.in_vocabulary = vocabulary is not None and noun in vocabulary
+
+    def _may_be_anchors(self) -> NDArray[np.bool_]:
+        """(N,) what answers at all to a noun that the target is told by."""
+        outlook = self.meaning.outlook
+        nouns = (*anchor_nouns(self.meaning), *(() if outlook is None else (outlook.anchor.noun,)))
+        kind = {label: any(lexicon().similarity(noun, label) > 0 for noun in nouns) for label in set(self.labels)}
+        return np.array([kind[label] for label in self.labels], dtype=bool)
 
     def _extra(self, candidates: Candidates) -> F64:
         """(N,) the neural grounder's score of each object as a share of its best; of one that is unsure, all alike."""
@@ -264,9 +272,10 @@ class _Answer:
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
         possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
+        one_thing = (self.geometry.iou > _ONE_THING) | (self.geometry.inside > _PART)
         order: list[int] = []
         for i in np.argsort(-evidence.log_score, kind="stable"):
-            if possible[i] and not any(self.geometry.iou[i, j] > 0.5 for j in order):
+            if possible[i] and not one_thing[i, order].any():
                 order.append(int(i))
         scores = evidence.log_score[order]
         share = np.exp(scores - scores.max())
@@ -274,7 +283,8 @@ class _Answer:
 
     def _fit_share(self, evidence: Evidence, order: list[int]) -> F64:
         """How well each ranked candidate fits, as a share of the first."""
-        fit = evidence.fit[order] + _CONFIDENCE_SHARE * (evidence.log_score - evidence.fit)[order]
+        counts = np.where(np.array(order) < self.known, _CONFIDENCE_SHARE, 1.0)  # what is doubtful is no equal
+        fit = evidence.fit[order] + counts * (evidence.log_score - evidence.fit)[order]
         return np.asarray(np.exp(np.minimum(fit - fit[0], 0.0)))
 
     def _unsatisfied(self, evidence: Evidence) -> Constraint | None:

@@ -111,6 +111,8 @@ class SceneGeometry:
             the rest is that it has none that anybody would speak of. None = nothing is known of fronts.
         viewer: who speaks, world frame, or None.
         barriers: (N,) bool: which boxes are walls, that stand between rooms.
+        anchors: (N,) bool: which boxes the target will be told by; None = all. What costs most, fronts and views, is
+            computed for them alone.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class SceneGeometry:
         fronts: F64 | None = None,
         viewer: Viewer | None = None,
         barriers: NDArray[np.bool_] | None = None,
+        anchors: NDArray[np.bool_] | None = None,
     ) -> None:
         R = box_rotations(boxes)
         self.yaw = main_direction(boxes, R)
@@ -140,6 +143,7 @@ class SceneGeometry:
         self._fronts: F64 | Callable[[], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
+        self.anchors = np.arange(self.n) if anchors is None else np.flatnonzero(anchors)
         self._matrices: dict[str, F64] = {}
 
     @property
@@ -192,6 +196,12 @@ class SceneGeometry:
         common = self.overlap.prod(axis=-1)
         bounds = np.maximum(self.extent.prod(axis=1), 1e-9)
         return np.asarray(common / (bounds[:, None] + bounds[None] - common))
+
+    @cached_property
+    def inside(self) -> F64:
+        """(N, N) common volume of the bounds as a share of the smaller."""
+        bounds = np.maximum(self.extent.prod(axis=1), 1e-9)
+        return np.asarray(self.overlap.prod(axis=-1) / np.minimum(bounds[:, None], bounds[None]))
 
     def overlaps(self, boxes: F64) -> F64:
         """(N, K) IoU of the bounds with those of (K, 9) other boxes, world frame."""
@@ -270,55 +280,65 @@ class SceneGeometry:
     def seen(self) -> tuple[F64, F64]:
         """(N, N), (N, N): how far the target is left of, and before, the anchor for who looks at the anchor; in [0, 1].
 
-        With a viewer, from there; otherwise the mean over plausible viewpoints.
+        With a viewer, from there; otherwise the mean over plausible viewpoints. Columns of what is no anchor are 0.
         """
         points = self.view_points if self.viewer is None else self.viewer.position[None]
-        d = self.center[None, :, :2] - points[:, None]  # (V, N, 2) towards each anchor
+        columns = self.anchors  # K of them
+        d = self.center[None, columns, :2] - points[:, None]  # (V, K, 2) towards each anchor
         r = np.linalg.norm(d, axis=-1)
         u = d / np.maximum(r, 1e-6)[..., None]
         weight = np.clip((r - 0.6) / 1.0, 0.0, 1.0)
         if self.viewer is not None:  # so close that only the heading tells
             u = np.where((r < 0.5)[..., None], self.viewer.heading, u)
             weight = np.ones_like(r)
-        left = np.stack([-u[..., 1], u[..., 0]], axis=-1)
-        lateral = np.einsum("ijk,vjk->vij", self.offset, left)
-        ahead = np.einsum("ijk,vjk->vij", self.offset, u)
-        half_width = 0.5 * self.size[None, None, :, :2].max(-1)
+        x, y = self.offset[None, :, columns, 0], self.offset[None, :, columns, 1]  # (1, N, K)
+        ux, uy = u[:, None, :, 0], u[:, None, :, 1]  # (V, 1, K)
+        lateral, ahead = y * ux - x * uy, x * ux + y * uy  # (V, N, K) to the left of, and along, the line of sight
+        half_width = 0.5 * self.size[None, None, columns, :2].max(-1)
         side = sigmoid(lateral / 0.2)
         before = sigmoid(-ahead / 0.25) * np.exp(-np.maximum(np.abs(lateral) - half_width - 0.2, 0.0) / 0.6)
-        total = np.maximum(weight.sum(0), 1e-6)[None]
-        weight = weight[:, None]
-        return np.asarray((side * weight).sum(0) / total), np.asarray((before * weight).sum(0) / total)
+        share = (weight / np.maximum(weight.sum(0), 1e-6))[:, None]
+        return self._spread((side * share).sum(0)), self._spread((before * share).sum(0))
 
     def sector(self, quarter_turns: int) -> F64:
         """(N, N) whether the target lies in front of the anchor (0), to its own left (1), behind (2), right (3)."""
-        distance = np.maximum(self.distance_xy, 1e-6)
-        reach = _REACH_M + 0.5 * np.linalg.norm(self.extent[:, :2], axis=1)[None]
+        columns = self.anchors  # K of them
+        distance = np.maximum(self.distance_xy[:, columns], 1e-6)
+        reach = _REACH_M + 0.5 * np.linalg.norm(self.extent[columns, :2], axis=1)[None]
         near = sigmoid((reach - distance) / 0.3) * sigmoid((distance - 0.15) / 0.05)
-        total = np.zeros((self.n, self.n))
+        x, y = self.offset[:, columns, 0], self.offset[:, columns, 1]  # (N, K)
+        total = np.zeros((self.n, len(columns)))
         for k in range(4):
-            share = self.fronts[:, k]
+            share = self.fronts[columns, k]
             if not (share > 0.01).any():
                 continue
-            direction = self.sides[:, (k + quarter_turns) % 4]
-            cosine = np.einsum("ijk,jk->ij", self.offset, direction) / distance
+            direction = self.sides[columns, (k + quarter_turns) % 4]
+            cosine = (x * direction[None, :, 0] + y * direction[None, :, 1]) / distance
             total += share[None] * sigmoid((cosine - _SECTOR_COS) / 0.06)
-        return np.asarray(total * near)
+        return self._spread(total * near)
 
     def viewer_side(self, sign: float) -> F64:
         """(N, N) left (+1) or right (-1) of the anchor for who stands before its front and faces it."""
-        total = np.zeros((self.n, self.n))
+        columns = self.anchors  # K of them
+        x, y = self.offset[:, columns, 0], self.offset[:, columns, 1]  # (N, K)
+        total = np.zeros((self.n, len(columns)))
         for k in range(4):
-            front = self.sides[:, k]  # the viewer looks along -front
-            left = np.stack([front[:, 1], -front[:, 0]], axis=1)
-            lateral = sign * np.einsum("ijk,jk->ij", self.offset, left)
-            ahead = np.abs(np.einsum("ijk,jk->ij", self.offset, front))
+            front = self.sides[columns, k]  # the viewer looks along -front
+            lateral = sign * (x * front[None, :, 1] - y * front[None, :, 0])
+            ahead = np.abs(x * front[None, :, 0] + y * front[None, :, 1])
             aside = sigmoid((lateral - 0.3) / 0.1) * sigmoid((1.5 * np.abs(lateral) - ahead) / 0.15)
-            total += self.fronts[:, k][None] * aside
-        unknown = np.clip(1.0 - self.fronts.sum(1), 0.0, 1.0)[None]
-        seen_left = self.seen[0]
-        total += unknown * (seen_left if sign > 0 else 1.0 - seen_left) * np.exp(-self.gap / 1.2)
-        return np.asarray(total * sigmoid((_VIEWER_REACH_M - self.distance_xy) / 0.3))
+            total += self.fronts[columns, k][None] * aside
+        unknown = np.clip(1.0 - self.fronts[columns].sum(1), 0.0, 1.0)[None]
+        seen_left = self.seen[0][:, columns]
+        seen = seen_left if sign > 0 else 1.0 - seen_left
+        total += unknown * seen * np.exp(-self.gap[:, columns] / 1.2)
+        return self._spread(total * sigmoid((_VIEWER_REACH_M - self.distance_xy[:, columns]) / 0.3))
+
+    def _spread(self, columns: F64) -> F64:
+        """(N, K) of the anchors -> (N, N), zero for what is none."""
+        matrix = np.zeros((self.n, self.n))
+        matrix[:, self.anchors] = columns
+        return matrix
 
 
 # ------------------------------------------------------------------------------------------------------ the relations
