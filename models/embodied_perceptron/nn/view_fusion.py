@@ -14,10 +14,10 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import Intrinsics, check_transform, invert_transform
+from embodied_perceptron.nn.view_kernels import look_up
 from embodied_perceptron.sparse.tensor import Sites
 
 MIN_DEPTH_M = 1e-3
@@ -184,49 +184,8 @@ def _nearest_cells(
     h, w = view.levels[level].shape[:2]
     rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
     place, P = points.contiguous().numpy(), view.projection.cpu().numpy()
-    seen = _look_up(place, P, *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M, rows, cells)
+    seen = look_up(place, P, *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M, rows, cells)
     return torch.from_numpy(rows[:seen]), torch.from_numpy(cells[:seen])
-
-
-@njit(cache=True, nogil=True)
-def _look_up(
-    points: NDArray[np.float64],
-    P: NDArray[np.float64],
-    image_h: int,
-    image_w: int,
-    h: int,
-    w: int,
-    depth: NDArray[np.float32],
-    margin: float,
-    min_depth: float,
-    rows: NDArray[np.int64],
-    cells: NDArray[np.int64],
-) -> int:
-    """The arithmetic of :func:`_sample_by_tensors`, operation by operation."""
-    count = 0
-    for i in range(len(points)):
-        x, y, z = points[i, 0], points[i, 1], points[i, 2]
-        behind = x * P[2, 0] + y * P[2, 1] + z * P[2, 2] + P[2, 3]
-        if not behind > min_depth:
-            continue
-        u = (x * P[0, 0] + y * P[0, 1] + z * P[0, 2] + P[0, 3]) / behind
-        v = (x * P[1, 0] + y * P[1, 1] + z * P[1, 2] + P[1, 3]) / behind
-        if not (u >= -0.5 and u < image_w - 0.5 and v >= -0.5 and v < image_h - 0.5):
-            continue
-        if margin >= 0:
-            measured = np.float64(depth[_at(v, image_h, depth.shape[0]), _at(u, image_w, depth.shape[1])])
-            if measured > 0 and behind > measured + margin:
-                continue
-        rows[count] = i
-        cells[count] = _at(v, image_h, h) * w + _at(u, image_w, w)
-        count += 1
-    return count
-
-
-@njit(cache=True, nogil=True)
-def _at(pixel: float, size: int, cells: int) -> int:
-    """:func:`_cell` of one pixel."""
-    return min(max(int(np.floor((pixel + 0.5) * (cells / size))), 0), cells - 1)
 
 
 def _sample_by_tensors(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
