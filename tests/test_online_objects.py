@@ -81,6 +81,19 @@ def test_a_curtain_before_its_window_stays_beside_it():
     assert sum(o.label == "window" for o in objects.objects()) == 1
 
 
+def test_one_thing_under_several_names_is_one_object():
+    objects = ObjectMap()
+    shifted, lower = (A[0] + 0.3, *A[1:]), (A[0], A[1], 0.25, A[3], A[4], 0.5, *A[6:])  # IoU about 0.4 and 0.6
+    for i in range(3):
+        seen = found(A, shifted, lower, scores=[0.7, 0.5, 0.4], labels=["chair", "stool", "table"])
+        objects.update(seen, world(A, shifted), i)
+    assert [(o.id, o.label) for o in objects.objects()] == [(1, "chair")]
+    beside = (A[0] + 0.75, *A[1:])  # another one, that barely touches it
+    for i in range(3, 6):
+        objects.update(found(A, beside, labels=["chair", "stool"]), world(A, beside), i)
+    assert sorted(o.label for o in objects.objects()) == ["chair", "stool"]
+
+
 def test_names_change_when_later_looks_know_better():
     objects = ObjectMap()
     for i in range(10):

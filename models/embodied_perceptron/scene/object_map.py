@@ -54,8 +54,12 @@ _CONFIRMED_NS = 4_000_000_000  # a confirmed one grows stale
 _STALE_NS = 60_000_000_000  # a stale one goes
 _PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
 _SAME_IOU = 0.5  # two objects that overlap this much are one
-_SAME_LABEL_IOU = 0.3  # two of one name, already from here
-_OTHER_LABEL_IOU = 0.65  # two of different names: a curtain before its window may well be there
+_SAME_LABEL_IOU = 0.15  # two of one name, already from here: things of one kind do not stand in each other
+_OTHER_LABEL_IOU = 0.3  # two of different names: nor do others; a network in doubt finds one thing under several names
+_LAYERED_IOU = 0.65  # but a curtain before its window and a door in its frame are two things in one place
+_LAYERED = frozenset(
+    {"blinds", "curtain", "door", "doorframe", "doorway", "garage door", "window", "window frame", "windowsill"}
+)
 _OTHER_LABEL = 0.7  # affinity across labels
 _SEEN_AGAIN = 0.5  # of the score that a new object needs: what is known may be seen again with less certainty
 _SCORE_MEMORY = 20  # looks
@@ -356,7 +360,9 @@ def _same_iou(a: str, b: str) -> float:
     """How much two objects of these names overlap when they are one thing."""
     if UNNAMED in (a, b):
         return _SAME_IOU
-    return _SAME_LABEL_IOU if a == b else _OTHER_LABEL_IOU
+    if a == b:
+        return _SAME_LABEL_IOU
+    return _LAYERED_IOU if a in _LAYERED and b in _LAYERED else _OTHER_LABEL_IOU
 
 
 def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:

@@ -40,10 +40,7 @@ from embodied_perceptron_training.evaluation.perceiving import evaluation_config
 from embodied_perceptron_training.evaluation.scene_tasks import object_boxes
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
-SCORES: tuple[float, ...] = (
-    *(0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45),
-    *(0.5, 0.6, 0.7),
-)
+SCORES = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
 IOU = 0.25
 PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far apart a benchmark's views are
 
