@@ -79,7 +79,8 @@ class SceneObject:
     """One object with a persistent id.
 
     Attributes:
-        id: persistent, positive, never reused within a map.
+        id: persistent, positive, never reused within a map; 0 = seen, but no object of the map (candidates of a
+            :class:`Grounding` alone).
         label: class name.
         score: confidence in [0, 1].
         box: (9,) float64 x y z dx dy dz alpha beta gamma; metres, radians, R = Rz(alpha) Rx(beta) Ry(gamma).
@@ -208,7 +209,8 @@ class Grounding:
         text: the query.
         status: terminal status.
         candidates: objects, best first; empty for NOT_FOUND and INVALID. Their scores are probabilities that this is
-            the object meant.
+            the object meant. Those whose state is tentative are not published as objects (yet): they have their own
+            id where the map has them, otherwise 0, and the box says where they were seen.
         reason: in words; never empty for a status other than FOUND.
         tagged_text: the sentence with grounded phrases marked, ``<p>chair</p>[<obj_3>]``.
         latency_ms: time to answer.
