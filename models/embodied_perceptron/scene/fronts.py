@@ -87,7 +87,7 @@ def _weights() -> tuple[F64, dict[str, F64]]:
 def side_features(g: SceneGeometry, labels: Sequence[str], rows: NDArray[np.intp] | None = None) -> F64:
     """(K, 4, F) what speaks for each side (-y, +x, +y, -x) as the front, in the order of :data:`FEATURES`; of the
     boxes ``rows``, default all."""
-    rows = np.arange(g.n) if rows is None else rows
+    rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
     sides = g.sides[rows]
     towards = -g.offset[rows]  # (K, N, 2) from each of them to each object
     distance = np.maximum(g.distance_xy[rows], 1e-6)

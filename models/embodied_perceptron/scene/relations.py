@@ -143,7 +143,8 @@ class SceneGeometry:
         self._fronts: F64 | Callable[[], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
-        self.anchors = np.arange(self.n) if anchors is None else np.flatnonzero(anchors)
+        every = np.arange(self.n, dtype=np.intp)
+        self.anchors: NDArray[np.intp] = every if anchors is None else every[anchors]
         self._matrices: dict[str, F64] = {}
 
     @property
