@@ -206,9 +206,7 @@ def with_current_decoding(config: NetworkConfig) -> NetworkConfig:
         return config
     preset = network_config(config.name, "detection").detection
     assert preset is not None
-    decoding = {
-        name: getattr(preset, name) for name in ("max_per_level", "min_score", "iou_threshold", "max_candidates")
-    }
+    decoding = {name: getattr(preset, name) for name in DECODING}
     return dataclasses.replace(config, detection=dataclasses.replace(config.detection, **decoding))
 
 

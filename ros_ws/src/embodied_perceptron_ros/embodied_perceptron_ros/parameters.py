@@ -69,7 +69,7 @@ DECLARATIONS: dict[str, _Declaration] = {
     "keyframe_path_child": _D("", "Frame whose poses that path has; empty = the cameras' optical frames"),
     "viewer": _D("", "Live view of everything, beside RViz and Foxglove; empty = none", choices=("", "rerun")),
     "viewer_file": _D("", "Where the live view is recorded (.rrd); empty = a window"),
-    "perception_hz": _D(2.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
+    "perception_hz": _D(3.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
     "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
     "overlay_hz": _D(2.0, "How often ~/overlay/image is published at most", 0.05, 30.0, live=True),
     "diagnostics_hz": _D(1.0, "How often /diagnostics is published", 0.1, 10.0),
