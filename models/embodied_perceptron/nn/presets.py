@@ -22,7 +22,7 @@ MODALITIES: tuple[Modality, ...] = ("rgbd", "depth", "rgb", "painting")
 PRESETS = ("tiny", "base", "paper")
 TASKS = ("detection", "occupancy", "grounding")
 ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3, "mobius": 2}
-DECODING = ("max_per_level", "min_score", "iou_threshold", "max_candidates")  # fields of DetectionConfig
+DECODING = ("keep", "max_per_level", "min_score", "iou_threshold", "max_candidates")  # fields of DetectionConfig
 INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5}
 
 
@@ -50,7 +50,7 @@ class ImageConfig:
 class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
 
-    The last four are of decoding: they are no property of what was trained (:func:`with_current_decoding`).
+    ``keep`` and the last four are no property of what was trained (:func:`with_current_decoding`).
     """
 
     channels: int = 128
@@ -255,7 +255,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
         ),
         detection=DetectionConfig(
             channels=64 if tiny else 96,
-            keep=1200 if tiny else 3000,
+            keep=5000,
             lateral_channels=48 if tiny else 96,
             pruning="object",
             iou_threshold=0.25,
