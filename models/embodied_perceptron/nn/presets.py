@@ -22,7 +22,7 @@ MODALITIES: tuple[Modality, ...] = ("rgbd", "depth", "rgb", "painting")
 PRESETS = ("tiny", "base", "paper")
 TASKS = ("detection", "occupancy", "grounding")
 ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3, "mobius": 2}
-DECODING = ("keep", "max_per_level", "min_score", "iou_threshold", "max_candidates")  # fields of DetectionConfig
+DECODING = ("max_per_level", "min_score", "iou_threshold", "max_candidates")  # fields of DetectionConfig
 INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5}
 
 
@@ -50,7 +50,7 @@ class ImageConfig:
 class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
 
-    ``keep`` and the last four are no property of what was trained (:func:`with_current_decoding`).
+    The last four are of decoding: they are no property of what was trained (:func:`with_current_decoding`).
     """
 
     channels: int = 128
