@@ -153,7 +153,8 @@ def soak(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     domain = choose_domain(None)
     environment = ros_environment() | {"ROS_DOMAIN_ID": str(domain)}
     environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = environment["ROS_AUTOMATIC_DISCOVERY_RANGE"]
+    # this process sends images too: without the profile they would go through sockets, at a few a second
+    os.environ.update(environment)
     parameters = {"perception_hz": args.perception_hz, "max_backlog": args.backlog}
     if args.weights:
         parameters["weights"] = args.weights
