@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,18 @@ from toy_task import ToyTask
 from typer.testing import CliRunner
 
 from embodied_perceptron_training.train import ablation_commands, ablations
-from embodied_perceptron_training.train.ablations import ROWS, TITLES, Budget, chosen_rows, markdown, run_row
-from embodied_perceptron_training.train.settings import TrainSettings
+from embodied_perceptron_training.train.ablations import (
+    ROWS,
+    TITLES,
+    Budget,
+    Row,
+    chosen_rows,
+    markdown,
+    run_row,
+    run_rows,
+    write_tables,
+)
+from embodied_perceptron_training.train.settings import TrainSettings, default_settings
 from embodied_perceptron_training.train.trainer import Trainer
 
 
@@ -34,7 +46,7 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
     def start(
         request: Mapping[str, Any], chosen: Any, length: Any, folder: Path, resume: bool = False, quiet: bool = False
     ) -> Any:
-        done.append({**request, "resumed": resume})
+        done.append({**request, "resumed": resume, "settings": dict(chosen)})
         task = Detector(signal_at=2 if len(done) == 2 else 0)
         settings = TrainSettings.from_json({"batch": 4, "workers": 0, **chosen, **length})
         outcome = Trainer(task, settings, ablations.RunFolder(folder, pictures=False), quiet=True).run(resume)
@@ -76,12 +88,17 @@ def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, 
     assert second is not None
     assert trainings[2]["resumed"] is True
     assert trainings[1]["resumed"] is False
+    # a training that goes on has the settings that it began with, the preset's among them
+    assert trainings[2]["settings"] == trainings[1]["settings"]
+    usual = default_settings("detection", "tiny")
+    assert all(trainings[2]["settings"][k] == usual[k] for k in ("learning_rate", "weight_decay", "warmup_steps"))
     same = run_row(rows["detectors-ours"], budget(tmp_path), tmp_path / "out", quiet=True)
     assert same is not None
     assert same["figures"] == second["figures"]
     assert len(trainings) == 3  # the same network: nothing was trained again
-    with pytest.raises(ValueError, match="another budget"):
-        run_row(rows["loss-plain"], budget(tmp_path, steps=5), tmp_path / "out", quiet=True)
+    for name in ("loss-plain", "detectors-painting"):  # nor does a table mix budgets
+        with pytest.raises(ValueError, match="another budget"):
+            run_row(rows[name], budget(tmp_path, steps=5), tmp_path / "out", quiet=True)
 
 
 def test_geometry_rows_have_no_image_weights(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
@@ -99,6 +116,50 @@ def test_rows_say_what_they_lack(tmp_path: Path) -> None:
     (trained,) = chosen_rows(["detectors-ours"])
     with pytest.raises(ValueError, match="needs minutes or steps"):
         run_row(trained, budget(tmp_path, steps=0), tmp_path)
+
+
+_HOLD = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_processes_share_a_folder(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
+    """A row that another process works on comes last; tables show what all processes have made."""
+    out, chosen = tmp_path / "out", chosen_rows(["detectors-fcaf3d", "detectors-decoder", "detectors-painting"])
+    trainings.append({})  # the third training is not interrupted
+    trainings.append({})
+    claim = out / chosen[0].folder() / ".claim"
+    claim.parent.mkdir(parents=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(claim)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    order = []
+
+    def told(row: Row) -> None:
+        order.append(row)
+        if row == chosen[2]:  # the other process ends, without a result
+            other.stdin.close()  # type: ignore[union-attr]
+
+    assert run_rows(chosen, budget(tmp_path), out, True, told)
+    assert other.wait(timeout=60) == 0
+    assert order == [chosen[1], chosen[2], chosen[0]]
+    assert run_rows(chosen[:1], budget(tmp_path), out, True)  # there already, and the tables keep the others
+    assert [r["name"] for r in json.loads((out / "ablations.json").read_text())] == [r.name for r in chosen]
+    assert write_tables(out)[1]["label"] == "+ our decoder"
+    assert len(trainings) == 2 + 3
+
+
+def test_rows_of_views_are_asked_for_the_same() -> None:
+    rows = chosen_rows(["views"])
+    assert {r.truth_views for r in rows} == {max(r.views for r in rows)} == {50}
+    assert len({r.folder() for r in rows}) == len(rows)
 
 
 def test_tables_by_hand() -> None:
@@ -126,6 +187,8 @@ def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     second = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
     assert second.exit_code == 0, second.output
     assert "| plain corner distance |" in (out / "ablations.md").read_text()
-    assert [r["name"] for r in json.loads((out / "ablations.json").read_text())] == ["loss-plain", "loss-decoupled"]
+    # the training of the decoupled loss is that of other tables' rows too
+    made = {r["name"] for r in json.loads((out / "ablations.json").read_text())}
+    assert made == {"loss-plain", "loss-decoupled", "detectors-ours", "tasks-detection"}
     wrong = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--minutes-per-row", "1"])
     assert "not both" in str(wrong.exception)

@@ -17,6 +17,7 @@ from embodied_perceptron.boxes import corners, points_in_boxes
 from embodied_perceptron.geometry import voxel_centers
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.nn.weights import load_network
+from embodied_perceptron.nn.windows import rgb_grid
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.synthetic.generate import generate
 from embodied_perceptron_training.synthetic.home import HomeSpec
@@ -25,7 +26,14 @@ from embodied_perceptron_training.synthetic.sample import SampleSpec as HomeSamp
 from embodied_perceptron_training.train.augment import Motion, MotionRange
 from embodied_perceptron_training.train.interface import SampleError, TaskRequest
 from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, read_truth
-from embodied_perceptron_training.train.scenes import Preparation, SceneCache, resize_projections, spread
+from embodied_perceptron_training.train.scenes import (
+    FusedVoxels,
+    Preparation,
+    PreparedScene,
+    SceneCache,
+    resize_projections,
+    spread,
+)
 from embodied_perceptron_training.train.tasks import Run, SceneBatch, SceneTask, TaskOptions, build_task
 
 MOTIONS = [
@@ -144,7 +152,7 @@ def test_samples_hold_what_is_in_their_window(homes: Path, motion: MotionRange |
     cache, _ = one_scene(homes)
     config = network_config("tiny", "occupancy", "depth", 1)
     classes = ("bed", "window", "door", "lamp", "chair", "curtain", "wardrobe", "picture", "plant", "book")
-    maker = SampleMaker(config, classes, SampleSpec(window_m=3.0, motion=motion), cache.fuse)
+    maker = SampleMaker(config, classes, SampleSpec(window_m=3.0, motion=motion), cache)
     rng = np.random.default_rng(5)
     for _ in range(4):
         sample = maker.make(cache[0], rng)
@@ -167,9 +175,9 @@ def test_moved_points_stay_in_their_moved_boxes(homes: Path) -> None:
     scene = cache[0]
     config = network_config("tiny", "detection", "depth")
     classes = tuple(sorted(set(scene.labels)))
-    still = SampleMaker(config, classes, SampleSpec(math.inf), cache.fuse)
+    still = SampleMaker(config, classes, SampleSpec(math.inf), cache)
     moving = dataclasses.replace(still.spec, motion=MotionRange(scale=0.0), window_m=math.inf, floor_sigma_m=0.0)
-    turned = SampleMaker(config, classes, moving, cache.fuse)
+    turned = SampleMaker(config, classes, moving, cache)
     a, b = still.make(scene, np.random.default_rng(0)), turned.make(scene, np.random.default_rng(0))
     assert len(a.boxes) == len(b.boxes) > 3
 
@@ -183,6 +191,37 @@ def test_moved_points_stay_in_their_moved_boxes(homes: Path) -> None:
     assert int(well_seen.sum()) >= 3
     ratio = held(b)[well_seen] / held(a)[well_seen]
     assert float((ratio - 1).abs().max()) < 0.25
+
+
+def test_a_task_without_language_takes_a_scene_with_sentences(homes: Path) -> None:
+    plain, dataset = one_scene(homes)
+    spoken = dataclasses.replace(plain.preparation, text_encoder="minilm")
+    with_text = SceneCache(dataset, plain.folder, spoken)
+    alone = plain.paths(0)[0]
+    assert alone != with_text.paths(0)[0]
+    with_text.paths(0)[0].parent.mkdir(exist_ok=True)
+    with_text.paths(0)[0].touch()
+    try:
+        assert plain.paths(0)[0] == with_text.paths(0)[0]
+    finally:
+        with_text.paths(0)[0].unlink()
+    assert plain.paths(0)[0] == alone
+    # who asks for more views than there are asks for all of them
+    more = SceneCache(dataset, plain.folder, Preparation(views=50))
+    fewer = SceneCache(dataset, plain.folder, Preparation(views=2))
+    assert more.paths(0) == plain.paths(0) != fewer.paths(0)
+
+
+def test_fewer_views_determine_fewer_cells(homes: Path) -> None:
+    cache, _ = one_scene(homes)
+    scene = cache[0]
+    assert scene.occupancy is not None
+    one, all_views = cache.occupancy(scene, [1]), cache.occupancy(scene, [0, 1, 2])
+    assert one is not None
+    np.testing.assert_array_equal(all_views, scene.occupancy)
+    known = one != 255
+    assert 0 < known.sum() < (scene.occupancy != 255).sum()
+    np.testing.assert_array_equal(one[known], scene.occupancy[known])
 
 
 def test_truth_is_read_at_the_place_of_the_cell() -> None:
@@ -277,6 +316,78 @@ def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
         torch.testing.assert_close(
             torch.stack(half).mean(0), whole, rtol=1e-3, atol=1e-5 * float(1 + whole.abs().max())
         )
+
+
+def test_fewer_views_are_asked_for_the_same_things(homes: Path) -> None:
+    """What figures over numbers of views compare: the input shrinks, truth and sentences stay, nothing is made anew."""
+    options = {"cache": str(homes / ".prepared"), "classes": "all"}
+    kinds = ((1, 3), (2, 3), (3, 3), (3, 0))
+    tasks = [build_task(request(homes, "multi", views=n, truth_views=t, options=options)) for n, t in kinds]
+    samples, files = [], []
+    for task in tasks:
+        assert isinstance(task, SceneTask)
+        assert task._validation is not None
+        samples.append(task._validation.sample(0, np.random.default_rng(0)))
+        files.append({p.name: p.stat().st_mtime_ns for p in (homes / ".prepared").iterdir()})
+    assert files[0] == files[1] == files[2] == files[3]
+    assert [len(s.projections) for s in samples] == [1, 2, 3, 3]
+    assert len(samples[0].coords) < len(samples[1].coords) < len(samples[2].coords)
+    *fewer, whole = samples
+    assert torch.equal(fewer[2].coords, whole.coords)
+    for sample in fewer:
+        assert torch.equal(sample.boxes, whole.boxes)
+        assert torch.equal(sample.labels, whole.labels)
+        assert torch.equal(sample.occupancy, whole.occupancy)  # type: ignore[arg-type]
+        assert sample.sentences is not None
+        assert whole.sentences is not None
+        assert torch.equal(sample.sentences.tokens, whole.sentences.tokens)
+    assert len(whole.boxes) > 0
+
+
+def test_a_validation_window_that_shows_nothing_is_answered_with_nothing(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is found, cells count as free; what other views show was there all the same. A training needs input."""
+
+    def nothing(self: SceneCache, scene: PreparedScene, chosen: list[int]) -> FusedVoxels:
+        return FusedVoxels(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.uint8), torch.zeros(0, dtype=torch.int32))
+
+    monkeypatch.setattr(SceneCache, "fuse", nothing)
+    options = {"cache": str(homes / ".prepared"), "classes": "all"}
+    task = build_task(request(homes, "multi", views=1, truth_views=3, options=options))
+    assert isinstance(task, SceneTask)
+    assert task._validation is not None
+    sample = task._validation.sample(0, np.random.default_rng(0))
+    assert len(sample.coords) == 0
+    assert len(sample.boxes) > 0
+    figures = task.validate(task.model.eval())
+    assert figures["AP25"] == figures["AR25"] == figures["mIoU"] == figures["top1_acc25"] == 0.0
+    blind = build_task(request(homes, "monocular-detection"))
+    with pytest.raises(SampleError, match="windows in a row show nothing"):
+        blind.samples.sample(0, np.random.default_rng(0))
+
+
+def test_images_alone_see_no_depth(homes: Path) -> None:
+    """Sites are the grid, not what depth cameras measured, and nothing hides anything."""
+    options = {"cache": str(homes / ".prepared"), "repeat": "1"}
+    task = build_task(request(homes, "occupancy", modality="rgb", views=2, options=options))
+    assert isinstance(task, SceneTask)
+    assert task._validation is not None
+    for source in (task.samples, task._validation):
+        sample = source.sample(0, np.random.default_rng(1))
+        low, high = sample.coords.amin(0), sample.coords.amax(0) + 1
+        assert len(sample.coords) == int((high - low).prod()) == len(rgb_grid(task.config))
+        middle_m = (low + high)[:2] * 0.5 * task.config.voxel_size_m
+        around = [*middle_m.tolist(), sample.occupancy_origin[2] * task.config.voxel_size_m + 0.8]
+        assert torch.equal(sample.coords, rgb_grid(task.config, around).coords)
+        network = task.model.eval()
+        with torch.no_grad():
+            blindfolded = dataclasses.replace(sample, depth_mm=torch.full_like(sample.depth_mm, 300))
+            a, b = (
+                Run(network, SceneBatch([s]), task.fusion, prefer=False).occupancy([0])[0]  # type: ignore[arg-type]
+                for s in (sample, blindfolded)
+            )
+        assert torch.equal(a, b)
 
 
 def test_weights_of_a_task_are_a_network_file(homes: Path, tmp_path: Path) -> None:

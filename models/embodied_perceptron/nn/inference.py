@@ -30,6 +30,7 @@ from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
 from embodied_perceptron.nn.network import DetectionOutput, ImageLookup, PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.occupancy import EMPTY, decode_occupancy
+from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder
 from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup, view_projection
 from embodied_perceptron.nn.weights import check_classes
@@ -95,7 +96,7 @@ class NetworkInference:
         classes: names of the detection classes, in the order of the logits.
         occupancy_classes: names of the occupancy classes, label 1 first; needed where there is an occupancy head.
         text_encoder: needed for grounding.
-        fusion: how views are read; None = with an occlusion test (as released, for ``official`` networks).
+        fusion: how views are read; None = :func:`view_reading`.
         image_encoder: runs in place of the network's own (ONNX Runtime); its maps are still projected by the network.
         feature_dtype: of the image features that :meth:`view` gives.
         calibration: what the weights file says about its scores.
@@ -128,7 +129,7 @@ class NetworkInference:
         if wanted and text_encoder is not None and text_encoder.channels != wanted:
             raise ValueError(f"the network reads {wanted} text channels, the encoder gives {text_encoder.channels}")
         if fusion is None:
-            fusion = FusionConfig(official=True) if config.official else FusionConfig(occlusion_margin_m=0.1)
+            fusion = view_reading(config)
         self.network = network.eval()
         self.classes = tuple(classes)
         self.occupancy_classes = tuple(occupancy_classes)
@@ -391,6 +392,14 @@ def _on_lattice(viewpoint: Viewpoint, lattice: Lattice) -> Viewpoint:
     """World -> lattice."""
     R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(viewpoint.origin_m)
     return Viewpoint(viewpoint.origin_m @ R, viewpoint.yaw_rad - lattice.yaw_rad)
+
+
+def view_reading(config: NetworkConfig) -> FusionConfig:
+    """How a network reads views: with an occlusion test, but not where it was released without one, and not where it
+    sees images alone and so knows no depth."""
+    if config.official:
+        return FusionConfig(official=True)
+    return FusionConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
 
 
 def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:

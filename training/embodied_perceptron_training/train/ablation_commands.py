@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -35,13 +34,14 @@ def ablate(
     set_: Annotated[list[str] | None, typer.Option("--set", help="name=value: an option of the tasks.")] = None,
     quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
 ) -> None:
-    """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on."""
-    from embodied_perceptron.files import atomic_path
-    from embodied_perceptron_training.train.ablations import Budget, chosen_rows, markdown, run_row
+    """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on.
+
+    Run as often as there are processors, with the same --out: each takes a row that no other works on.
+    """
+    from embodied_perceptron_training.train.ablations import Budget, chosen_rows, markdown, run_rows, write_tables
 
     given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
     settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
-    results: list[dict[str, Any]] = []
     try:
         if minutes_per_row and steps_per_row:
             raise ValueError("one of --minutes-per-row and --steps-per-row, not both")
@@ -57,17 +57,10 @@ def ablate(
             weights=weights and weights.resolve(),
         )
         out.mkdir(parents=True, exist_ok=True)
-        for row in chosen_rows([name.strip() for name in rows.split(",")]):
-            typer.echo(f"== {row.table}: {row.label}")
-            result = run_row(row, budget, out, quiet)
-            if result is None:
-                typer.echo("stopped; nothing is lost: the same command goes on")
-                raise typer.Exit(EXIT_STOPPED)
-            results.append(result)
-            with atomic_path(out / "ablations.json") as temporary:
-                temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-            with atomic_path(out / "ablations.md") as temporary:
-                temporary.write_text(markdown(results), encoding="utf-8")
+        chosen = chosen_rows([name.strip() for name in rows.split(",")])
+        if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
+            typer.echo("stopped; nothing is lost: the same command goes on")
+            raise typer.Exit(EXIT_STOPPED)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    typer.echo(markdown(results))
+    typer.echo(markdown(write_tables(out)))

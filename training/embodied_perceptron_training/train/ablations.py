@@ -1,14 +1,20 @@
 """Rows of the paper's comparisons, each trained with the same budget, seed and data, or scored on given weights.
 
 A row is a value (:data:`ROWS`); its result is ``result.json`` in a folder of its own, shared by rows that are the same
-training. Rows that have a result are not run again, and a row that was interrupted goes on where it was.
+training. Rows that have a result are not run again, and a row that was interrupted goes on where it was. Several
+processes may work on the rows of one folder: each takes one that nobody else has, and tables show all that is there.
+
+Rows over numbers of views are all asked for the same things, those that the row with most views shows: with what their
+own views show they would be asked for less the less they see, and the figures would not compare.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +28,7 @@ from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDatas
 from embodied_perceptron_training.train.commands import start
 from embodied_perceptron_training.train.folder import RunFolder
 from embodied_perceptron_training.train.interface import BoxLoss, TaskRequest, Variant
+from embodied_perceptron_training.train.settings import default_settings
 from embodied_perceptron_training.train.tasks import SceneTask, build_task
 from embodied_perceptron_training.train.trainer import Outcome
 
@@ -58,6 +65,7 @@ class Row:
         task, modality, variant, box_loss: of the trained network.
         scored: the row trains nothing, but scores given weights.
         views: of a scored row, 0 = the default.
+        truth_views: of a scored row, see :class:`~.interface.TaskRequest`.
         occlusion: of a scored row: hidden voxels do not read an image.
     """
 
@@ -70,6 +78,7 @@ class Row:
     box_loss: BoxLoss = "decoupled"
     scored: bool = False
     views: int = 0
+    truth_views: int = 0
     occlusion: bool = True
 
     def folder(self) -> str:
@@ -84,6 +93,7 @@ def _by_input(table: Table, task: str) -> tuple[Row, ...]:
     return tuple(Row(f"{task}-{m}", table, label, task, m) for m, label in inputs)
 
 
+_VIEWS = (1, 2, 5, 10, 20, 50)
 ROWS: tuple[Row, ...] = (
     *_by_input("detection", "continuous-detection"),
     Row("detectors-fcaf3d", "detectors", "FCAF3D", modality="depth", variant="fcaf3d"),
@@ -97,7 +107,7 @@ ROWS: tuple[Row, ...] = (
     Row("tasks-occupancy", "tasks", "occupancy alone", task="occupancy"),
     Row("tasks-grounding", "tasks", "grounding (and its detector)", task="grounding"),
     Row("tasks-multi", "tasks", "all three heads", task="multi"),
-    *(Row(f"views-{n}", "views", str(n), "multi", scored=True, views=n) for n in (1, 2, 5, 10, 20, 50)),
+    *(Row(f"views-{n}", "views", str(n), "multi", scored=True, views=n, truth_views=_VIEWS[-1]) for n in _VIEWS),
     Row("occlusion-without", "occlusion", "without", "multi", scored=True, occlusion=False),
     Row("occlusion-with", "occlusion", "with", "multi", scored=True),
 )
@@ -144,31 +154,113 @@ class Budget:
         own = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
         names = ("data", "val", "preset", "seed", "options")
         used = {k: own[k] for k in (*names, *(("weights",) if row.scored else ("minutes", "steps", "settings")))}
-        kind = (row.task, row.modality, row.variant, row.box_loss, row.scored, row.views, row.occlusion)
+        kind = (
+            row.task,
+            row.modality,
+            row.variant,
+            row.box_loss,
+            row.scored,
+            row.views,
+            row.truth_views,
+            row.occlusion,
+        )
         return dict(json.loads(json.dumps({"row": kind, **used})))  # as it is read back
+
+
+def run_rows(
+    rows: Sequence[Row],
+    budget: Budget,
+    out: Path,
+    quiet: bool = False,
+    told: Callable[[Row], None] = lambda row: None,
+) -> bool:
+    """Work on ``rows`` until all have a result, beside other processes in the same folder, and write the tables after
+    each one; ``told`` before each one. False when a training was asked to stop before its end.
+
+    A row that another process works on is waited for, last of all: it may end there without a result.
+    Raises as :func:`run_row`.
+    """
+    pending = list(rows)
+    for wait in (False, True):
+        taken = []
+        for row in pending:
+            with _claimed(out / row.folder(), wait) as free:
+                if not free:
+                    taken.append(row)
+                    continue
+                told(row)
+                if run_row(row, budget, out, quiet) is None:
+                    return False
+            write_tables(out)
+        pending = taken
+    return True
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path, wait: bool) -> Iterator[bool]:
+    """No other process works in ``folder`` meanwhile; false when one does and that was not to be waited for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".claim", "w") as file:
+        try:
+            # of this process alone, as RunFolder's
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except (BlockingIOError, PermissionError):
+            yield False
+            return
+        yield True
+
+
+def write_tables(out: Path) -> list[dict[str, Any]]:
+    """``ablations.json`` and ``ablations.md`` of all results in ``out``, whoever made them; returns the results."""
+    with _claimed(out, wait=True):
+        results = []
+        for row in ROWS:
+            path = out / row.folder() / "result.json"
+            if path.exists():
+                results.append(_named(row, json.loads(path.read_text(encoding="utf-8"))))
+        with atomic_path(out / "ablations.json") as temporary:
+            temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        with atomic_path(out / "ablations.md") as temporary:
+            temporary.write_text(markdown(results), encoding="utf-8")
+    return results
+
+
+def _named(row: Row, stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": row.name, "table": row.table, "label": row.label, **stored}
+
+
+def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
+    """Raises ``ValueError`` naming a row of the same table that was asked for with another budget, data or weights."""
+    for other in ROWS:
+        asked = out / other.folder() / "asked.json"
+        if other.table != row.table or not asked.exists():
+            continue
+        theirs = json.loads(asked.read_text(encoding="utf-8"))
+        if {**theirs, "row": None} != {**identity, "row": None} or (
+            other.folder() == row.folder() and theirs != identity
+        ):
+            raise ValueError(
+                f"{asked.parent} belongs to another budget, data or weights: choose another folder, or remove it"
+            )
 
 
 def run_row(row: Row, budget: Budget, out: Path, quiet: bool = False) -> dict[str, Any] | None:
     """The row's result, from the disk where it is there; None when the training was asked to stop before its end.
 
     Raises what training and reading weights raise; ``ValueError`` when a scored row has no weights, a trained one no
-    budget, or the folder holds the row of another budget.
+    budget, or the table has rows of another budget.
     """
     folder = out / row.folder()
     identity, path = budget.identity(row), folder / "result.json"
+    _check_alike(row, identity, out)
     folder.mkdir(parents=True, exist_ok=True)
-    asked = folder / "asked.json"
-    if not asked.exists():
-        _write(asked, identity)
-    elif json.loads(asked.read_text(encoding="utf-8")) != identity:
-        raise ValueError(f"{folder} belongs to another budget, data or weights: choose another folder, or remove it")
+    _write(folder / "asked.json", identity)
     if not path.exists():
         result = _scored(row, budget) if row.scored else _trained(row, budget, folder, quiet)
         if result is None:
             return None
         _write(path, {"asked": identity, **result})
-    stored = json.loads(path.read_text(encoding="utf-8"))
-    return {"name": row.name, "table": row.table, "label": row.label, **stored}
+    return _named(row, json.loads(path.read_text(encoding="utf-8")))
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
@@ -187,6 +279,7 @@ def _request(row: Row, budget: Budget, options: Mapping[str, str]) -> TaskReques
         variant=row.variant,
         box_loss=row.box_loss,
         views=row.views,
+        truth_views=row.truth_views,
         options=options,
     )
 
@@ -197,7 +290,9 @@ def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, A
     geometry_alone = row.modality == "depth"
     options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")}
     request = vars(_request(row, budget, options))
-    settings = {"validations": 1, "validate_first": False, **budget.settings}
+    # all of them, also those of the preset: a training that goes on is not given these again
+    usual = {k: v for k, v in default_settings(row.task, budget.preset).items() if k != "epochs"}
+    settings = {**usual, "validations": 1, "validate_first": False, **budget.settings}
     resume = RunFolder(folder).state.exists()
     outcome: Outcome | None = start(request, settings, budget.length(), folder, resume, quiet)
     if outcome is None:

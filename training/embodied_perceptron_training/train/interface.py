@@ -118,6 +118,8 @@ class TaskRequest:
         variant: the network of the paper's comparison.
         box_loss: corners decoupled or plain.
         views: of a sample; 0 = the preset's default.
+        truth_views: of a validation where more than ``views``: what is asked for is what so many views show, and a
+            sample shows ``views`` of them. 0 = what the sample's own views show.
         weights: file to start from, or None.
         options: anything else, by name, as the command line's ``--set name=value`` gives it.
     """
@@ -131,6 +133,7 @@ class TaskRequest:
     variant: Variant = "ours"
     box_loss: BoxLoss = "decoupled"
     views: int = 0
+    truth_views: int = 0
     weights: Path | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,12 +13,12 @@ from torch import Tensor
 
 from embodied_perceptron.nn.input_features import mean_sites
 from embodied_perceptron.nn.presets import NetworkConfig
-from embodied_perceptron.nn.windows import occupancy_origin
+from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.datasets.embodiedscan import OCCUPANCY_SHAPE, Prompt
 from embodied_perceptron_training.synthetic.phrases import is_view_dependent
 from embodied_perceptron_training.train.augment import Motion, MotionRange
-from embodied_perceptron_training.train.scenes import FusedVoxels, PreparedScene, resize_projections
+from embodied_perceptron_training.train.scenes import PreparedScene, SceneCache, resize_projections, spread
 
 OCCUPANCY_ORIGIN_M = (-3.2, -3.2, -0.78)  # of the truth's grid, in the scene's frame
 OCCUPANCY_CELL_M = 0.16
@@ -82,6 +81,9 @@ class SampleSpec:
         window_m: edge of the horizontal window; inf = the whole scene.
         motion: drawn for each sample; None = the scene as it stands, its window around its origin.
         choice: ``all`` views make the map; a random ``prefix`` of them (continuous perception); or ``one`` (monocular).
+            Truth is what the chosen views show.
+        views: with ``all``, only so many of the scene's views are shown, evenly spread, and truth stays what all of
+            them show: figures over different numbers of views then ask for the same things. 0 = all.
         min_views: with ``all``, images of at least so many views are shown (of the others only the geometry).
         floor_sigma_m: error of the estimated floor.
         sentences: at most this many per sample; 0 = none.
@@ -91,6 +93,7 @@ class SampleSpec:
     window_m: float = 6.4
     motion: MotionRange | None = None
     choice: ViewChoice = "all"
+    views: int = 0
     min_views: int = 12
     floor_sigma_m: float = 0.01
     sentences: int = 0
@@ -105,8 +108,8 @@ class SampleMaker:
         config: of the network.
         classes: detection classes in the order of the logits; other instances are not learned.
         spec: how.
-        fuse: the map of some of a scene's views, :meth:`SceneCache.fuse`.
-        colors: their images, :meth:`SceneCache.colors`; None when the features are known.
+        scenes: where they come from; it is asked for what depends on the chosen views.
+        colors: samples bring images, for an encoder that is trained too; otherwise the scenes' features.
     """
 
     def __init__(
@@ -114,12 +117,12 @@ class SampleMaker:
         config: NetworkConfig,
         classes: tuple[str, ...],
         spec: SampleSpec,
-        fuse: Callable[[PreparedScene, list[int]], FusedVoxels],
-        colors: Callable[[PreparedScene, list[int]], Tensor] | None = None,
+        scenes: SceneCache,
+        colors: bool = False,
     ) -> None:
         self.config = config
         self.spec = spec
-        self._fuse = fuse
+        self._scenes = scenes
         self._colors = colors
         self._class_index = {name: i for i, name in enumerate(classes)}
 
@@ -127,23 +130,20 @@ class SampleMaker:
         """One sample; everything random comes from ``rng``."""
         spec = self.spec
         chosen = self._choose_views(len(scene.cameras), rng)
-        # of all views from the cache, of fewer ones by fusing them now
-        voxels = scene.voxels if len(chosen) == len(scene.cameras) else self._fuse(scene, chosen)
         motion, center = self._place(scene, chosen, rng)
-        points = motion.points(voxels.points_m.numpy())
-        inside = (np.abs(points[:, :2] - center) < spec.window_m / 2).all(axis=1)
         floor_z = motion.shift_m[2]  # scenes stand on z = 0
         assumed_floor_z = floor_z + float(rng.normal(0.0, spec.floor_sigma_m))
-        x = self._sites(points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside], assumed_floor_z)
+        x = self._sites(scene, chosen, motion, center, assumed_floor_z)
         shown = self._show_views(chosen, rng)
-        boxes, labels, rows = self._objects(scene, chosen, motion, center)
-        size = scene.image_size if self._colors is None else self.config.image.size
+        known = list(range(len(scene.cameras))) if spec.views else chosen  # to the truth
+        boxes, labels, rows = self._objects(scene, known, motion, center)
+        size = self.config.image.size if self._colors else scene.image_size
         projections = resize_projections(scene.projections, scene.image_size, size)
         speaks = spec.sentences > 0 and rng.random() < spec.sentence_share
         occupied = self.config.occupancy is not None and rng.random() < spec.occupancy_share
         occupancy, origin = None, (0, 0, 0)
         if occupied:
-            occupancy, origin = self._occupancy(scene, motion, (center[0], center[1], floor_z))
+            occupancy, origin = self._occupancy(scene, known, motion, (center[0], center[1], floor_z))
         return SceneSample(
             name=scene.name,
             coords=x.coords,
@@ -154,7 +154,7 @@ class SampleMaker:
             image_size=size,
             features=tuple(level[shown] for level in scene.features),
             depth_mm=scene.depth_mm[shown].to(torch.int32),
-            colors=None if self._colors is None else self._colors(scene, shown),
+            colors=self._scenes.colors(scene, shown) if self._colors else None,
             occupancy=occupancy,
             occupancy_origin=origin,
             sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if speaks else None,
@@ -167,7 +167,7 @@ class SampleMaker:
             return [int(rng.integers(count))]
         if self.spec.choice == "prefix":
             return list(range(int(rng.integers(1, count + 1))))
-        return list(range(count))
+        return spread(count, self.spec.views or count)
 
     def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
         if self.spec.choice != "all" or self.spec.motion is None or self.spec.min_views >= len(chosen):
@@ -176,10 +176,22 @@ class SampleMaker:
         return sorted(int(v) for v in rng.choice(chosen, count, replace=False))
 
     def _sites(
-        self, points: NDArray[np.float64], colors: NDArray[np.uint8], hits: NDArray[np.int32], floor_z_m: float
+        self,
+        scene: PreparedScene,
+        chosen: list[int],
+        motion: Motion,
+        center: NDArray[np.float64],
+        floor_z_m: float,
     ) -> SparseTensor:
-        """As a live network sees the map."""
+        """As a live network sees the map of the chosen views; images alone know of no map."""
         config = self.config
+        if config.modality == "rgb":
+            return rgb_grid(config, (*center.tolist(), floor_z_m))
+        # of all views from the cache, of fewer ones by fusing them now
+        voxels = scene.voxels if len(chosen) == len(scene.cameras) else self._scenes.fuse(scene, chosen)
+        points = motion.points(voxels.points_m.numpy())
+        inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
+        points, colors, hits = points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside]
         coords = torch.from_numpy(np.floor(points / config.voxel_size_m).astype(np.int64))
         return mean_sites(coords, points, colors, hits, config.inputs, floor_z_m, config.max_sites)
 
@@ -197,34 +209,39 @@ class SampleMaker:
         elif rng.random() < 0.5:
             anchor = np.zeros(3)
         center = motion.points(anchor[None])[0, :2] + rng.normal(0.0, 0.8, 2)
+        if self.config.modality == "rgb":  # the window is the grid, which moves in steps
+            step_m = self.config.voxel_size_m * self.config.backbone.strides[-1]
+            center = np.floor(center / step_m + 0.5) * step_m
         return motion, center
 
     # -------------------------------------------------------------------------------------------------------- targets
 
     def _objects(
-        self, scene: PreparedScene, chosen: list[int], motion: Motion, center: NDArray[np.float64]
+        self, scene: PreparedScene, known: list[int], motion: Motion, center: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """Boxes in the window, their classes, and which instances they are."""
+        """Boxes in the window that the views ``known`` show, their classes, and which instances they are."""
         labels = np.array([self._class_index.get(name, -1) for name in scene.labels], np.int64)
         boxes = motion.boxes(scene.boxes)
-        keep = (labels >= 0) & scene.visible[chosen].any(axis=0)
+        keep = (labels >= 0) & scene.visible[known].any(axis=0)
         keep &= (np.abs(boxes[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
         rows = np.flatnonzero(keep)
         return boxes[rows], labels[rows], rows
 
     def _occupancy(
-        self, scene: PreparedScene, motion: Motion, anchor: tuple[float, float, float]
+        self, scene: PreparedScene, known: list[int], motion: Motion, anchor: tuple[float, float, float]
     ) -> tuple[Tensor | None, tuple[int, int, int]]:
-        """The truth read at the middles of the network's cells; None where the scene has none."""
+        """The truth that the views ``known`` show, read at the middles of the network's cells; None where the scene
+        has none."""
         config = self.config.occupancy
         assert config is not None
         origin = occupancy_origin(self.config, anchor)
-        if scene.occupancy is None:
+        grid = scene.occupancy if len(known) == len(scene.cameras) else self._scenes.occupancy(scene, known)
+        if grid is None:
             return None, origin
         lower = np.array(origin) * self.config.voxel_size_m
         axes = [lower[a] + (np.arange(n) + 0.5) * config.cell_size_m for a, n in enumerate(config.cells)]
         centers = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
-        return read_truth(scene.occupancy, motion.back(centers)).reshape(config.cells), origin
+        return read_truth(grid, motion.back(centers)).reshape(config.cells), origin
 
     # ------------------------------------------------------------------------------------------------------ sentences
 

@@ -8,6 +8,7 @@ window, which costs milliseconds instead of seconds.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Emb
 PREPARED_VERSION = 2
 MAX_DEPTH_M = 5.0
 _TEXT_BATCH = 64
+_TEXT_ENCODERS = ("minilm", "roberta-base")  # of the presets
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +95,11 @@ class Preparation:
     image_encoder: str = ""
     text_encoder: str = ""
 
-    def key(self, name: str, *parts: str) -> str:
-        """File name for what a scene has of these fields and all others but the encoders."""
-        values = {"voxel_size_m": self.voxel_size_m, "views": self.views, **{p: getattr(self, p) for p in parts}}
+    def key(self, name: str, images: int, *parts: str) -> str:
+        """File name for what a scene of so many images has of these fields and all others but the encoders: whoever
+        asks for more views than there are shares the files of those who ask for all."""
+        views = min(self.views, images)
+        values = {"voxel_size_m": self.voxel_size_m, "views": views, **{p: getattr(self, p) for p in parts}}
         text = json.dumps([PREPARED_VERSION, name, values], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -135,10 +139,17 @@ class SceneCache:
         return len(self.dataset)
 
     def paths(self, index: int) -> tuple[Path, Path | None]:
-        """Where scene ``index`` is kept, and where its image features are: they change with every encoder."""
-        name, p = self.dataset[index].sample_idx, self.preparation
-        scene = self.folder / f"{p.key(name, 'text_encoder')}.safetensors"
-        features = self.folder / f"{p.key(name, 'image_encoder')}.features.safetensors"
+        """Where scene ``index`` is kept, and where its image features are: they change with every encoder.
+
+        A task without language takes a scene with sentences where there is one: it is the same scene.
+        """
+        scan, p = self.dataset[index], self.preparation
+        name, images = scan.sample_idx, len(scan.images)
+        scene = self.folder / f"{p.key(name, images, 'text_encoder')}.safetensors"
+        if not p.text_encoder and not scene.exists():
+            spoken = (dataclasses.replace(p, text_encoder=t).key(name, images, "text_encoder") for t in _TEXT_ENCODERS)
+            scene = next((s for k in spoken if (s := self.folder / f"{k}.safetensors").exists()), scene)
+        features = self.folder / f"{p.key(name, images, 'image_encoder')}.features.safetensors"
         return scene, features if p.image_encoder else None
 
     def __getitem__(self, index: int) -> PreparedScene:
@@ -190,7 +201,7 @@ class SceneCache:
             "depth_mm": torch.from_numpy(np.stack([_millimetres(p.frame.depth_m) for p in posed])),
             "projections": torch.stack([view_projection(p.T_world_camera, p.frame.intrinsics, size) for p in posed]),
         }
-        occupancy = self._occupancy(scan, chosen)
+        occupancy = self._known_occupancy(scan, chosen)
         if occupancy is not None:
             tensors["occupancy"] = torch.from_numpy(occupancy)
         prompts = self._prompts.get(scan.sample_idx, [])
@@ -215,6 +226,10 @@ class SceneCache:
         frames = [_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)]
         return torch.from_numpy(np.stack([f.frame.color for f in frames]))
 
+    def occupancy(self, scene: PreparedScene, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
+        """As :attr:`PreparedScene.occupancy`, of some of a scene's views (positions among them)."""
+        return self._known_occupancy(self.dataset.by_name(scene.name), [scene.views[v] for v in chosen])
+
     def _voxels(self, frames: Sequence[PosedFrame]) -> FusedVoxels:
         volume = FeatureVolume(
             VolumeConfig(voxel_size_m=self.preparation.voxel_size_m, radius_m=100.0, max_range_m=MAX_DEPTH_M),
@@ -229,7 +244,7 @@ class SceneCache:
             torch.from_numpy(snapshot.hits.astype(np.int32)),
         )
 
-    def _occupancy(self, scan: Scan, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
+    def _known_occupancy(self, scan: Scan, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
         """Truth, with 255 where none of the views looks."""
         grid = self.dataset.occupancy(scan)
         if grid is None:

@@ -25,9 +25,10 @@ from embodied_perceptron.checkpoint import load_checkpoint, load_into
 from embodied_perceptron.geometry import pack_site_keys
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.grounding import GroundingOutput
-from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.inference import NetworkInference, view_reading
 from embodied_perceptron.nn.input_features import join_samples
 from embodied_perceptron.nn.network import DetectionOutput, PerceptionNetwork, Viewpoint, pad_samples
+from embodied_perceptron.nn.occupancy import EMPTY
 from embodied_perceptron.nn.presets import NetworkConfig, fcaf3d, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup
@@ -165,7 +166,8 @@ class SceneSource:
             prepared = self.cache[scene]
             for _ in range(_WINDOWS):
                 sample = self.maker.make(prepared, rng)
-                if len(sample.coords):
+                # where scenes stand still, what the one window shows is the question, and nothing is an answer as well
+                if len(sample.coords) or self.maker.spec.motion is None:
                     return sample
         except (DatasetError, OSError) as error:
             raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
@@ -195,13 +197,14 @@ class SceneTask:
                 if part is not None:
                     part.requires_grad_(False)
         self.model: nn.Module = network
-        self.fusion = FusionConfig(occlusion_margin_m=0.1)
+        self.fusion = view_reading(config)
         self.samples = SceneSource(*self._source(train, network, self._spec(training=True)), self.options.repeat)
         self._validation = None
         if val is not None:
             self._validation = SceneSource(*self._source(val, network, self._spec(training=False)), 1)
         heads = ("detection", "occupancy", "grounding")
         self.heads = tuple(h for h in heads if getattr(config, h) is not None)
+        self._continuous = self._spec(training=False).choice == "prefix"
         self.best_metric = {"occupancy": "mIoU", "grounding": "top1_acc25"}.get(_HEADS[request.task], "AP25")
         self.detection_criterion = DetectionCriterion(
             min_size_m=_MIN_BOX_M,
@@ -222,17 +225,22 @@ class SceneTask:
             window_m=self.options.window_m or (math.inf if self.config.inputs == "xyz" else WINDOW_M),
             motion=motion,
             choice=_CHOICES.get(self.request.task, "all"),  # type: ignore[arg-type]
+            views=0 if training or self.request.truth_views <= self._views else self._views,
             sentences=(self.options.sentences if training else 16) if self.config.grounding is not None else 0,
             sentence_share=self.options.sentence_share if training else 1.0,
             occupancy_share=self.options.occupancy_share if training else 1.0,
         )
+
+    @property
+    def _views(self) -> int:
+        """At most so many make a sample."""
+        return self.request.views or _OFFICIAL_VIEWS.get(self.request.task, 10)
 
     def _source(
         self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, spec: SampleSpec
     ) -> tuple[SceneCache, SampleMaker]:
         """Cache and sample maker of a split."""
         config = self.config
-        views = self.request.views or _OFFICIAL_VIEWS.get(self.request.task, 10)
         inference, digest = None, ""
         if config.uses_images and not self.end_to_end:
             occupied = OCCUPANCY_CLASSES if config.occupancy is not None else ()
@@ -243,9 +251,10 @@ class SceneTask:
             name = config.grounding.text_encoder
             text = text_encoder(name)
         folder = Path(self.options.cache) if self.options.cache else dataset.root / ".prepared"
+        views = max(self._views, self.request.truth_views) if spec.views else self._views
         preparation = Preparation(views=views, image_encoder=digest, text_encoder=name)
         cache = SceneCache(dataset, folder, preparation, inference, text)
-        maker = SampleMaker(config, self.classes, spec, cache.fuse, cache.colors if self.end_to_end else None)
+        maker = SampleMaker(config, self.classes, spec, cache, self.end_to_end)
         return cache, maker
 
     def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
@@ -312,32 +321,30 @@ class SceneTask:
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on one window of every scene of the validation split, where it stands."""
+        """Figures on one window of every scene of the validation split, where it stands.
+
+        A window that shows nothing is answered as a robot's is: nothing is found, and every cell counts as free.
+        """
         if self._validation is None:
             return {}
         network = _network(model)
         found, truth, occupancies, queries = {}, {}, [], []
         for index in range(len(self._validation)):
-            sample = self._validation.sample(index, np.random.default_rng(0))
-            run = Run(network, SceneBatch([sample]), self.fusion, prefer=False)
-            if run.detection is not None and self.config.detection is not None:
-                d = self.config.detection
-                (boxes,) = decode_detections(
-                    run.detection.levels,
-                    d.max_per_level,
-                    d.min_score,
-                    d.iou_threshold,
-                    max_candidates=d.max_candidates,
-                )
-                found[sample.name] = SceneBoxes(
-                    boxes.boxes.double().numpy(), boxes.labels.numpy(), boxes.scores.numpy()
-                )
+            # continuous tasks are judged along the way: every scene after another number of views
+            sample = self._validation.sample(index, np.random.default_rng(index if self._continuous else 0))
+            run = None
+            if len(sample.coords):
+                run = Run(network, SceneBatch([sample]), self.fusion, prefer=False)
+            if network.detection is not None:
+                found[sample.name] = _found_boxes(run)
                 truth[sample.name] = SceneBoxes(sample.boxes.double().numpy(), sample.labels.numpy())
             if network.occupancy is not None and sample.occupancy is not None:
-                predicted = run.occupancy([0])[0][0].argmax(0)
+                predicted = torch.full_like(sample.occupancy, EMPTY)
+                if run is not None:
+                    predicted = run.occupancy([0])[0][0].argmax(0)
                 occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
-            if network.grounding is not None:
-                queries.extend(_answers(run))
+            if network.grounding is not None and sample.sentences is not None:
+                queries.extend(_answers(run, sample.sentences))
         return self._figures(found, truth, occupancies, queries)
 
     def _figures(
@@ -473,9 +480,9 @@ def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
         assert network.image_encoder is not None
         maps = network.encode_images(network.image_encoder.prepare(sample.colors, sample.image_size))
         features = tuple(m.permute(0, 2, 3, 1) for m in maps)
-    depth = sample.depth_mm.float() / 1000.0
+    depth = None if network.config.modality == "rgb" else sample.depth_mm.float() / 1000.0
     return [
-        View(projection, sample.image_size, tuple(level[v] for level in features), depth[v])
+        View(projection, sample.image_size, tuple(level[v] for level in features), None if depth is None else depth[v])
         for v, projection in enumerate(sample.projections)
     ]
 
@@ -520,11 +527,29 @@ def _thick(boxes: Tensor) -> Tensor:
     return torch.cat([boxes[:, :3], boxes[:, 3:6].clamp_min(_MIN_BOX_M), boxes[:, 6:]], dim=1)
 
 
-def _answers(run: Run) -> list[GroundingQuery]:
-    """Ranked boxes of every sentence: by the mean probability of the tokens that name the target."""
-    answered = run.grounding()
+def _found_boxes(run: Run | None) -> SceneBoxes:
+    """Decoded boxes of a run of one sample; none without a run."""
+    if run is None:
+        return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
+    config = run.network.config.detection
+    assert run.detection is not None
+    assert config is not None
+    (boxes,) = decode_detections(
+        run.detection.levels,
+        config.max_per_level,
+        config.min_score,
+        config.iou_threshold,
+        max_candidates=config.max_candidates,
+    )
+    return SceneBoxes(boxes.boxes.double().numpy(), boxes.labels.numpy(), boxes.scores.numpy())
+
+
+def _answers(run: Run | None, sentences: Sentences) -> list[GroundingQuery]:
+    """Ranked boxes of every sentence: by the mean probability of the tokens that name the target; none where nothing
+    is seen."""
+    answered = None if run is None else run.grounding()
     if answered is None:
-        return []
+        return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
     out, targets, _, _ = answered
     queries = []
     for b, target in enumerate(targets):
