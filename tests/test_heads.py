@@ -12,10 +12,11 @@ from torch import Tensor
 
 from embodied_perceptron.boxes import box_iou, euler_to_matrix, matrix_to_sixd, rotations
 from embodied_perceptron.nn.box_coding import boxes_from_faces, decode_faces, decode_offsets
-from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel, _best, decode_detections, suppress
+from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel, decode_detections, suppress
 from embodied_perceptron.nn.grounding import GroundingHead
 from embodied_perceptron.nn.neck import TopDownNeck, keep_best, spread
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead, decode_occupancy
+from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -326,8 +327,15 @@ def test_occupancy_names_what_does_not_fit() -> None:
         pyramid(torch.zeros(1, 4, 8, 8, 6))
     with pytest.raises(ValueError, match="levels must be at least 1"):
         DensePyramid(4, 4, levels=0)
-    with pytest.raises(ValueError, match="expected 3 scales, got 1"):
-        OccupancyHead(4, 2)([torch.zeros(1, 4, 8, 8, 4)])
+    with pytest.raises(ValueError, match="expected at most 1 scales, got 2"):
+        OccupancyHead(4, 2, levels=1)([torch.zeros(1, 4, 8, 8, 4), torch.zeros(1, 4, 4, 4, 2)])
+
+
+def test_the_finest_scale_alone_is_the_same() -> None:
+    torch.manual_seed(0)
+    pyramid, head, grid = DensePyramid(4, 6, levels=3).eval(), OccupancyHead(6, 2), torch.randn(1, 4, 8, 8, 4)
+    (finest,) = head(pyramid(grid, scales=1))
+    assert torch.equal(finest, head(pyramid(grid))[0])
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -399,7 +407,7 @@ def test_the_best_candidates_are_those_of_a_stable_sort() -> None:
     scores = torch.tensor([0.3, 0.5, 0.3, 0.9, 0.3, 0.1, 0.5])
     for limit in range(1, 7):
         expected = torch.argsort(scores, descending=True, stable=True)[:limit].sort().values
-        assert _best(scores, limit).tolist() == expected.tolist()
+        assert best_rows(scores, limit).tolist() == expected.tolist()
     boxes = torch.cat([torch.arange(7.0)[:, None].expand(7, 3), torch.ones(7, 3), torch.zeros(7, 3)], 1)
     found = suppress(boxes, scores[:, None], 0.0, 0.5, max_candidates=4)
     assert found.boxes[:, 0].tolist() == [3.0, 1.0, 6.0, 0.0]

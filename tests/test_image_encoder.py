@@ -11,7 +11,8 @@ import pytest
 import torch
 from golden import load_arrays, recorded_weights, relative_error
 
-from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder, folded
+from embodied_perceptron.nn.folding import folded
+from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder
 from embodied_perceptron.nn.mobile_encoder import (
     PACKAGED_WEIGHTS,
     MobileEncoder,

@@ -15,6 +15,8 @@ from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.lattice import STEP_DEG, WORLD, Lattice, Region, wall_lattice
 from embodied_perceptron.perceptron import Perceptron
 
+VOXEL_M = 0.02
+
 
 def room(yaw_rad: float, rng: np.random.Generator) -> np.ndarray:
     """Points on the walls of a room of 5 x 3 m, with things in it that stand at any angle."""
@@ -27,6 +29,11 @@ def room(yaw_rad: float, rng: np.random.Generator) -> np.ndarray:
     return Lattice(yaw_rad).to_world(np.concatenate([walls, clutter]))
 
 
+def lattice_of(points: np.ndarray, floor_z_m: float = 0.0) -> Lattice:
+    """Of a map with a voxel at each point."""
+    return wall_lattice(np.floor(points / VOXEL_M).astype(np.int32), VOXEL_M, floor_z_m)
+
+
 def off_by_deg(lattice: Lattice, yaw_rad: float) -> float:
     """Angle between a lattice and walls, which look alike after quarter turns."""
     return abs((math.degrees(lattice.yaw_rad - yaw_rad) + 45) % 90 - 45)
@@ -35,26 +42,26 @@ def off_by_deg(lattice: Lattice, yaw_rad: float) -> float:
 @pytest.mark.parametrize("yaw_deg", [0, 1, 10, 29, 44, 46, 61, 89, 133, -170, 301])
 def test_the_lattice_lies_along_the_walls(yaw_deg):
     points = room(math.radians(yaw_deg), np.random.default_rng(yaw_deg % 7))
-    lattice = wall_lattice(points, 0.0)
+    lattice = lattice_of(points)
     assert off_by_deg(lattice, math.radians(yaw_deg)) <= 0.5 * STEP_DEG + 0.6
     assert abs(lattice.yaw_rad) <= math.pi / 4 + 1e-9  # never further than needed
     shuffled = np.random.default_rng(1).permutation(points)
-    assert wall_lattice(shuffled, 0.0) == lattice
+    assert lattice_of(shuffled) == lattice
 
 
 def test_rooms_along_the_axes_keep_the_worlds_lattice():
-    assert wall_lattice(room(0.0, np.random.default_rng(0)), 0.0) == WORLD
+    assert lattice_of(room(0.0, np.random.default_rng(0))) == WORLD
 
 
 def test_without_a_direction_the_worlds_axes_serve():
     rng = np.random.default_rng(0)
-    assert wall_lattice(np.zeros((0, 3)), 0.0) == WORLD
-    assert wall_lattice(np.array([[0.0, 0.0, 1.0]] * 5), 0.0) == WORLD
+    assert lattice_of(np.zeros((0, 3))) == WORLD
+    assert lattice_of(np.array([[0.0, 0.0, 1.0]] * 5)) == WORLD
     angle = rng.uniform(0, 2 * np.pi, 5000)
     tower = np.stack([3 * np.cos(angle), 3 * np.sin(angle), rng.uniform(0, 2.4, 5000)], 1)
-    assert wall_lattice(tower, 0.0) == WORLD
+    assert lattice_of(tower) == WORLD
     floor = np.stack([*rng.uniform(-3, 3, (2, 5000)), np.zeros(5000)], 1)
-    assert wall_lattice(floor, 0.0) == WORLD  # floors have no direction
+    assert lattice_of(floor) == WORLD  # floors have no direction
 
 
 @pytest.mark.parametrize("yaw_rad", [0.0, 0.2, math.radians(45), -1.3, 3.0])

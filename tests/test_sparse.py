@@ -22,8 +22,15 @@ from embodied_perceptron.sparse.conv import (
 )
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.kernel_map import _merge, _search, build_kernel_map, kernel_offsets
-from embodied_perceptron.sparse.ops import concatenate, interpolate, prune, union_add
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.ops import (
+    _corner_sums_compiled,
+    concatenate,
+    corner_sums,
+    interpolate,
+    prune,
+    union_add,
+)
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor, unique_keys
 
 ENGINE = get_engine("torch")
 SIZE = 12  # edge of the dense grids, a multiple of every stride used
@@ -329,6 +336,23 @@ def test_interpolation_is_exact_for_linear_functions_and_renormalises_at_the_bor
     torch.testing.assert_close(interpolate(x, edge.sites, renormalize=False), at_corner / 2)
     far = SparseTensor.from_coords(torch.tensor([[90, 8, 10]]), torch.zeros(1, 1), engine=ENGINE)
     assert interpolate(x, far.sites).item() == 0
+
+
+def test_compiled_interpolation_equals_its_slow_twin() -> None:
+    x = random_tensor(5, 120, 3, stride=2)
+    x, fine = x.replace(x.feats.detach()), random_tensor(6, 300, 1).sites
+    for a, b in zip(_corner_sums_compiled(x, fine), corner_sums(x, fine), strict=True):
+        torch.testing.assert_close(a, b)
+    assert bool((corner_sums(x, fine)[1] > 0).any())
+
+
+def test_keys_are_sorted_and_each_once() -> None:
+    g = torch.Generator().manual_seed(0)
+    for count, values in ((0, 1), (1, 5), (400, 30), (400, 1 << 60)):
+        keys = torch.randint(0, values, (count,), generator=g)
+        before = keys.clone()
+        assert torch.equal(unique_keys(keys), torch.unique(keys))
+        assert torch.equal(keys, before)
 
 
 def test_norms_match_torch() -> None:

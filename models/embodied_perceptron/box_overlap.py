@@ -273,41 +273,50 @@ def greedy_nms(
 
 
 @njit(cache=True, nogil=True)
-def same_label_pairs(
-    center: Array, half: Array, rot: Array, labels: NDArray[np.int64], chosen: NDArray[np.int64], threshold: float
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Array]:  # pragma: no cover - compiled
-    """Pairs of a chosen box and any box of its label, itself included, with IoU > threshold.
+def votes(
+    center: Array, half: Array, rot: Array, weights: Array, labels: NDArray[np.int64], chosen: NDArray[np.int64],
+    threshold: float,
+) -> Array:  # pragma: no cover - compiled  # fmt: skip
+    """What the boxes of its label with IoU > threshold, itself included, say about each chosen box.
 
     Args:
-        center, half, rot, labels: (N, 3), (N, 3), (N, 3, 3), (N,) of all boxes; half sizes > 0.
+        center, half, rot, weights, labels: (N, 3), (N, 3), (N, 3, 3), (N,), (N,) of all boxes; half sizes > 0.
         chosen: (K,) rows.
 
     Returns:
-        (P,) positions in ``chosen``, ascending, (P,) rows, and their (P,) IoU; a box with itself has 1.
+        (K, 7) sums over those boxes of weight times IoU, and of that times their centre and times their half sizes,
+        which are named by the axes of the chosen box that they are nearest to.
     """
     n = center.shape[0]
     low, high, volume = _world_bounds(center, half, rot)
     small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
     by_label = np.argsort(labels, kind="mergesort")
     in_order = labels[by_label]
-    position, row, overlap = [0], [0], [1.0]  # numba needs to see what the lists hold
+    out = np.zeros((chosen.shape[0], 7))
     for c in range(chosen.shape[0]):
         i = chosen[c]
         for b in range(np.searchsorted(in_order, labels[i]), n):
             j = by_label[b]
             if labels[j] != labels[i]:
                 break
-            iou = 1.0 if j == i else 0.0
-            if j != i and _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
+            iou = 0.0
+            if j == i:
+                iou = 1.0
+                _relative(center[i], rot[i], center[i], rot[i], small[:3], small[6], small[3:6])
+            elif _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
                 iou = _iou_of_pair(
                     center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
                     threshold, small, polygon, work,
                 )  # fmt: skip
-            if iou > threshold:
-                position.append(c)
-                row.append(j)
-                overlap.append(iou)
-    return np.array(position[1:]), np.array(row[1:]), np.array(overlap[1:])
+            if iou <= threshold:
+                continue
+            weight = iou * weights[j]
+            out[c, 0] += weight
+            for k in range(3):
+                axis = np.argmax(small[3 + k])  # of the other box, nearest to this one's axis k
+                out[c, 1 + k] += weight * center[j, k]
+                out[c, 4 + k] += weight * half[j, axis]
+    return out
 
 
 @njit(cache=True, nogil=True)

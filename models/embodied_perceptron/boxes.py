@@ -288,19 +288,14 @@ def voted_boxes(boxes: Tensor, weights: Tensor, labels: Tensor, keep: Tensor, io
         raise ValueError(f"iou_threshold must be in [0, 1], got {iou_threshold}")
     center, half, rot = _prepare(boxes, "boxes")
     chosen = keep.detach().cpu().to(torch.int64).numpy()
-    at, row, iou = box_overlap.same_label_pairs(
-        center, half, rot, labels.detach().cpu().to(torch.int64).numpy(), chosen, iou_threshold
+    weight = weights.detach().to("cpu", torch.float64).numpy()
+    sums = box_overlap.votes(
+        center, half, rot, weight, labels.detach().cpu().to(torch.int64).numpy(), chosen, iou_threshold
     )
-    weight = iou * weights.detach().to("cpu", torch.float64).numpy()[row]
-    total = np.bincount(at, weight, len(chosen))
-    turned = np.abs(np.einsum("pji,pjk->pik", rot[chosen[at]], rot[row]))  # own axis i against the other's axis k
-    named = half[row[:, None], turned.argmax(axis=2)]  # (P, 3)
     result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
-    heard = total > 0
-    for k in range(3):
-        result[heard, k] = (np.bincount(at, weight * center[row, k], len(chosen)) / np.where(heard, total, 1.0))[heard]
-        sides = 2.0 * np.bincount(at, weight * named[:, k], len(chosen)) / np.where(heard, total, 1.0)
-        result[heard, 3 + k] = sides[heard]
+    heard = sums[:, 0] > 0
+    result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
+    result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
     return torch.from_numpy(result).to(boxes.device, boxes.dtype)
 
 

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
@@ -122,31 +123,24 @@ class Region:
         return inside
 
 
-def wall_lattice(points_m: NDArray[np.floating], floor_z_m: float) -> Lattice:
+def wall_lattice(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float) -> Lattice:
     """The lattice along the walls: of all multiples of 3 degrees the one on whose axes the map's profile is sharpest.
 
     What stands between knee and lintel is projected along each direction; walls and the furniture along them then pile
-    up in few bins, and the sum of squares is largest. A pure function of the points, so that the same map is always
+    up in few bins, and the sum of squares is largest. A pure function of the voxels, so that the same map is always
     seen alike. Without much to see, or without a distinct direction, the world's own axes.
 
     Args:
-        points_m: (N, 3) one point per voxel of the map, world, gravity-aligned.
+        coords: (N, 3) voxels of the map, world, gravity-aligned.
+        voxel_size_m: their edge.
         floor_z_m: height of the floor.
     """
-    height = points_m[:, 2] - floor_z_m
-    xy = points_m[(height > _LOW_M) & (height < _HIGH_M), :2]
-    if len(xy) == 0:
-        return WORLD
-    column = np.floor(xy / _COLUMN_M).astype(np.int64)
-    column -= column.min(axis=0)
-    width = int(column[:, 1].max()) + 1
-    filled = np.bincount(column[:, 0] * width + column[:, 1])
+    filled, width = _columns(coords, voxel_size_m, floor_z_m + _LOW_M, floor_z_m + _HIGH_M)
     flat = np.flatnonzero(filled)
     if len(flat) < _MIN_COLUMNS:
         return WORLD
-    x, y = (flat // width).astype(np.float64) * _COLUMN_M, (flat % width).astype(np.float64) * _COLUMN_M
-    weight = filled[flat].astype(np.float64)
-    sharpness = np.array([_sharpness(x, y, weight, math.radians(k * STEP_DEG)) for k in range(_DIRECTIONS)])
+    x, y = (flat // width) * _COLUMN_M, (flat % width) * _COLUMN_M
+    sharpness = _sharpness(x, y, filled[flat].astype(np.float64), np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
     if sharpness.max() < _MIN_CONTRAST * sharpness.mean():
         return WORLD
     best = int(sharpness.argmax())
@@ -154,10 +148,45 @@ def wall_lattice(points_m: NDArray[np.floating], floor_z_m: float) -> Lattice:
     return Lattice(math.radians(turn * STEP_DEG))
 
 
-def _sharpness(x: F64, y: F64, weight: F64, yaw_rad: float) -> float:
-    c, s = math.cos(yaw_rad), math.sin(yaw_rad)
-    total = 0.0
-    for along in (c * x + s * y, c * y - s * x):
-        bins = np.bincount(((along - along.min()) / _BIN_M).astype(np.int64), weight)
-        total += float(bins @ bins)
+@njit(cache=True, nogil=True)
+def _columns(
+    coords: NDArray[np.integer], voxel_size_m: float, low_m: float, high_m: float
+) -> tuple[NDArray[np.int64], int]:
+    """How many voxels between two heights stand in each cell of 0.04 m of the ground: their grid, flat; its width."""
+    if coords.shape[0] == 0:
+        return np.zeros(0, np.int64), 1
+    low_x, low_y = coords[:, 0].min(), coords[:, 1].min()
+    first_x, first_y = _column(low_x, voxel_size_m), _column(low_y, voxel_size_m)
+    length = _column(coords[:, 0].max(), voxel_size_m) - first_x + 1
+    width = _column(coords[:, 1].max(), voxel_size_m) - first_y + 1
+    filled = np.zeros(length * width, np.int64)
+    for i in range(coords.shape[0]):
+        height = (coords[i, 2] + 0.5) * voxel_size_m
+        if height > low_m and height < high_m:
+            x = _column(coords[i, 0], voxel_size_m) - first_x
+            filled[x * width + _column(coords[i, 1], voxel_size_m) - first_y] += 1
+    return filled, width
+
+
+@njit(cache=True, nogil=True)
+def _column(coord: int, voxel_size_m: float) -> int:
+    return int(np.floor((coord + 0.5) * voxel_size_m / _COLUMN_M))
+
+
+@njit(cache=True, nogil=True)
+def _sharpness(x: F64, y: F64, weight: F64, yaws_rad: F64) -> F64:
+    """Sum of squares of the profiles along both axes of each direction, of (N,) weighted columns at x, y."""
+    total = np.zeros(len(yaws_rad))
+    along = np.empty(len(x))
+    for d in range(len(yaws_rad)):
+        c, s = math.cos(yaws_rad[d]), math.sin(yaws_rad[d])
+        for turn in range(2):
+            a, b = (c, s) if turn == 0 else (-s, c)
+            for i in range(len(x)):
+                along[i] = a * x[i] + b * y[i]
+            low = along.min()
+            bins = np.zeros(int((along.max() - low) / _BIN_M) + 1)
+            for i in range(len(x)):
+                bins[int((along[i] - low) / _BIN_M)] += weight[i]
+            total[d] += (bins * bins).sum()
     return total

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseInstanceNorm, SparseMaxPool
@@ -74,9 +73,9 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: SparseTensor) -> SparseTensor:
         y = self.norm1(self.conv1(x))
-        y = self.norm2(self.conv2(y.replace(torch.relu(y.feats))))
+        y = self.norm2(self.conv2(y.replace(y.feats.relu_())))  # in place: nobody else has them
         shortcut: SparseTensor = x if self.downsample is None else self.downsample(x)
-        out: SparseTensor = y.replace(torch.relu(y.feats + shortcut.feats))
+        out: SparseTensor = y.replace((y.feats + shortcut.feats).relu_())
         return out
 
 
@@ -108,7 +107,7 @@ class MinkResNet(nn.Module):
         An input without any site gives levels without sites.
         """
         x = self.norm1(self.conv1(x))
-        x = x.replace(torch.relu(x.feats))
+        x = x.replace(x.feats.relu_())
         if self.maxpool is not None:
             x = self.maxpool(x)
         levels = []

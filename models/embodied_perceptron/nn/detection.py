@@ -16,6 +16,7 @@ from embodied_perceptron.boxes import footprint_iou, nms, voted_boxes
 from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces, faces_to_parts
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv
+from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 Pruning = Literal["class", "object"]
@@ -182,19 +183,25 @@ def decode_detections(
     for sample in range(batch_size):
         boxes, scores = [], []
         for level in levels:
-            rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
-            center = level.center_logits[rows].sigmoid()
-            score = level.class_logits[rows].sigmoid() * (center if official else center.sqrt())
+            first, end = level.sites.bounds[sample : sample + 2]
+            rows = torch.arange(first, end, device=level.class_logits.device)
+            if len(rows) > max_per_level:  # both factors rise with their logits: the best class needs no other's score
+                best = level.class_logits[first:end].amax(1, keepdim=True).sigmoid()
+                best = best * _centeredness(level.center_logits[first:end], official)
+                rows = first + best[:, 0].topk(max_per_level).indices
+            score = level.class_logits[rows].sigmoid() * _centeredness(level.center_logits[rows], official)
             box = boxes_from_faces(level.points_m[rows], level.distances_m[rows], level.rotation[rows])
-            if len(box) > max_per_level:
-                best = score.max(dim=1).values.topk(max_per_level).indices
-                box, score = box[best], score[best]
             boxes.append(box)
             scores.append(score)
         results.append(
             suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, official, max_candidates)
         )
     return results
+
+
+def _centeredness(logits: Tensor, official: bool) -> Tensor:
+    """By how much a class probability counts."""
+    return logits.sigmoid() if official else logits.sigmoid().sqrt()
 
 
 def suppress(
@@ -216,7 +223,7 @@ def suppress(
     """
     row, label = (scores > min_score).nonzero(as_tuple=True)
     if max_candidates and len(row) > max_candidates:
-        best = _best(scores[row, label], max_candidates)
+        best = best_rows(scores[row, label], max_candidates)
         row, label = row[best], label[best]
     candidates = boxes[row].clone()
     if official:
@@ -226,13 +233,6 @@ def suppress(
     keep = (_footprint_nms if official else nms)(candidates, chosen, label, iou_threshold)
     kept = candidates[keep] if official else voted_boxes(candidates, chosen, label, keep, _VOTING_IOU)
     return Detections(kept, chosen[keep], label[keep])
-
-
-def _best(scores: Tensor, limit: int) -> Tensor:
-    """Indices of the ``limit`` highest of more scores, ascending; of equal ones the first. No sorting of all."""
-    least = scores.kthvalue(len(scores) - limit + 1).values
-    above, equal = (scores > least).nonzero()[:, 0], (scores == least).nonzero()[:, 0]
-    return torch.cat([above, equal[: limit - len(above)]]).sort().values
 
 
 def _footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:

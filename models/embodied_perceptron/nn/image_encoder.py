@@ -6,10 +6,7 @@ Parameter names of both are those of the released checkpoints. The small encoder
 
 from __future__ import annotations
 
-import copy
-import itertools
 from collections.abc import Sequence
-from typing import TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -111,25 +108,6 @@ def empty_levels(images: torch.Tensor, channels: Sequence[int], strides: Sequenc
 def _check_size(size: tuple[int, int]) -> None:
     if any(v < SIZE_MULTIPLE or v % SIZE_MULTIPLE for v in size):
         raise ValueError(f"image size must be positive multiples of {SIZE_MULTIPLE}, got {tuple(size)}")
-
-
-EncoderT = TypeVar("EncoderT", bound=ImageEncoder)
-
-
-def folded(encoder: EncoderT) -> EncoderT:
-    """A copy for inference on the CPU in half the time: batch norms are folded into the convolutions that they follow,
-    memory lies as the processor's convolutions like it. Features agree up to rounding (1e-6 of their range).
-
-    A batch norm follows a convolution when it is registered right after it, as in every encoder here.
-    """
-    encoder = copy.deepcopy(encoder).eval().requires_grad_(False)
-    for module in encoder.modules():
-        parts = list(module.named_children())
-        for (name, conv), (norm_name, norm) in itertools.pairwise(parts):
-            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                setattr(module, name, nn.utils.fusion.fuse_conv_bn_eval(conv, norm))
-                setattr(module, norm_name, nn.Identity())
-    return encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 class Bottleneck(nn.Module):

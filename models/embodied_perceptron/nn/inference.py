@@ -268,8 +268,8 @@ class NetworkInference:
         config = self.network.config
         origin = occupancy_origin(config, anchor_m)
         assert config.occupancy is not None
-        logits = self.network.occupy(scene.levels, origin, scene.lookup)
-        labels, confidence = decode_occupancy(logits[0])
+        (logits,) = self.network.occupy(scene.levels, origin, scene.lookup, scales=1)
+        labels, confidence = decode_occupancy(logits)
         level = scene.levels[config.occupancy_level()]
         filled = (labels[0] != EMPTY).nonzero()  # (M, 3)
         size_m, first = config.occupancy.cell_size_m, np.array(origin) // level.stride
@@ -289,13 +289,13 @@ class NetworkInference:
         grey = torch.full((*cells, 3), UNSEEN_COLOR, dtype=torch.uint8, device=sites.device)
         if self.network.config.inputs != "height_color" or self.network.config.modality == "rgb":
             return grey
-        coarse = SparseTensor.from_coords(
-            torch.div(sites.coords, stride, rounding_mode="floor") * stride,
-            torch.cat([sites.feats[:, 1:4], torch.ones_like(sites.feats[:, :1])], 1),
-            stride=stride,
-            duplicates="mean",
-        )
-        dense = coarse.dense(origin, cells)[0].permute(1, 2, 3, 0)  # (X, Y, Z, 4)
+        size = torch.tensor(cells, device=sites.device)
+        cell = torch.div(sites.coords - torch.tensor(origin, device=sites.device), stride, rounding_mode="floor")
+        rows = ((cell >= 0) & (cell < size)).all(dim=1).nonzero()[:, 0]
+        flat = (cell[rows, 0] * size[1] + cell[rows, 1]) * size[2] + cell[rows, 2]
+        columns = torch.cat([sites.feats[rows, 1:4], torch.ones_like(sites.feats[rows, :1])], 1)
+        total = columns.new_zeros(math.prod(cells), 4).index_add_(0, flat, columns).view(*cells, 4)
+        dense = total / total[..., 3:].clamp(min=1.0)  # means
         colors = (dense[..., :3] * 255.0).round().clamp(0, 255).to(torch.uint8)
         return torch.where(dense[..., 3:] > 0, colors, grey)
 

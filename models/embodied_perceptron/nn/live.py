@@ -229,8 +229,7 @@ class LiveNetwork:
     ) -> Sight:
         lattice = WORLD
         if self._from_map:
-            coords = copy.rows.coords.cpu().numpy()
-            lattice = wall_lattice((coords + 0.5) * copy.voxel_size_m, floor_z_m)
+            lattice = wall_lattice(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
         if lattice != self._lattice:
             self._turn_to(lattice)
         views = self._views(keyframes)

@@ -20,7 +20,7 @@ from embodied_perceptron.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.checkpoint import Checkpoint, CheckpointError
 from embodied_perceptron.config import NetworkOptions
 from embodied_perceptron.fusion.volume import resolve_device
-from embodied_perceptron.nn.image_encoder import folded
+from embodied_perceptron.nn.folding import folded
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
@@ -69,7 +69,7 @@ def load_inference(
     target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
     _check_expected(file, network.config, checkpoint, preset, classes)
-    config = network.config
+    network, config = folded(network), network.config
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels
@@ -77,8 +77,6 @@ def load_inference(
     images = None
     if image_backend == "onnx" and network.image_encoder is not None:
         images = _onnx_images(network.image_encoder, providers, threads)
-    elif target.type == "cpu" and network.image_encoder is not None:
-        images = folded(network.image_encoder)
     calibration = _calibration(file, checkpoint)
     try:
         return NetworkInference(

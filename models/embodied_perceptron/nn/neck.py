@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import interpolate, union_add
+from embodied_perceptron.sparse.ops import best_rows, interpolate, union, union_add
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 SiteMask = Callable[[Sites], Tensor]
@@ -27,7 +27,7 @@ def _conv_block(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
         SparseConv(in_channels, out_channels, kernel_size=3),
         SparseBatchNorm(out_channels),
-        SparseActivation(nn.ELU()),
+        SparseActivation(nn.ELU(inplace=True)),
     )
 
 
@@ -35,10 +35,10 @@ def _up_block(in_channels: int, out_channels: int) -> nn.Sequential:
     return nn.Sequential(
         SparseTransposedConv(in_channels, out_channels, kernel_size=2, stride=2),
         SparseBatchNorm(out_channels),
-        SparseActivation(nn.ELU()),
+        SparseActivation(nn.ELU(inplace=True)),
         SparseConv(out_channels, out_channels, kernel_size=3),
         SparseBatchNorm(out_channels),
-        SparseActivation(nn.ELU()),
+        SparseActivation(nn.ELU(inplace=True)),
     )
 
 
@@ -50,8 +50,8 @@ def keep_best(scores: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
     keep = torch.ones_like(scores, dtype=torch.bool)
     for start, end in itertools.pairwise(bounds):
         if end - start > limit:
-            order = torch.argsort(scores[start:end], descending=True, stable=True)
-            keep[start + order[limit:]] = False
+            keep[start:end] = False
+            keep[start + best_rows(scores[start:end], limit)] = True
     return keep
 
 
@@ -173,8 +173,3 @@ class TopDownNeck(nn.Module):
         if prefer is not None:
             keep |= spread(prefer(sites), sites.bounds, self.keep)
         return sites.derive(sites.keys[keep], sites.stride)
-
-
-def union(a: Sites, b: Sites) -> Sites:
-    """All sites of either set, of one stride."""
-    return a if a.same_as(b) else a.derive(torch.unique(torch.cat([a.keys, b.keys])), a.stride)

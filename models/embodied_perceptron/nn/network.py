@@ -82,7 +82,12 @@ class OccupancyBranch(nn.Module):
         self.head = OccupancyHead(channels, num_classes, levels)
 
     def forward(
-        self, level: SparseTensor, origin: Sequence[int], cells: Sequence[int], images: SparseTensor | None
+        self,
+        level: SparseTensor,
+        origin: Sequence[int],
+        cells: Sequence[int],
+        images: SparseTensor | None,
+        scales: int | None = None,
     ) -> list[Tensor]:
         """Fused level, window, image features of all of its cells or None -> logits per scale, finest first."""
         if images is None:
@@ -91,7 +96,7 @@ class OccupancyBranch(nn.Module):
             grid = torch.cat([images.dense(origin, cells), level.dense(origin, cells)], dim=1)
             if not isinstance(self.project, nn.Identity):
                 grid = self.project(grid.movedim(1, -1)).movedim(-1, 1)
-        logits: list[Tensor] = self.head(self.pyramid(grid))
+        logits: list[Tensor] = self.head(self.pyramid(grid, scales))
         return logits
 
 
@@ -240,7 +245,11 @@ class PerceptionNetwork(nn.Module):
         return DetectionOutput(*self.detection(levels, prefer))
 
     def occupy(
-        self, levels: Sequence[SparseTensor], origin: Sequence[int], lookup: ImageLookup | None = None
+        self,
+        levels: Sequence[SparseTensor],
+        origin: Sequence[int],
+        lookup: ImageLookup | None = None,
+        scales: int | None = None,
     ) -> list[Tensor]:
         """Fused levels -> logits (B, classes + 1, X, Y, Z) per scale, finest first.
 
@@ -248,6 +257,7 @@ class PerceptionNetwork(nn.Module):
             levels: of :meth:`encode`.
             origin: lower corner of the window in input sites, a multiple of the cells' stride.
             lookup: image features, read at every cell where the preset has ``dense_images``.
+            scales: only so many, the finest; the others are for training.
         """
         config = self.config.occupancy
         if self.occupancy is None or config is None:
@@ -259,7 +269,7 @@ class PerceptionNetwork(nn.Module):
                 raise ValueError("this occupancy head needs image features")
             cells = window_sites(level.sites, origin, config.cells)
             images = SparseTensor(cells, lookup(0, cells))
-        logits: list[Tensor] = self.occupancy(level, origin, config.cells, images)
+        logits: list[Tensor] = self.occupancy(level, origin, config.cells, images, scales)
         return logits
 
     def ground(

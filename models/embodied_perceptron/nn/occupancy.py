@@ -31,9 +31,9 @@ class ResidualBlock3d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, Cin, X, Y, Z) -> (B, Cout, X/stride, Y/stride, Z/stride)."""
-        y = torch.relu(self.norm1(self.conv1(x)))
+        y = self.norm1(self.conv1(x)).relu_()
         y = self.norm2(self.conv2(y))
-        out: Tensor = torch.relu(y + self.shortcut(x))
+        out: Tensor = (y + self.shortcut(x)).relu_()
         return out
 
 
@@ -78,8 +78,10 @@ class DensePyramid(nn.Module):
         self.up = nn.ModuleList(_upsample(widths[i], widths[i - 1]) for i in range(1, levels))
         self.out = nn.ModuleList(_output(w, out_channels) for w in widths)
 
-    def forward(self, grid: Tensor) -> list[Tensor]:
+    def forward(self, grid: Tensor, scales: int | None = None) -> list[Tensor]:
         """(B, Cin, X, Y, Z) -> finest first: [(B, Cout, X, Y, Z), (B, Cout, X/2, Y/2, Z/2), ...].
+
+        ``scales``: only so many of them, the finest.
 
         Raises ``ValueError`` when a grid size is not divisible by ``2 ** (levels - 1)``.
         """
@@ -90,11 +92,10 @@ class DensePyramid(nn.Module):
         for block in self.down:
             x = block(x)
             descending.append(x)
-        outputs = [self.out[-1](x)]
-        for i in range(len(self.up) - 1, -1, -1):
-            x = descending[i] + self.up[i](x)
-            outputs.append(self.out[i](x))
-        return outputs[::-1]
+        ascending = [x]  # coarsest first
+        for skip, up in zip(descending[-2::-1], reversed(self.up), strict=True):
+            ascending.append(skip + up(ascending[-1]))
+        return [out(x) for out, x in zip(self.out[:scales], ascending[::-1][:scales], strict=True)]
 
 
 class OccupancyHead(nn.Module):
@@ -106,10 +107,10 @@ class OccupancyHead(nn.Module):
         self.classify = nn.ModuleList(nn.Conv3d(in_channels, num_classes + 1, 1, bias=False) for _ in range(levels))
 
     def forward(self, pyramid: list[Tensor]) -> list[Tensor]:
-        """[(B, C, X, Y, Z), ...] -> logits [(B, num_classes + 1, X, Y, Z), ...] of the same scales."""
-        if len(pyramid) != len(self.classify):
-            raise ValueError(f"expected {len(self.classify)} scales, got {len(pyramid)}")
-        return [layer(x) for layer, x in zip(self.classify, pyramid, strict=True)]
+        """[(B, C, X, Y, Z), ...] -> logits [(B, num_classes + 1, X, Y, Z), ...] of the same scales, finest first."""
+        if len(pyramid) > len(self.classify):
+            raise ValueError(f"expected at most {len(self.classify)} scales, got {len(pyramid)}")
+        return [layer(x) for layer, x in zip(self.classify, pyramid, strict=False)]
 
 
 def decode_occupancy(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -52,7 +52,7 @@ class _ConvolutionBase(nn.Module):
         else:
             engine = x.sites.engine
             feats = engine.convolve(x.feats, self.kernel, x.sites, out_sites, self.kernel_size, transposed)
-        return SparseTensor(out_sites, feats if self.bias is None else feats + self.bias)
+        return SparseTensor(out_sites, feats if self.bias is None else feats.add_(self.bias))  # nobody else has them
 
 
 class SparseConv(_ConvolutionBase):

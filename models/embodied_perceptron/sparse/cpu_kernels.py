@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry import SITE_BITS
+
 Floats = NDArray[np.floating[Any]]
 
 
@@ -42,3 +44,68 @@ def scatter_max(
             if winner[target, c] < 0 or value > best or (np.isnan(value) and not np.isnan(best)):
                 out[target, c] = value
                 winner[target, c] = source
+
+
+@numba.njit(cache=True, nogil=True)
+def interpolate(
+    keys: NDArray[np.int64],
+    bases: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    coarse: NDArray[np.int64],
+    corner_steps: NDArray[np.int64],
+    stride: int,
+    feats: Floats,
+    total: Floats,
+    weight: Floats,
+) -> None:
+    """Sum what the corners of each site's cell say about it, weighted trilinearly; both outputs come filled with zeros.
+
+    Args:
+        keys: (M,) of the fine sites; bases: (M,) of the lowest corner of the cell of each.
+        cells: (U,) the bases, sorted and each once.
+        coarse: (N,) sorted keys of the sites that have features; stride: theirs.
+        corner_steps: (8,) from a base to its corners, z fastest.
+        feats: (N, C); total: (M, C) out; weight: (M,) out, of the corners that exist.
+    """
+    corners = np.full((cells.shape[0], 8), -1, np.int32)
+    for k in range(8):
+        j = 0
+        for i in range(cells.shape[0]):
+            wanted = cells[i] + corner_steps[k]
+            while j < coarse.shape[0] and coarse[j] < wanted:
+                j += 1
+            if j == coarse.shape[0]:
+                break
+            if coarse[j] == wanted:
+                corners[i, k] = j
+    mask = (1 << SITE_BITS) - 1
+    cell = 0
+    for m in range(keys.shape[0]):
+        while cells[cell] < bases[m]:  # sites are sorted: the next one's cell is near
+            cell += 1
+        while cells[cell] > bases[m]:
+            cell -= 1
+        step = keys[m] - bases[m]
+        x, y, z = step >> (2 * SITE_BITS), (step >> SITE_BITS) & mask, step & mask
+        for k in range(8):
+            row = corners[cell, k]
+            if row < 0:
+                continue
+            w = (x if k & 4 else stride - x) * (y if k & 2 else stride - y) * (z if k & 1 else stride - z)
+            if w == 0:
+                continue
+            share = w / (stride * stride * stride)
+            weight[m] += share
+            for c in range(feats.shape[1]):
+                total[m, c] += feats[row, c] * share
+
+
+@numba.njit(cache=True, nogil=True)
+def without_repetitions(keys: NDArray[np.int64], out: NDArray[np.int64]) -> int:
+    """Copy ``keys`` without those that equal the one before them; returns how many. ``out`` may be ``keys``."""
+    n = 0
+    for i in range(keys.shape[0]):
+        if n == 0 or keys[i] != out[n - 1]:
+            out[n] = keys[i]
+            n += 1
+    return n

@@ -1,13 +1,15 @@
-"""Operations on sets of sites: pruning, union, concatenation, interpolation."""
+"""Operations on sets of sites: pruning, union, concatenation, interpolation, choosing."""
 
 from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import torch
 
 from embodied_perceptron.geometry import floor_site_keys, site_key_step, unpack_site_keys
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse import cpu_kernels
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor, unique_keys
 
 
 def prune(x: SparseTensor, keep: torch.Tensor) -> SparseTensor:
@@ -28,10 +30,22 @@ def union_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
             raise ValueError(f"{name} must agree, got {getattr(a, name)} and {getattr(b, name)}")
     if a.sites.same_as(b.sites):
         return a.replace(a.feats + b.feats)
-    keys, inverse = torch.unique(torch.cat([a.keys, b.keys]), return_inverse=True)
-    total = a.feats.new_zeros(len(keys), a.channels)
-    total = total.index_add(0, inverse[: len(a)], a.feats).index_add(0, inverse[len(a) :], b.feats)
-    return SparseTensor(a.sites.derive(keys, a.stride), total)
+    sites = union(a.sites, b.sites)
+    total = a.feats.new_zeros(len(sites), a.channels)
+    total = total.index_add(0, sites.find(a.keys), a.feats).index_add(0, sites.find(b.keys), b.feats)
+    return SparseTensor(sites, total)
+
+
+def union(a: Sites, b: Sites) -> Sites:
+    """All sites of either set, of one stride."""
+    return a if a.same_as(b) else a.derive(unique_keys(torch.cat([a.keys, b.keys])), a.stride)
+
+
+def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
+    """Indices of the ``limit`` highest of at least as many (N,) scores, ascending; of equal ones the first."""
+    least = scores.kthvalue(len(scores) - limit + 1).values
+    above, equal = (scores > least).nonzero()[:, 0], (scores == least).nonzero()[:, 0]
+    return torch.cat([above, equal[: limit - len(above)]]).sort().values
 
 
 def concatenate(*tensors: SparseTensor) -> SparseTensor:
@@ -51,6 +65,16 @@ def interpolate(x: SparseTensor, sites: Sites, renormalize: bool = True) -> torc
     ``renormalize`` divides by the weight of the corners that exist. Without it absent corners count as zero, as in the
     released EmbodiedScan code: values shrink towards zero at the border, which ranks negative scores there too high.
     """
+    # at many more fine sites than coarse ones: compiled where nothing has to be differentiated
+    compiled = cpu_kernels.serves(x.feats) and not x.feats.requires_grad and len(x) > 0 and len(sites) > 0
+    total, weight = (_corner_sums_compiled if compiled else corner_sums)(x, sites)
+    if not renormalize:
+        return total
+    return total / torch.where(weight > 0, weight, 1.0)[:, None]
+
+
+def corner_sums(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
+    """(M, C) weighted sums of the corners of each site's cell, and the (M,) weight of those that exist; any device."""
     base = floor_site_keys(sites.keys, x.stride)
     step = unpack_site_keys(sites.keys)[1] - unpack_site_keys(base)[1]
     fraction = step.to(x.feats.dtype) / x.stride  # (M, 3) in [0, 1)
@@ -65,6 +89,16 @@ def interpolate(x: SparseTensor, sites: Sites, renormalize: bool = True) -> torc
         rows = x.sites.find(cells + site_key_step(dx * x.stride, dy * x.stride, dz * x.stride))[cell_of]
         total = total + padded[rows] * w[:, None]
         weight = weight + w * (rows >= 0)
-    if not renormalize:
-        return total
-    return total / torch.where(weight > 0, weight, 1.0)[:, None]
+    return total, weight
+
+
+def _corner_sums_compiled(x: SparseTensor, sites: Sites) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on the CPU in one pass, without gradients."""
+    bases = floor_site_keys(sites.keys, x.stride)
+    steps = [site_key_step(*(v * x.stride for v in corner)) for corner in itertools.product((0, 1), repeat=3)]
+    total, weight = x.feats.new_zeros(len(sites), x.channels), x.feats.new_zeros(len(sites))
+    cpu_kernels.interpolate(
+        sites.keys.numpy(), bases.numpy(), unique_keys(bases).numpy(), x.keys.numpy(), np.array(steps), x.stride,
+        x.feats.numpy(), total.numpy(), weight.numpy(),
+    )  # fmt: skip
+    return total, weight

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import torch
 
 from embodied_perceptron.geometry import (
@@ -25,10 +26,21 @@ from embodied_perceptron.geometry import (
     site_key_step,
     unpack_site_keys,
 )
+from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.kernel_map import KernelMap, build_kernel_map, kernel_offsets
 
 if TYPE_CHECKING:
     from embodied_perceptron.sparse.engine import Engine
+
+
+def unique_keys(keys: torch.Tensor) -> torch.Tensor:
+    """(N,) int64 -> sorted, each once. On the CPU ten times as fast as ``torch.unique``: numpy sorts with vectors."""
+    if keys.device.type != "cpu":
+        return torch.unique(keys)
+    found = np.empty(len(keys), np.int64)
+    found = found[: cpu_kernels.without_repetitions(keys.numpy(), found)]  # floored sorted keys repeat in runs
+    found.sort()
+    return torch.from_numpy(found[: cpu_kernels.without_repetitions(found, found)])
 
 
 class Sites:
@@ -111,7 +123,7 @@ class Sites:
             return self
         if factor not in self._coarser:
             stride = self.stride * factor
-            self._coarser[factor] = self.derive(torch.unique(floor_site_keys(self.keys, stride)), stride)
+            self._coarser[factor] = self.derive(unique_keys(floor_site_keys(self.keys, stride)), stride)
         return self._coarser[factor]
 
     def children(self, kernel_size: int, factor: int) -> Sites:
@@ -124,7 +136,7 @@ class Sites:
         stride = self.stride // factor
         steps = [site_key_step(*(v * stride for v in offset)) for offset in kernel_offsets(kernel_size)]
         keys = (self.keys[None, :] + torch.tensor(steps, device=self.device)[:, None]).reshape(-1)
-        return self.derive(torch.unique(keys), stride)
+        return self.derive(unique_keys(keys), stride)
 
     def kernel_map(self, out: Sites, kernel_size: int) -> KernelMap:
         """Pairs of (site of this set, site of ``out``) per kernel offset: ``this = out + offset * this.stride``."""
