@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from language_scenes import living_room, thing
 
+from embodied_perceptron.boxes import box_iou
 from embodied_perceptron.results import GroundingStatus, ObjectState, SceneObject
+from embodied_perceptron.scene.bounds import Bounds
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.scene.doubtful import UNTRACKED, Doubtful, name_shares
 from embodied_perceptron.scene.grounding import ground_objects
 from embodied_perceptron.scene.language import parse
-from embodied_perceptron.scene.relations import SceneGeometry, bounds_iou
+from embodied_perceptron.scene.relations import SceneGeometry
 
 FOUND, NOT_FOUND, AMBIGUOUS, _ = GroundingStatus
 MIN_SCORE = 0.3
@@ -114,13 +117,23 @@ def test_shares_are_those_of_a_plain_loop():
     assert name_shares([], np.zeros((0, 0)), np.zeros(0)).shape == (0,)
 
 
-def test_overlap_of_bounds_is_that_of_a_scene_that_is_not_turned():
+def test_overlap_of_bounds():
+    """That of exact boxes along the axes, in a scene's turned frame as well."""
     rng = np.random.default_rng(5)
     boxes = np.concatenate([rng.uniform(0, 2, (30, 3)), rng.uniform(0.3, 1.5, (30, 3)), np.zeros((30, 3))], axis=1)
-    np.testing.assert_allclose(bounds_iou(boxes, boxes), SceneGeometry(boxes).iou, atol=1e-9)
-    turned = np.array([[0.0, 0, 0, 2, 1, 1, np.pi / 2, 0, 0]])
-    np.testing.assert_allclose(bounds_iou(turned, np.array([[0.0, 0, 0, 1, 2, 1, 0, 0, 0]])), [[1.0]])
-    assert bounds_iou(boxes, boxes[:0]).shape == (30, 0)
+    bounds = Bounds.of(boxes)
+    wanted = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes)).numpy()
+    np.testing.assert_allclose(bounds.iou(bounds), wanted, atol=1e-6)
+    wide = Bounds.of(np.array([[0.0, 0, 0, 2, 1, 1, np.pi / 2, 0, 0]]))
+    deep = Bounds.of(np.array([[0.0, 0, 0, 1, 2, 1, 0, 0, 0]]))
+    np.testing.assert_allclose(wide.iou(deep), [[1.0]])
+    assert bounds.iou(Bounds.of(boxes[:0])).shape == (30, 0)
+    yaw, c, s = 0.4, np.cos(0.4), np.sin(0.4)
+    turned = boxes.copy()
+    turned[:, :2], turned[:, 6] = boxes[:, :2] @ np.array([[c, s], [-s, c]]), yaw
+    scene = SceneGeometry(turned)
+    np.testing.assert_allclose(scene.iou, wanted, atol=1e-6)
+    np.testing.assert_allclose(scene.overlaps(turned[:7]), wanted[:, :7], atol=1e-6)
 
 
 def test_a_doubtful_rival_makes_no_answer_ambiguous():

@@ -7,7 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.scene.relations import box_rotations
+from embodied_perceptron.scene.bounds import box_rotations
 
 F64 = NDArray[np.float64]
 

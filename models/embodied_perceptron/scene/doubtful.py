@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.results import ObjectState, SceneObject
+from embodied_perceptron.scene.bounds import Bounds
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.scene.language import Meaning
-from embodied_perceptron.scene.relations import bounds_iou
 from embodied_perceptron.scene.words import lexicon
 
 F64 = NDArray[np.float64]
@@ -58,7 +58,8 @@ class Doubtful:
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]
         boxes = np.concatenate([np.array([o.box for o in tracked], np.float64).reshape(-1, 9), found.boxes])
-        overlap = bounds_iou(boxes, boxes)
+        bounds = Bounds.of(boxes)
+        overlap = bounds.iou(bounds)
         share = name_shares(labels, overlap, np.concatenate([np.zeros(len(tracked)), found.scores]))
         everything = [
             *tracked,

@@ -17,6 +17,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.scene.bounds import Bounds, box_rotations
+
 F64 = NDArray[np.float64]
 Relation = Callable[["SceneGeometry"], F64]
 
@@ -58,33 +60,6 @@ def viewer_of(pose: NDArray[np.floating]) -> Viewer:
     if norm < 1e-6:
         raise ValueError("the viewpoint has no heading: its axes are degenerate")
     return Viewer(T[:2, 3].copy(), ahead / norm)
-
-
-def box_rotations(boxes: F64) -> F64:
-    """(N, 9) -> (N, 3, 3) R = Rz(alpha) Rx(beta) Ry(gamma); columns are the boxes' axes."""
-    ca, cb, cg = np.cos(boxes[:, 6:9]).T
-    sa, sb, sg = np.sin(boxes[:, 6:9]).T
-    rows = [
-        [ca * cg - sa * sb * sg, -sa * cb, ca * sg + sa * sb * cg],
-        [sa * cg + ca * sb * sg, ca * cb, sa * sg - ca * sb * cg],
-        [-cb * sg, sb, cb * cg],
-    ]
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
-
-
-def bounds_iou(a: F64, b: F64) -> F64:
-    """(N, 9), (M, 9) -> (N, M) IoU of the axis-aligned bounds in the world: cheap, and exact for upright boxes."""
-    low, high = [], []
-    for boxes in (a, b):
-        half = 0.5 * (np.abs(box_rotations(boxes)) @ boxes[:, 3:6, None])[..., 0]
-        low.append(boxes[:, :3] - half)
-        high.append(boxes[:, :3] + half)
-    common = np.ones((len(a), len(b)))
-    for axis in range(3):
-        first = np.minimum(high[0][:, None, axis], high[1][None, :, axis])
-        common *= np.maximum(first - np.maximum(low[0][:, None, axis], low[1][None, :, axis]), 0.0)
-    size_a, size_b = (high[0] - low[0]).prod(axis=1), (high[1] - low[1]).prod(axis=1)
-    return np.asarray(common / np.maximum(size_a[:, None] + size_b[None] - common, 1e-9))
 
 
 def main_direction(boxes: F64, R: F64) -> float:
@@ -133,9 +108,8 @@ class SceneGeometry:
         self.size = boxes[:, 3:6]
         self.center = boxes[:, :3].copy()
         self.center[:, :2] = boxes[:, :2] @ self._turn.T
-        half = 0.5 * np.abs(turned) @ boxes[:, 3:6, None]  # (N, 3, 1) half sizes of the bounds
-        self.low, self.high = self.center - half[..., 0], self.center + half[..., 0]
-        self.extent = self.high - self.low
+        self.bounds = Bounds.of(boxes, self._turn)
+        self.low, self.high, self.extent = self.bounds.low, self.bounds.high, self.bounds.extent
         self.volume = np.maximum(boxes[:, 3:6].prod(axis=1), 1e-6)
         # counter-clockwise, so that one step further is the object's own left
         axes = np.stack([-turned[:, :2, 1], turned[:, :2, 0], turned[:, :2, 1], -turned[:, :2, 0]], axis=1)  # (N, 4, 2)
@@ -188,33 +162,22 @@ class SceneGeometry:
     @cached_property
     def overlap(self) -> F64:
         """(N, N, 3) common extent along each axis."""
-        shared = np.minimum(self.high[:, None], self.high[None]) - np.maximum(self.low[:, None], self.low[None])
-        return np.asarray(np.maximum(shared, 0.0))
+        return np.stack([self.bounds.common_extent(self.bounds, axis) for axis in range(3)], axis=-1)
 
     @cached_property
     def iou(self) -> F64:
         """(N, N) of the bounds."""
-        common = self.overlap.prod(axis=-1)
-        bounds = np.maximum(self.extent.prod(axis=1), 1e-9)
-        return np.asarray(common / (bounds[:, None] + bounds[None] - common))
+        return self.bounds.iou(self.bounds)
 
     @cached_property
     def inside(self) -> F64:
         """(N, N) common volume of the bounds as a share of the smaller."""
-        bounds = np.maximum(self.extent.prod(axis=1), 1e-9)
-        return np.asarray(self.overlap.prod(axis=-1) / np.minimum(bounds[:, None], bounds[None]))
+        volume = self.bounds.volume
+        return np.asarray(self.bounds.common_volume(self.bounds) / np.minimum(volume[:, None], volume[None]))
 
     def overlaps(self, boxes: F64) -> F64:
         """(N, K) IoU of the bounds with those of (K, 9) other boxes, world frame."""
-        turned = box_rotations(boxes)
-        turned[:, :2, :] = self._turn @ turned[:, :2, :]
-        center = boxes[:, :3].copy()
-        center[:, :2] = boxes[:, :2] @ self._turn.T
-        half = (0.5 * np.abs(turned) @ boxes[:, 3:6, None])[..., 0]
-        low = np.maximum(self.low[:, None], center - half)
-        common = np.maximum(np.minimum(self.high[:, None], center + half) - low, 0.0).prod(axis=-1)
-        total = self.extent.prod(axis=1)[:, None] + (2 * half).prod(axis=1)[None]
-        return np.asarray(common / np.maximum(total - common, 1e-9))
+        return self.bounds.iou(Bounds.of(boxes, self._turn))
 
     @cached_property
     def different(self) -> NDArray[np.bool_]:
