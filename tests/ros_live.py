@@ -33,7 +33,7 @@ LATCHED = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability
 MAPPING_CAMERA = Intrinsics(60.0, 60.0, 39.5, 29.5, 80, 60)
 # one metre above the floor, looking along x
 T_ODOM_CAMERA = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
-_START_S = 100.0  # importing and compiling on a busy machine; nothing else takes so long
+START_S = 100.0  # importing and compiling on a busy machine; nothing else takes so long
 OPTICAL = "camera_optical_frame"
 
 
@@ -139,10 +139,10 @@ class Peer:
     def state(self) -> str:
         return self.call("/perception/get_state", GetState).current_state.label
 
-    def change_state(self, transition: int) -> bool:
+    def change_state(self, transition: int, timeout_s: float = 20.0) -> bool:
         request = ChangeState.Request()
         request.transition.id = transition
-        return self.call("/perception/change_state", ChangeState, request).success
+        return self.call("/perception/change_state", ChangeState, request, timeout_s).success
 
     # ---- talking
 
@@ -245,7 +245,7 @@ def running_node(folder: Path, **parameters: Any) -> Iterator[tuple[NodeProcess,
         peer = Peer(domain)
         try:
             up = "active" if parameters.get("autostart", True) else "unconfigured"
-            wait_until(lambda: peer.value("node", "state") == up or process.process.poll() is not None, _START_S)
+            wait_until(lambda: peer.value("node", "state") == up or process.process.poll() is not None, START_S)
             yield process, peer
         except BaseException:
             print(process.output)

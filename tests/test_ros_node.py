@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ pytest.importorskip("tf2_msgs")
 pytest.importorskip("vision_msgs")
 pytest.importorskip("embodied_perceptron_msgs")
 
+import rclpy
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask, ClearBox, LoadMap, SaveMap
@@ -25,9 +27,12 @@ from nav_msgs.msg import Path as NavPath
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
 from rcl_interfaces.srv import DescribeParameters, SetParameters
 from rclpy.action import ActionClient
+from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.parameter import Parameter as RclpyParameter
 from ros_live import (
     LATCHED,
     OPTICAL,
+    START_S,
     T_ODOM_CAMERA,
     NodeProcess,
     Peer,
@@ -44,9 +49,12 @@ from std_srvs.srv import Trigger
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
+from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron_ros.conversions import make_header, matrix_to_pose, stamp_to_ns
 from embodied_perceptron_ros.map_messages import cloud_to_rows, message_to_grid
+from embodied_perceptron_ros.node import PerceptionNode
 from embodied_perceptron_ros.object_messages import box_to_message, message_to_box
+from embodied_perceptron_ros.warm_up import WarmUpStoppedError, warm_up
 
 pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
 MS = 1_000_000
@@ -418,7 +426,7 @@ def test_lifecycle(tmp_path):
     with running_node(tmp_path, autostart=False) as (_, peer):
         assert peer.state() == "unconfigured"
         assert not peer.change_state(Transition.TRANSITION_ACTIVATE)
-        assert peer.change_state(Transition.TRANSITION_CONFIGURE)
+        assert peer.change_state(Transition.TRANSITION_CONFIGURE, START_S)  # compiles
         assert peer.state() == "inactive"
         voxels = peer.listen("/perception/voxels", PointCloud2)
         assert peer.change_state(Transition.TRANSITION_ACTIVATE)
@@ -623,6 +631,26 @@ def test_a_bad_start_ends_with_the_reason(tmp_path, parameter, words):
         finally:
             process.stop()
         assert words in process.output
+
+
+def test_a_configuration_gives_up_when_the_process_shall_end():
+    """Compiling may take minutes on a busy machine: a signal does not wait for the end of it."""
+    stop = threading.Event()
+    with own_domain() as domain:
+        context = rclpy.Context()
+        rclpy.init(context=context, domain_id=domain)
+        node = PerceptionNode(stop=stop, context=context, parameter_overrides=[RclpyParameter("weights", value="none")])
+        try:
+            stop.set()
+            assert node.trigger_configure() == TransitionCallbackReturn.FAILURE
+            assert node.trigger_shutdown() == TransitionCallbackReturn.SUCCESS  # from unconfigured: nothing was built
+        finally:
+            node.close()
+            node.destroy_node()
+            rclpy.try_shutdown(context=context)
+    asked = iter([False, False, True])
+    with pytest.raises(WarmUpStoppedError):
+        warm_up(PerceptronConfig(), stopped=lambda: next(asked))
 
 
 def test_sigterm_ends_it_cleanly_too(tmp_path):

@@ -49,7 +49,7 @@ from embodied_perceptron_ros.perception_worker import PerceptionWorker
 from embodied_perceptron_ros.processes import ros_environment
 from embodied_perceptron_ros.services import MapServices
 from embodied_perceptron_ros.transforms import TransformSource, make_transform_source
-from embodied_perceptron_ros.warm_up import warm_up
+from embodied_perceptron_ros.warm_up import WarmUpStoppedError, warm_up
 
 _SWITCH_INTERVAL_S = 0.0005
 _FAREWELL_S = 0.1
@@ -59,8 +59,10 @@ _SUCCESS, _FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.
 class PerceptionNode(LifecycleNode):
     """See the module's docstring; parameters are declared in :mod:`embodied_perceptron_ros.parameters`."""
 
-    def __init__(self, node_name: str = "perception", **node_options: Any) -> None:
+    def __init__(self, node_name: str = "perception", stop: threading.Event | None = None, **node_options: Any) -> None:
+        """``stop``: set, by any thread or signal, when the process shall end; a configuration then gives up."""
         super().__init__(node_name, **node_options)
+        self._ending = threading.Event() if stop is None else stop
         self.health = Health(node_name)
         self._parameters_now: NodeParameters | None = None
         self._state = "unconfigured"
@@ -89,8 +91,12 @@ class PerceptionNode(LifecycleNode):
         try:
             self._parameters_now = read_parameters(self)
             perceptron = Perceptron.from_config(self.parameters.config)
-            warm_up(self.parameters.config, perceptron.inference)
+            warm_up(self.parameters.config, perceptron.inference, self._ending.is_set)
             self._map = _ConfiguredMap(self, perceptron)
+        except WarmUpStoppedError as stopped:
+            self._free()
+            self.get_logger().info(f"configuration given up: {stopped}")
+            return _FAILURE
         except Exception as error:
             self._free()
             self.get_logger().error(f"configuration failed: {type(error).__name__}: {error}")
@@ -335,7 +341,7 @@ def main(args: list[str] | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     try:
-        node = PerceptionNode()
+        node = PerceptionNode(stop=stop)
     except Exception as error:  # a parameter of the wrong type or out of range
         print(f"perception cannot start: {type(error).__name__}: {error}", file=sys.stderr)
         rclpy.try_shutdown()
@@ -346,7 +352,7 @@ def main(args: list[str] | None = None) -> int:
     exit_code = 0
     try:
         if node.get_parameter("autostart").value and not node.autostart():
-            exit_code = 1
+            exit_code = 0 if stop.is_set() else 1
             stop.set()
         spinning.start()
         while not stop.wait(0.5):

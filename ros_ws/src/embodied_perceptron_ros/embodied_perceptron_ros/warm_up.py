@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,10 +27,20 @@ _THINGS = np.array([[[1.5, -0.7, 0.0], [1.9, -0.2, 0.6]], [[1.4, 0.2, 0.0], [1.8
 _LOOKS_UNTIL_CLEARED = 3
 
 
-def warm_up(config: PerceptronConfig, inference: NetworkInference | None = None) -> None:
+class WarmUpStoppedError(RuntimeError):
+    """Nobody waits for the end of the warm-up any more."""
+
+
+def warm_up(
+    config: PerceptronConfig, inference: NetworkInference | None = None, stopped: Callable[[], bool] = lambda: False
+) -> None:
     """Run a small room through a throw-away perceptron of the same configuration: things come and go.
 
-    ``inference`` is the network that will be used, whose kernels are then chosen.
+    Args:
+        inference: the network that will be used, whose kernels are then chosen.
+        stopped: asked before each frame, as compiling may take minutes on a busy machine.
+
+    Raises :class:`WarmUpStoppedError` when it was stopped.
     """
     small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
     perceptron = Perceptron(small, inference=inference)
@@ -41,6 +52,8 @@ def warm_up(config: PerceptronConfig, inference: NetworkInference | None = None)
             color = np.zeros((*depth_m.shape, 3), np.uint8)
             color.setflags(write=writable)
             stamp_ns += 1_000_000_000
+            if stopped():
+                raise WarmUpStoppedError("the node was asked to stop")
             frame = RgbdFrame(stamp_ns, "warm_up", color, depth_m, _CAMERA)
             perceptron.integrate(PosedFrame(frame, _T_WORLD_CAMERA))
         perceptron.perceive()
