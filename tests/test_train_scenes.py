@@ -26,6 +26,7 @@ from embodied_perceptron_training.synthetic.sample import SampleSpec as HomeSamp
 from embodied_perceptron_training.train.augment import Motion, MotionRange
 from embodied_perceptron_training.train.interface import SampleError, TaskRequest
 from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, read_truth
+from embodied_perceptron_training.train.scene_run import Run, SceneBatch
 from embodied_perceptron_training.train.scenes import (
     FusedVoxels,
     Preparation,
@@ -34,7 +35,7 @@ from embodied_perceptron_training.train.scenes import (
     resize_projections,
     spread,
 )
-from embodied_perceptron_training.train.tasks import Run, SceneBatch, SceneTask, TaskOptions, build_task
+from embodied_perceptron_training.train.tasks import SceneTask, TaskOptions, build_task
 
 MOTIONS = [
     Motion(),

@@ -17,44 +17,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from embodied_perceptron.boxes import points_in_boxes
 from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.checkpoint import load_checkpoint, load_into
-from embodied_perceptron.geometry import pack_site_keys
-from embodied_perceptron.nn.detection import decode_detections
-from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.inference import NetworkInference, view_reading
-from embodied_perceptron.nn.input_features import join_samples
-from embodied_perceptron.nn.network import DetectionOutput, PerceptionNetwork, Viewpoint, pad_samples
-from embodied_perceptron.nn.occupancy import EMPTY
+from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import NetworkConfig, fcaf3d, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
-from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup
 from embodied_perceptron.nn.weights import save_network
-from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 from embodied_perceptron_training.criteria import (
     DECOUPLED,
     PLAIN,
     BoxTarget,
     DetectionCriterion,
     GroundingCriterion,
-    GroundingTarget,
     OccupancyCriterion,
 )
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.grounding_metrics import GroundingQuery, grounding_metrics
-from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
-from embodied_perceptron_training.losses import sigmoid_focal
 from embodied_perceptron_training.matching import coarse_labels
-from embodied_perceptron_training.objectives import detection_predictions, grounding_layers, sites_in_boxes
+from embodied_perceptron_training.objectives import detection_predictions, grounding_layers
 from embodied_perceptron_training.train.augment import ALIGNED_MOTION, PAPER_MOTION, MotionRange
 from embodied_perceptron_training.train.images import ImageTask, load_images
 from embodied_perceptron_training.train.interface import Losses, Reduce, SampleError, TaskRequest, TrainingTask
-from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, SceneSample, Sentences
+from embodied_perceptron_training.train.judging import Judged
+from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, SceneSample
+from embodied_perceptron_training.train.scene_run import MIN_BOX_M, Run, SceneBatch
 from embodied_perceptron_training.train.scenes import Preparation, SceneCache
 
 WINDOW_M = 6.4  # what the robot looks at
@@ -70,7 +58,6 @@ _HEADS = {
 _CHOICES = {"continuous-detection": "prefix", "continuous-occupancy": "prefix", "monocular-detection": "one"}
 _MOTIONS = {"aligned": ALIGNED_MOTION, "any": MotionRange()}
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
-_MIN_BOX_M = 0.12  # thinner objects are looked for in a layer this thick: a picture has no voxel's centre inside
 _OFFICIAL_VIEWS = {"detection": 20, "grounding": 20, "multi": 20}  # of the paper; 10 for all others
 
 
@@ -132,22 +119,6 @@ def build_task(request: TaskRequest) -> TrainingTask:
     return SceneTask(request)
 
 
-@dataclass(frozen=True, eq=False)
-class SceneBatch:
-    """Samples of one step."""
-
-    samples: list[SceneSample]
-
-    def sparse(self) -> SparseTensor:
-        """The input sites of all samples."""
-        device = self.samples[0].feats.device
-        keys = [
-            pack_site_keys(torch.full((len(s.coords),), i, device=device), s.coords) for i, s in enumerate(self.samples)
-        ]
-        sites = Sites(torch.cat(keys), 1, len(self.samples), get_engine("auto", str(device)))
-        return SparseTensor(sites, torch.cat([s.feats for s in self.samples]))
-
-
 class SceneSource:
     """Samples of a split: every scene ``repeat`` times an epoch, each time another window."""
 
@@ -207,7 +178,7 @@ class SceneTask:
         self._continuous = self._spec(training=False).choice == "prefix"
         self.best_metric = {"occupancy": "mIoU", "grounding": "top1_acc25"}.get(_HEADS[request.task], "AP25")
         self.detection_criterion = DetectionCriterion(
-            min_size_m=_MIN_BOX_M,
+            min_size_m=MIN_BOX_M,
             iou_weight=1.0,
             corner_weights=PLAIN if request.box_loss == "plain" else DECOUPLED,
             two_sided=True,
@@ -328,138 +299,18 @@ class SceneTask:
         if self._validation is None:
             return {}
         network = _network(model)
-        found, truth, occupancies, queries = {}, {}, [], []
+        judged = Judged(network, self.classes)
         for index in range(len(self._validation)):
             # continuous tasks are judged along the way: every scene after another number of views
             sample = self._validation.sample(index, np.random.default_rng(index if self._continuous else 0))
-            run = None
-            if len(sample.coords):
-                run = Run(network, SceneBatch([sample]), self.fusion, prefer=False)
-            if network.detection is not None:
-                found[sample.name] = _found_boxes(run)
-                truth[sample.name] = SceneBoxes(sample.boxes.double().numpy(), sample.labels.numpy())
-            if network.occupancy is not None and sample.occupancy is not None:
-                predicted = torch.full_like(sample.occupancy, EMPTY)
-                if run is not None:
-                    predicted = run.occupancy([0])[0][0].argmax(0)
-                occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
-            if network.grounding is not None and sample.sentences is not None:
-                queries.extend(_answers(run, sample.sentences))
-        return self._figures(found, truth, occupancies, queries)
-
-    def _figures(
-        self,
-        found: dict[str, SceneBoxes],
-        truth: dict[str, SceneBoxes],
-        occupancies: list[SceneOccupancy],
-        queries: list[GroundingQuery],
-    ) -> dict[str, float]:
-        figures: dict[str, float] = {}
-        if truth and any(len(t.boxes) for t in truth.values()):
-            all_figures = detection_metrics(found, truth, self.classes)
-            wanted = ("AP25", "AP50", "AR25", "AR50", "AP25_furniture")
-            figures.update({k: v for k, v in all_figures.items() if k in wanted})
-        if occupancies:
-            figures["mIoU"] = occupancy_metrics(occupancies, OCCUPANCY_CLASSES)["mIoU"]
-        if queries:
-            figures["top1_acc25"] = grounding_metrics(queries)["top1_acc25"]
-        return figures
+            seen = Run(network, SceneBatch([sample]), self.fusion, prefer=False) if len(sample.coords) else None
+            judged.take(sample, seen)
+        return judged.figures()
 
     def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
         """A file for :func:`~embodied_perceptron.nn.weights.load_network`."""
         known = {"occupancy_classes": list(OCCUPANCY_CLASSES)} if self.config.occupancy is not None else {}
         save_network(path, _network(model), self.classes, {**known, **extra})
-
-
-class Run:
-    """One pass of a network over a batch; heads are asked for as needed."""
-
-    def __init__(self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, prefer: bool) -> None:
-        self.network = network
-        self.batch = batch
-        config = network.config
-        self.fusion = fusion
-        self.views: list[list[View]] = []
-        lookup = None
-        if config.uses_images:
-            self.views = [views_of(network, s) for s in batch.samples]
-            lookup = view_lookup(self.views, network.image_channels, config.voxel_size_m, fusion)
-        self.levels = network.encode(batch.sparse(), lookup)
-        self.detection: DetectionOutput | None = None
-        if network.detection is not None:
-            wanted = None
-            if prefer:
-                wanted = sites_in_boxes([_thick(s.boxes) for s in batch.samples], config.voxel_size_m)
-            self.detection = network.detect(self.levels, wanted)
-
-    def occupancy(self, rows: Sequence[int]) -> list[Tensor]:
-        """Logits per scale of the samples ``rows``, each on its own window."""
-        level = self.network.config.occupancy_level()
-        config = self.network.config.occupancy
-        assert config is not None
-        if config.dense_images:  # reads images at the cells themselves: one sample after the other
-            parts = [self._dense_occupancy(i) for i in rows]
-            return [torch.cat(scale) for scale in zip(*parts, strict=True)]
-        moved = [moved_to_origin(only(self.levels[level], i), self.batch.samples[i].occupancy_origin) for i in rows]
-        levels = [join_samples(moved) if k == level else t for k, t in enumerate(self.levels)]
-        return self.network.occupy(levels, (0, 0, 0), None)
-
-    def _dense_occupancy(self, sample: int) -> list[Tensor]:
-        network = self.network
-        levels = [only(t, sample) for t in self.levels]
-        lookup = None
-        if network.config.uses_images:
-            views = [self.views[sample]]
-            lookup = view_lookup(views, network.image_channels, network.config.voxel_size_m, self.fusion)
-        return network.occupy(levels, self.batch.samples[sample].occupancy_origin, lookup)
-
-    def grounding(self) -> tuple[GroundingOutput, list[GroundingTarget], Tensor, tuple[Tensor, Tensor]] | None:
-        """All sentences of all samples at once: output (boxes in the world), targets, padding of tokens, and the sum
-        and normaliser of the loss of the choice of queries; None without any sentence."""
-        branch = self.network.grounding
-        assert branch is not None
-        spoken = [(i, s.sentences) for i, s in enumerate(self.batch.samples) if s.sentences is not None]
-        if not spoken:
-            return None
-        visual, coords, pad = pad_samples(
-            branch.visual(self.levels, self.detection), self.network.config.voxel_size_m, self.network.config.official
-        )
-        spoken = [(i, s) for i, s in spoken if not bool(pad[i].all())]
-        if not spoken:
-            return None
-        rows = torch.tensor([i for i, s in spoken for _ in range(len(s.tokens))])
-        tokens, token_pad = _pad_tokens([s for _, s in spoken])
-        viewpoint = Viewpoint(
-            torch.stack([s.viewpoint_m for _, s in spoken for _ in range(len(s.tokens))]),
-            torch.tensor([s.viewpoint_yaw_rad for _, s in spoken for _ in range(len(s.tokens))]),
-        )
-        own_coords = coords[rows]
-        if self.network.config.inputs != "xyz":
-            own_coords = viewpoint.from_world(own_coords)
-        out = branch.head(visual[rows], own_coords, pad[rows], tokens, token_pad)
-        if self.network.config.inputs != "xyz":
-            out = dataclasses.replace(out, boxes=viewpoint.boxes_to_world(out.boxes))
-        targets = [
-            GroundingTarget(b, functional_pad(p, tokens.shape[1]))
-            for _, s in spoken
-            for b, p in zip(s.boxes, s.positive, strict=True)
-        ]
-        return out, targets, token_pad, self._selection(out, coords[rows], pad[rows], targets, token_pad)
-
-    @staticmethod
-    def _selection(
-        out: GroundingOutput, points: Tensor, pad: Tensor, targets: list[GroundingTarget], token_pad: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Focal loss of every voxel with every token, summed: a voxel inside of what the sentence names fits its words;
-        and how many do."""
-        total, positives = points.new_zeros(()), points.new_zeros(())
-        for b, target in enumerate(targets):
-            inside = points_in_boxes(points[b], _thick(target.boxes)).float()  # (N, G)
-            wanted = (inside @ target.positive.float()).clamp(max=1.0)
-            real, words = ~pad[b], ~token_pad[b]
-            total = total + sigmoid_focal(out.selection_logits[b][real][:, words], wanted[real][:, words]).sum()
-            positives = positives + wanted[real].sum()
-        return total, positives
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -473,20 +324,6 @@ def task_config(request: TaskRequest, num_classes: int) -> NetworkConfig:
     return config
 
 
-def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
-    """The sample's views with the features that it brings, or with those that the encoder makes of its images now."""
-    features = sample.features
-    if sample.colors is not None:
-        assert network.image_encoder is not None
-        maps = network.encode_images(network.image_encoder.prepare(sample.colors, sample.image_size))
-        features = tuple(m.permute(0, 2, 3, 1) for m in maps)
-    depth = None if network.config.modality == "rgb" else sample.depth_mm.float() / 1000.0
-    return [
-        View(projection, sample.image_size, tuple(level[v] for level in features), None if depth is None else depth[v])
-        for v, projection in enumerate(sample.projections)
-    ]
-
-
 def image_digest(network: PerceptionNetwork) -> str:
     """SHA-256 over the weights of the 2-D side."""
     digest = hashlib.sha256(repr(network.config.image).encode())
@@ -494,71 +331,6 @@ def image_digest(network: PerceptionNetwork) -> str:
         if name.startswith(("image_encoder.", "image_projection.")):
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def only(x: SparseTensor, sample: int) -> SparseTensor:
-    """One sample of a batch."""
-    rows = slice(x.sites.bounds[sample], x.sites.bounds[sample + 1])
-    coords = x.coords[rows]
-    keys = pack_site_keys(torch.zeros(len(coords), dtype=torch.int64, device=coords.device), coords)
-    return SparseTensor(Sites(keys, x.stride, 1, x.sites.engine), x.feats[rows])
-
-
-def moved_to_origin(x: SparseTensor, origin: Sequence[int]) -> SparseTensor:
-    """``origin`` (a multiple of the stride) becomes (0, 0, 0); order is kept."""
-    coords = x.coords - torch.tensor(list(origin), device=x.device)
-    keys = pack_site_keys(torch.zeros(len(coords), dtype=torch.int64, device=x.device), coords)
-    return SparseTensor(Sites(keys, x.stride, 1, x.sites.engine), x.feats)
-
-
-def functional_pad(mask: Tensor, length: int) -> Tensor:
-    """(G, T) bool -> (G, length)."""
-    return nn.functional.pad(mask, (0, length - mask.shape[1]))
-
-
-def _pad_tokens(sentences: Sequence[Sentences]) -> tuple[Tensor, Tensor]:
-    length = max(s.tokens.shape[1] for s in sentences)
-    tokens = [nn.functional.pad(s.tokens, (0, 0, 0, length - s.tokens.shape[1])) for s in sentences]
-    pad = [nn.functional.pad(s.pad, (0, length - s.pad.shape[1]), value=True) for s in sentences]
-    return torch.cat(tokens), torch.cat(pad)
-
-
-def _thick(boxes: Tensor) -> Tensor:
-    return torch.cat([boxes[:, :3], boxes[:, 3:6].clamp_min(_MIN_BOX_M), boxes[:, 6:]], dim=1)
-
-
-def _found_boxes(run: Run | None) -> SceneBoxes:
-    """Decoded boxes of a run of one sample; none without a run."""
-    if run is None:
-        return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
-    config = run.network.config.detection
-    assert run.detection is not None
-    assert config is not None
-    (boxes,) = decode_detections(
-        run.detection.levels,
-        config.max_per_level,
-        config.min_score,
-        config.iou_threshold,
-        max_candidates=config.max_candidates,
-    )
-    return SceneBoxes(boxes.boxes.double().numpy(), boxes.labels.numpy(), boxes.scores.numpy())
-
-
-def _answers(run: Run | None, sentences: Sentences) -> list[GroundingQuery]:
-    """Ranked boxes of every sentence: by the mean probability of the tokens that name the target; none where nothing
-    is seen."""
-    answered = None if run is None else run.grounding()
-    if answered is None:
-        return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
-    out, targets, _, _ = answered
-    queries = []
-    for b, target in enumerate(targets):
-        words = target.positive.any(0)
-        scores = out.logits[-1, b].sigmoid()[:, words].mean(1)
-        scores = scores.masked_fill(~out.query_valid[b], -1.0)
-        best = scores.argsort(descending=True)[:10]
-        queries.append(GroundingQuery(out.boxes[-1, b, best].double().numpy(), target.boxes.double().numpy(), {}))
-    return queries
 
 
 def _weighted(weight: float, prefix: str, losses: Losses) -> Losses:

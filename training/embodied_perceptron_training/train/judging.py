@@ -1,0 +1,94 @@
+"""What a network answers about validation samples, and the figures of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from embodied_perceptron.categories import OCCUPANCY_CLASSES
+from embodied_perceptron.nn.detection import decode_detections
+from embodied_perceptron.nn.network import PerceptionNetwork
+from embodied_perceptron.nn.occupancy import EMPTY
+from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.grounding_metrics import GroundingQuery, grounding_metrics
+from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
+from embodied_perceptron_training.train.samples import SceneSample, Sentences
+from embodied_perceptron_training.train.scene_run import Run
+
+
+class Judged:
+    """Answers and truth of one sample after the other.
+
+    Args:
+        network: which heads are asked.
+        classes: of its boxes.
+    """
+
+    def __init__(self, network: PerceptionNetwork, classes: tuple[str, ...]) -> None:
+        self._network = network
+        self._classes = classes
+        self._found: dict[str, SceneBoxes] = {}
+        self._truth: dict[str, SceneBoxes] = {}
+        self._occupancies: list[SceneOccupancy] = []
+        self._queries: list[GroundingQuery] = []
+
+    def take(self, sample: SceneSample, run: Run | None) -> None:
+        """``run`` over the sample alone; None where it shows nothing: then nothing is found, and cells are free."""
+        network = self._network
+        if network.detection is not None:
+            self._found[sample.name] = _found_boxes(run)
+            self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy(), sample.labels.numpy())
+        if network.occupancy is not None and sample.occupancy is not None:
+            predicted = torch.full_like(sample.occupancy, EMPTY)
+            if run is not None:
+                predicted = run.occupancy([0])[0][0].argmax(0)
+            self._occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
+        if network.grounding is not None and sample.sentences is not None:
+            self._queries.extend(_answers(run, sample.sentences))
+
+    def figures(self) -> dict[str, float]:
+        """In percent, of the heads that there is truth for."""
+        figures: dict[str, float] = {}
+        if any(len(t.boxes) for t in self._truth.values()):
+            all_figures = detection_metrics(self._found, self._truth, self._classes)
+            wanted = ("AP25", "AP50", "AR25", "AR50", "AP25_furniture")
+            figures.update({k: v for k, v in all_figures.items() if k in wanted})
+        if self._occupancies:
+            figures["mIoU"] = occupancy_metrics(self._occupancies, OCCUPANCY_CLASSES)["mIoU"]
+        if self._queries:
+            figures["top1_acc25"] = grounding_metrics(self._queries)["top1_acc25"]
+        return figures
+
+
+def _found_boxes(run: Run | None) -> SceneBoxes:
+    """Decoded boxes of a run of one sample; none without a run."""
+    if run is None:
+        return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
+    config = run.network.config.detection
+    assert run.detection is not None
+    assert config is not None
+    (boxes,) = decode_detections(
+        run.detection.levels,
+        config.max_per_level,
+        config.min_score,
+        config.iou_threshold,
+        max_candidates=config.max_candidates,
+    )
+    return SceneBoxes(boxes.boxes.double().numpy(), boxes.labels.numpy(), boxes.scores.numpy())
+
+
+def _answers(run: Run | None, sentences: Sentences) -> list[GroundingQuery]:
+    """Ranked boxes of every sentence: by the mean probability of the tokens that name the target; none where nothing
+    is seen."""
+    answered = None if run is None else run.grounding()
+    if answered is None:
+        return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
+    out, targets, _, _ = answered
+    queries = []
+    for b, target in enumerate(targets):
+        words = target.positive.any(0)
+        scores = out.logits[-1, b].sigmoid()[:, words].mean(1)
+        scores = scores.masked_fill(~out.query_valid[b], -1.0)
+        best = scores.argsort(descending=True)[:10]
+        queries.append(GroundingQuery(out.boxes[-1, b, best].double().numpy(), target.boxes.double().numpy(), {}))
+    return queries
