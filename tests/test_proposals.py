@@ -9,9 +9,10 @@ import pytest
 import torch
 from small_networks import small_config, small_network
 
-from embodied_perceptron import perceptron as module
+from embodied_perceptron import perceptron as answering
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.geometry import Intrinsics
+from embodied_perceptron.nn import proposals as proposing
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.nn.text_encoder import TextFeatures
@@ -56,13 +57,13 @@ def perceptron() -> Perceptron:
 
 def test_proposals_reach_the_answer(perceptron: Perceptron, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = []
-    real = module.ground_objects
+    real = answering.ground_objects
 
     def recorded(text: str, *rest: object, **named: object) -> object:
         taken.append((text, named["candidates"]))
         return real(text, *rest, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "ground_objects", recorded)
+    monkeypatch.setattr(answering, "ground_objects", recorded)
     answers = perceptron.ground_many(["the chair by the lamp", "   ", "the table"], POSE)
     assert [text for text, _ in taken] == ["the chair by the lamp", "   ", "the table"]
     assert answers[1].status == GroundingStatus.INVALID
@@ -88,11 +89,11 @@ def test_an_answer_comes_without_them_too(
         raise ImportError("no transformers")
 
     asked = []
-    monkeypatch.setattr(module, "propose", lambda *a: asked.append(a))
+    monkeypatch.setattr(proposing, "propose", lambda *a: asked.append(a))
     perceptron.ground("the table")  # nobody knows from where
     Perceptron().ground("the table", POSE)  # no network
     assert not asked
-    monkeypatch.setattr(module, "propose", fails)
+    monkeypatch.setattr(proposing, "propose", fails)
     assert perceptron.ground("the table", POSE).text == "the table"
     assert "no transformers" in caplog.text
     perceptron.reset()

@@ -11,8 +11,6 @@ is held by ``perceive`` only while the snapshot is copied, so perceiving never b
 
 from __future__ import annotations
 
-import functools
-import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +30,7 @@ from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates
 from embodied_perceptron.nn.live import LiveNetwork, Sight
 from embodied_perceptron.nn.loading import inference_from_options
-from embodied_perceptron.nn.proposals import propose
+from embodied_perceptron.nn.proposals import propose_targets
 from embodied_perceptron.results import (
     FusionReport,
     Grounding,
@@ -45,19 +43,15 @@ from embodied_perceptron.results import (
 from embodied_perceptron.scene.appearance import mean_colors
 from embodied_perceptron.scene.components import find_boxes
 from embodied_perceptron.scene.detections import Detections
-from embodied_perceptron.scene.doubtful import Doubtful
-from embodied_perceptron.scene.floor import estimate_floor_z
+from embodied_perceptron.scene.doubtful import Known
+from embodied_perceptron.scene.floor import FloorHeight
 from embodied_perceptron.scene.grounding import DEFAULT_TOP_K, ground_objects
-from embodied_perceptron.scene.language import parse
 from embodied_perceptron.scene.layers import separate_layers
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
-from embodied_perceptron.scene.query import query_problem
 from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 
-_LOG = logging.getLogger(__name__)
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
-_FLOOR_VOXELS = 60_000  # enough to find the floor
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,25 +60,6 @@ class _Seen:
 
     stamp_ns: int = 0
     camera_m: NDArray[np.float64] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Known:
-    """What questions are answered from; replaced as a whole, so that an answer is about one moment.
-
-    ``seen`` are the boxes of the last look; None where they do not lie in the world of the objects (any more).
-    """
-
-    objects: tuple[SceneObject, ...] = ()
-    tentative: tuple[SceneObject, ...] = ()
-    seen: Detections | None = None
-    min_score: float = 0.0
-    looks: int = 0
-
-    @functools.cached_property
-    def doubtful(self) -> Doubtful:
-        """Made when the first question comes: most looks are never asked about."""
-        return Doubtful(self.objects, self.tentative, self.seen, self.min_score, self.looks)
 
 
 class Perceptron:
@@ -108,11 +83,11 @@ class Perceptron:
         self._volume_lock = threading.Lock()
         self._scene_lock = threading.Lock()  # taken before the volume's lock, never after it
         self._objects = ObjectMap(self.config.objects)
-        self._known = _Known()
+        self._known = Known()
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._semantic = SemanticMap()
         self._seen = _Seen()
-        self._last_floor_z_m: float | None = None
+        self._floor = FloorHeight(max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m))
         self._live: LiveNetwork | None = None
         self._sight: Sight | None = None
         if inference is not None:
@@ -162,7 +137,7 @@ class Perceptron:
             with _stage(ms, "snapshot"):
                 snapshot = copy.snapshot()
             with _stage(ms, "floor"):
-                floor_z_m = self._floor_z(snapshot)
+                floor_z_m = self._floor.of(snapshot.mean_point_m)
             now = seen.stamp_ns if now_ns is None else now_ns
             diagnostics: tuple[str, ...] = ()
             if self._live is None:
@@ -208,25 +183,24 @@ class Perceptron:
         """
         start = time.perf_counter()
         known, voxels, sight = self._known, self._voxels, self._sight
-        objects, doubtful = known.objects, known.doubtful
+        doubtful = known.doubtful
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
 
         proposals: list[PhraseCandidates | None] = [None] * len(texts)
-        if neural:
-            proposals = self._proposals(texts, {o.label for o in objects}, sight, viewpoint)
+        if neural and self.inference is not None and sight is not None:
+            proposals = propose_targets(self.inference, sight, texts, {o.label for o in known.objects}, viewpoint)
         reading_ms = (time.perf_counter() - start) * 1e3 / max(len(texts), 1)
-        named = self._live is not None
         answers = [
             ground_objects(
                 text,
-                objects,
+                known.objects,
                 viewpoint,
                 colors=colors,
                 candidates=found,
                 top_k=top_k,
-                named=named,
+                named=self._live is not None,
                 doubtful=doubtful,
             )
             for text, found in zip(texts, proposals, strict=True)
@@ -315,7 +289,7 @@ class Perceptron:
                 self._objects.move(correction.at)
                 self._semantic.move(newest)
                 self._publish()
-                self._last_floor_z_m = None
+                self._floor.forget()
                 if self._seen.camera_m is not None:
                     camera_m = newest[:3, :3] @ self._seen.camera_m + newest[:3, 3]
                     self._seen = _Seen(self._seen.stamp_ns, camera_m)
@@ -363,7 +337,7 @@ class Perceptron:
         with self._scene_lock:
             with self._volume_lock:
                 copy, keyframes, seen = self._volume.copy(), tuple(self._volume.keyframes), self._seen
-            floor_z_m = self._floor_z(copy.snapshot())
+            floor_z_m = self._floor.of(copy.snapshot().mean_point_m)
             return self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
 
     @property
@@ -387,7 +361,7 @@ class Perceptron:
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
         min_score = 0.0 if self._live is None else self._live.inference.min_score
-        self._known = _Known(confirmed, tentative, seen, min_score, self.config.objects.score_prior)
+        self._known = Known(confirmed, tentative, seen, min_score, self.config.objects.score_prior)
         return objects
 
     def _perceive_shapes(
@@ -426,56 +400,17 @@ class Perceptron:
             known = self._semantic.cells()
             return known if known is not None else _no_cells(inference)
 
-    def _proposals(
-        self, texts: Sequence[str], labels: set[str], sight: Sight | None, viewpoint: NDArray[np.float64] | None
-    ) -> list[PhraseCandidates | None]:
-        """What the network itself proposes for each sentence; None where it cannot: it has to know who asks from where,
-        and a sentence may be longer than it reads."""
-        nothing: list[PhraseCandidates | None] = [None] * len(texts)
-        inference = self.inference
-        if sight is None or not sight.parts or viewpoint is None or inference is None:
-            return nothing
-        if inference.network.grounding is None or inference.text_encoder is None:
-            return nothing
-        asked: list[tuple[int, str, tuple[int, int]]] = []
-        for row, text in enumerate(texts):
-            target = None if query_problem(text) else parse(text, labels).target
-            if target is not None:
-                asked.append((row, text, target.span))
-        try:
-            found = propose(inference, sight, [(text, span) for _, text, span in asked], viewpoint)
-        except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
-            _LOG.warning("answers without the network's own grounding: %s", error)
-            return nothing
-        for (row, _, _), candidates in zip(asked, found, strict=True):
-            nothing[row] = candidates
-        return nothing
-
     def _forget(self) -> None:
         """Start anew with everything that is known beside the volume."""
         self._objects = ObjectMap(self.config.objects)
-        self._known = _Known()
+        self._known = Known()
         self._voxels = None
         self._semantic.clear()
         if self._live is not None:
             self._live.forget()
         self._sight = None
         self._seen = _Seen()
-        self._last_floor_z_m = None
-
-    def _floor_z(self, snapshot: VoxelSnapshot) -> float:
-        """Height of the floor; while it is out of the map the last known one; before, just below everything."""
-        step = 1 + len(snapshot) // _FLOOR_VOXELS
-        found = estimate_floor_z(snapshot.mean_point_m[::step])
-        if found is not None:
-            self._last_floor_z_m = found
-        if self._last_floor_z_m is not None:
-            return self._last_floor_z_m
-        if len(snapshot) == 0:
-            return 0.0
-        # so low that nothing is taken for floor
-        clearance_m = max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m)
-        return float(snapshot.mean_point_m[:, 2].min()) - clearance_m
+        self._floor.forget()
 
 
 def _no_cells(inference: NetworkInference) -> SemanticVoxels:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from embodied_perceptron.config import ConfigError, VolumeConfig, config_from_dict
+from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_from_dict
 from embodied_perceptron.files import atomic_path
 from embodied_perceptron.frame import RgbdFrame
+from embodied_perceptron.fusion.addresses import split_coords
 from embodied_perceptron.fusion.keyframes import Keyframe
 from embodied_perceptron.fusion.voxels import HITS, RECORD, VoxelRows
 from embodied_perceptron.geometry import Intrinsics, check_transform, unpack_keys
@@ -179,3 +181,41 @@ def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRo
         raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
     coords = unpack_keys(torch.from_numpy(keys)).int()
     return VoxelRows(coords, torch.from_numpy(records), torch.from_numpy(last_seen))
+
+
+def saved_keyframe_config(path: str | Path, header: dict[str, Any]) -> KeyframeConfig:
+    """Which keyframes the saved volume kept. Raises :class:`MapFileError`."""
+    try:
+        return config_from_dict(KeyframeConfig, header.get("keyframe_config"), "keyframe_config")
+    except ConfigError as error:
+        raise MapFileError(f"{path}: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class SavedVolume:
+    """What a map file holds of a volume: its voxels, its keyframes, and how many it had taken."""
+
+    rows: VoxelRows
+    keyframes: list[Keyframe]
+    keyframes_taken: int
+
+
+def read_volume(path: str | Path, config: VolumeConfig) -> SavedVolume:
+    """A saved map for a volume of ``config``.
+
+    Raises :class:`MapFileError` for a file that is damaged, of another version or voxel size, or larger than the block
+    budget, and ``OSError`` when it cannot be opened.
+    """
+    tensors, header = read_map(path)
+    saved = saved_config(path, header)
+    if saved.voxel_size_m != config.voxel_size_m:
+        raise MapFileError(f"{path} has voxel_size_m={saved.voxel_size_m}, this volume has {config.voxel_size_m}")
+    rows = unpack_voxels(path, tensors)
+    keyframes = unpack_keyframes(path, tensors, header.get("keyframes"))
+    blocks = len(np.unique(split_coords(rows.coords.numpy())[0]))
+    if blocks > config.max_blocks:
+        raise MapFileError(f"{path} has {blocks} blocks, this volume takes max_blocks={config.max_blocks}")
+    taken = header.get("keyframes_taken")
+    if not isinstance(taken, int) or taken < len(keyframes):
+        raise MapFileError(f"{path}: keyframes_taken must be at least {len(keyframes)}, got {taken!r}")
+    return SavedVolume(rows, keyframes, taken)

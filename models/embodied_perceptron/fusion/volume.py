@@ -12,22 +12,22 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.boxes import check_boxes, points_in_boxes
-from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_from_dict, config_to_dict
+from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_to_dict
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.fusion.accounting import Counters, StageClock, VolumeStatistics
-from embodied_perceptron.fusion.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, BlockTable
+from embodied_perceptron.fusion.addresses import split_coords, within_budget
+from embodied_perceptron.fusion.blocks import BLOCK_EDGE, BLOCK_VOXELS, BlockTable
 from embodied_perceptron.fusion.correction import Correction, correct, move_voxels
+from embodied_perceptron.fusion.devices import resolve_device
 from embodied_perceptron.fusion.export import DEFAULT_FEATURES, SiteFeature, VoxelCopy, Window
 from embodied_perceptron.fusion.keyframes import KeyframeStore
 from embodied_perceptron.fusion.numba_voxels import NumbaVoxels
 from embodied_perceptron.fusion.storage import (
-    MapFileError,
     pack_keyframes,
     read_header,
-    read_map,
+    read_volume,
     saved_config,
-    unpack_keyframes,
-    unpack_voxels,
+    saved_keyframe_config,
     write_map,
 )
 from embodied_perceptron.fusion.torch_kernels import TorchVoxels
@@ -38,7 +38,7 @@ from embodied_perceptron.fusion.voxels import (
     VoxelRows,
     VoxelStore,
 )
-from embodied_perceptron.geometry import Intrinsics, pack_keys, unpack_keys, voxel_centers
+from embodied_perceptron.geometry import Intrinsics, pack_keys, voxel_centers
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -300,26 +300,15 @@ class FeatureVolume:
         self._blocks.clear()
         self._voxels = 0
         newest_m = keyframes[-1].T_world_camera[:3, 3]
-        self._put(self._within_budget(older, newest_m))
+        self._put(within_budget(older, self.config.max_blocks, newest_m, self._block_m))
         for keyframe in keyframes:
             self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), StageClock())
         self.keyframes.restore(keyframes, self.keyframes.taken)
         return correction
 
-    def _within_budget(self, rows: VoxelRows, center_m: NDArray[np.float64]) -> VoxelRows:
-        """Of sorted rows those of the ``max_blocks`` blocks nearest to ``center_m``."""
-        block_keys, _ = _split(rows.coords.numpy())
-        distinct = np.unique(block_keys)
-        if len(distinct) <= self.config.max_blocks:
-            return rows
-        centers = (unpack_keys(torch.from_numpy(distinct)).numpy() + 0.5) * self._block_m
-        order = np.argsort(np.linalg.norm(centers - center_m, axis=1), kind="stable")
-        kept = distinct[order[: self.config.max_blocks]]
-        return rows.where(torch.from_numpy(np.isin(block_keys, kept)))
-
     def _put(self, rows: VoxelRows) -> None:
         """Voxels into an empty map that has room for them."""
-        block_keys, local = _split(rows.coords.numpy())
+        block_keys, local = split_coords(rows.coords.numpy())
         self._blocks.acquire(np.unique(block_keys), np.zeros(3), np.inf)
         self._store.put(self._blocks.lookup(block_keys), local, rows)
         self._voxels = len(rows)
@@ -344,7 +333,7 @@ class FeatureVolume:
         coords = coords[points_in_boxes(centers, row)[:, 0].numpy()]
         if len(coords) == 0:
             return 0
-        keys, local = _split(coords)
+        keys, local = split_coords(coords)
         emptied = self._store.remove(self._blocks.lookup(keys), local)
         self._blocks.release(emptied)
         self._voxels -= len(coords)
@@ -384,36 +373,16 @@ class FeatureVolume:
         Stamps may start anywhere afterwards. Raises ``MapFileError`` for a file that is damaged, of another version or
         voxel size, or larger than the block budget, and ``OSError`` when it cannot be opened; the map then stays.
         """
-        tensors, header = read_map(path)
-        saved = saved_config(path, header)
-        if saved.voxel_size_m != self.config.voxel_size_m:
-            raise MapFileError(
-                f"{path} has voxel_size_m={saved.voxel_size_m}, this volume has {self.config.voxel_size_m}"
-            )
-        rows = unpack_voxels(path, tensors)
-        keyframes = unpack_keyframes(path, tensors, header.get("keyframes"))
-        distinct = np.unique(_split(rows.coords.numpy())[0])
-        if len(distinct) > self.config.max_blocks:
-            raise MapFileError(
-                f"{path} has {len(distinct)} blocks, this volume takes max_blocks={self.config.max_blocks}"
-            )
-        taken = header.get("keyframes_taken")
-        if not isinstance(taken, int) or taken < len(keyframes):
-            raise MapFileError(f"{path}: keyframes_taken must be at least {len(keyframes)}, got {taken!r}")
-
+        saved = read_volume(path, self.config)
         self.reset()
-        self._put(rows)
-        self.keyframes.restore(keyframes, taken)
+        self._put(saved.rows)
+        self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
 
     @classmethod
     def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "torch"] = "auto") -> FeatureVolume:
         """A volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
         header = read_header(path)
-        try:
-            keyframes = config_from_dict(KeyframeConfig, header.get("keyframe_config"), "keyframe_config")
-        except ConfigError as error:
-            raise MapFileError(f"{path}: {error}") from error
-        volume = cls(saved_config(path, header), keyframes, kernels=kernels)
+        volume = cls(saved_config(path, header), saved_keyframe_config(path, header), kernels=kernels)
         volume.load(path)
         return volume
 
@@ -436,26 +405,6 @@ def warm_up() -> None:
     volume.snapshot(1)
     volume.as_sparse_tensor(2, min_hits=1)
     rows = volume._gather(volume._blocks.slots(), 1)
-    keys, local = _split(rows.coords.numpy())
+    keys, local = split_coords(rows.coords.numpy())
     volume._store.remove(volume._blocks.lookup(keys), local)
     volume._store.put(volume._blocks.lookup(keys), local, rows)
-
-
-def resolve_device(name: str, what: str = "device") -> torch.device:
-    """``auto`` = cuda where available. Raises ``ConfigError``, calling it ``what``, for one that is not available."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"{what} {name!r} is not available: {error}") from error
-    return device
-
-
-def _split(coords: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(N, 3) voxel coordinates -> (N,) block keys and (N,) index inside of the block."""
-    c = np.asarray(coords, dtype=np.int64)
-    low = c & (BLOCK_EDGE - 1)
-    keys: NDArray[np.int64] = pack_keys(torch.from_numpy(c >> BLOCK_BITS)).numpy()
-    return keys, (low[:, 0] << (2 * BLOCK_BITS)) | (low[:, 1] << BLOCK_BITS) | low[:, 2]

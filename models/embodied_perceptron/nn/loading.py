@@ -19,7 +19,7 @@ import torch
 from embodied_perceptron.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.checkpoint import Checkpoint, CheckpointError
 from embodied_perceptron.config import NetworkOptions
-from embodied_perceptron.fusion.volume import resolve_device
+from embodied_perceptron.fusion.devices import resolve_device
 from embodied_perceptron.nn.folding import folded
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig

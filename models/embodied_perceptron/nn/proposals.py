@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 from embodied_perceptron.boxes import nms
 from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates, viewpoint_of
 from embodied_perceptron.nn.live import Sight
+from embodied_perceptron.scene.language import parse
+from embodied_perceptron.scene.query import query_problem
 
+_LOG = logging.getLogger(__name__)
 Phrase = tuple[int, int] | None
 _SAME_IOU = 0.5
 _BATCH = 20  # sentences in one pass
@@ -45,6 +49,40 @@ def propose(
                 own = PhraseCandidates(candidates.phrase, candidates.boxes[mine], candidates.scores[mine])
                 found[start + k].append(own)
     return [_best(parts, phrase, limit) for parts, (_, phrase) in zip(found, sentences, strict=True)]
+
+
+def propose_targets(
+    inference: NetworkInference,
+    sight: Sight,
+    texts: Sequence[str],
+    labels: set[str],
+    viewpoint: NDArray[np.float64] | None,
+) -> list[PhraseCandidates | None]:
+    """What the network proposes for the target of each sentence; None where it cannot: it has to know who asks from
+    where, and a sentence may be longer than it reads.
+
+    Args:
+        labels: names of what is known, which sentences may use.
+        viewpoint: (4, 4) pose of who speaks.
+    """
+    nothing: list[PhraseCandidates | None] = [None] * len(texts)
+    if not sight.parts or viewpoint is None:
+        return nothing
+    if inference.network.grounding is None or inference.text_encoder is None:
+        return nothing
+    asked: list[tuple[int, str, tuple[int, int]]] = []
+    for row, text in enumerate(texts):
+        target = None if query_problem(text) else parse(text, labels).target
+        if target is not None:
+            asked.append((row, text, target.span))
+    try:
+        found = propose(inference, sight, [(text, span) for _, text, span in asked], viewpoint)
+    except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
+        _LOG.warning("answers without the network's own grounding: %s", error)
+        return nothing
+    for (row, _, _), candidates in zip(asked, found, strict=True):
+        nothing[row] = candidates
+    return nothing
 
 
 def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> PhraseCandidates:

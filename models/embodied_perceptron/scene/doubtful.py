@@ -12,7 +12,9 @@ for what is doubtful and for objects of the map.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,3 +136,22 @@ def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
     here = np.where(overlap > _PLACE, scores[None], 0.0)
     own, other = np.where(same, here, 0.0).max(axis=1), np.where(same, 0.0, here).max(axis=1)
     return np.where(own > 0, own / np.maximum(own + other, 1e-12), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What questions are answered from; replaced as a whole, so that an answer is about one moment.
+
+    ``seen`` are the boxes of the last look; None where they do not lie in the world of the objects (any more).
+    """
+
+    objects: tuple[SceneObject, ...] = ()
+    tentative: tuple[SceneObject, ...] = ()
+    seen: Detections | None = None
+    min_score: float = 0.0
+    looks: int = 0
+
+    @functools.cached_property
+    def doubtful(self) -> Doubtful:
+        """Made when the first question comes: most looks are never asked about."""
+        return Doubtful(self.objects, self.tentative, self.seen, self.min_score, self.looks)

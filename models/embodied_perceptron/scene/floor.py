@@ -9,6 +9,7 @@ from scipy.ndimage import median_filter
 from embodied_perceptron.geometry import FloatArray
 
 _UP = np.array([0.0, 0.0, 1.0])
+_ENOUGH_POINTS = 60_000
 _AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of any floor
 
 
@@ -158,3 +159,28 @@ def estimate_up(
         members = points[np.abs((points - center) @ normal) <= tolerance_m]
     up: NDArray[np.float64] = normal if normal @ hint > 0 else -normal
     return up if float(up @ hint) >= np.cos(max_tilt_rad) else None
+
+
+class FloorHeight:
+    """The floor of a map over time: while it is out of the map the last known one; before, just below everything.
+
+    Args:
+        clearance_m: so far below everything that nothing is taken for floor.
+    """
+
+    def __init__(self, clearance_m: float) -> None:
+        self._clearance_m = clearance_m
+        self._last_m: float | None = None
+
+    def of(self, points_m: FloatArray) -> float:
+        """Of the (N, 3) points of the map as it is now."""
+        found = estimate_floor_z(points_m[:: 1 + len(points_m) // _ENOUGH_POINTS])
+        if found is not None:
+            self._last_m = found
+        if self._last_m is not None:
+            return self._last_m
+        return float(points_m[:, 2].min()) - self._clearance_m if len(points_m) else 0.0
+
+    def forget(self) -> None:
+        """The map is another one, or lies elsewhere."""
+        self._last_m = None
