@@ -193,7 +193,8 @@ class SampleMaker:
         inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
         points, colors, hits = points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside]
         coords = torch.from_numpy(np.floor(points / config.voxel_size_m).astype(np.int64))
-        return mean_sites(coords, points, colors, hits, config.inputs, floor_z_m, config.max_sites)
+        size_m = config.voxel_size_m
+        return mean_sites(coords, points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator

@@ -42,9 +42,16 @@ class SceneBatch:
 
 
 class Run:
-    """One pass of a network over a batch; heads are asked for as needed."""
+    """One pass of a network over a batch; heads are asked for as needed.
 
-    def __init__(self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, prefer: bool) -> None:
+    Args:
+        network, batch: what passes.
+        fusion: how voxels read images.
+        prefer: nothing that is learned is pruned, levels being told by this number of points (see
+            :func:`sites_in_boxes`); 0 = as at inference.
+    """
+
+    def __init__(self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, prefer: int = 0) -> None:
         self.network = network
         self.batch = batch
         config = network.config
@@ -59,7 +66,8 @@ class Run:
         if network.detection is not None:
             wanted = None
             if prefer:
-                wanted = sites_in_boxes([thick(s.boxes) for s in batch.samples], config.voxel_size_m)
+                boxes = [thick(s.boxes) for s in batch.samples]
+                wanted = sites_in_boxes(boxes, self.levels, config.voxel_size_m, prefer)
             self.detection = network.detect(self.levels, wanted)
 
     def occupancy(self, rows: Sequence[int]) -> list[Tensor]:
