@@ -60,7 +60,8 @@ def scene() -> SparseTensor:
         grown[3:6] += 0.1
         inside = points_in_boxes((coords.float() + 0.5) * VOXEL_M, grown[None])[:, 0]
         colors[inside] = torch.tensor(color)
-    return SparseTensor.from_coords(coords, torch.cat([height, colors, torch.ones(len(coords), 1)], dim=1))
+    one, middle = torch.ones(len(coords), 1), torch.zeros(len(coords), 3)
+    return SparseTensor.from_coords(coords, torch.cat([height, colors, one, middle], dim=1))
 
 
 def small(task: str, modality: Modality = "depth") -> NetworkConfig:
