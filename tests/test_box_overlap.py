@@ -295,13 +295,14 @@ def test_boxes_around_a_kept_one_move_it_by_their_weight() -> None:
     longer = torch.tensor([0.1, 0.0, 0.0, 2.2, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     boxes, labels = torch.stack([a, longer]), torch.tensor([3, 3])
     w = 0.5 * 2.0 / 2.2  # weight times IoU
-    (found,) = bx.voted_boxes(boxes, torch.tensor([1.0, 0.5]), labels, torch.tensor([0]), 0.5)
+    keep, (found,) = bx.voted_nms(boxes, torch.tensor([1.0, 0.5]), labels, 0.5, 0.5)
+    assert keep.tolist() == [0]
     expected = (a + w * longer) / (1 + w)
     torch.testing.assert_close(found, expected)
     # the same box under other names of its axes says the same
     renamed = longer.clone()
     renamed[3], renamed[4], renamed[6] = longer[4], longer[3], math.pi / 2
-    (again,) = bx.voted_boxes(torch.stack([a, renamed]), torch.tensor([1.0, 0.5]), labels, torch.tensor([0]), 0.5)
+    _, (again,) = bx.voted_nms(torch.stack([a, renamed]), torch.tensor([1.0, 0.5]), labels, 0.5, 0.5)
     torch.testing.assert_close(again, expected)
     # another class, or one that overlaps less, has no say; nor has weight 0, not even about itself
     for other, label, weight in (
@@ -310,26 +311,28 @@ def test_boxes_around_a_kept_one_move_it_by_their_weight() -> None:
         (longer, 3, 0.0),
     ):
         pair = torch.stack([a, other])
-        (kept,) = bx.voted_boxes(pair, torch.tensor([1.0, weight]), torch.tensor([3, label]), torch.tensor([0]), 0.5)
-        torch.testing.assert_close(kept, a)
-    (kept,) = bx.voted_boxes(boxes, torch.zeros(2), labels, torch.tensor([1]), 0.5)
+        _, kept = bx.voted_nms(pair, torch.tensor([1.0, weight]), torch.tensor([3, label]), 0.5, 0.5)
+        torch.testing.assert_close(kept[0], a)
+    _, (kept,) = bx.voted_nms(boxes.flip(0), torch.zeros(2), labels, 0.5, 0.5)
     torch.testing.assert_close(kept, longer)
 
 
-def test_voting_equals_its_slow_twin() -> None:
+@pytest.mark.parametrize(("threshold", "voting"), [(0.25, 0.3), (0.4, 0.4), (0.6, 0.3)])
+def test_voting_equals_its_slow_twin(threshold: float, voting: float) -> None:
     g = torch.Generator().manual_seed(3)
     seeds = torch.cat([4 * torch.rand(6, 3, generator=g), 0.4 + torch.rand(6, 3, generator=g)], 1)
     seeds = torch.cat([seeds, torch.rand(6, 3, generator=g) - 0.5], 1).double()
     boxes = seeds.repeat(12, 1) + 0.04 * torch.randn(72, 9, generator=g).double()
     labels, weights = torch.randint(0, 2, (72,), generator=g), torch.rand(72, generator=g)
-    keep = torch.tensor([5, 0, 17, 40])
-    found = bx.voted_boxes(boxes, weights, labels, keep, 0.4)
+    keep, found = bx.voted_nms(boxes, weights, labels, threshold, voting)
+    assert keep.tolist() == bx.nms(boxes, weights, labels, threshold).tolist()
+    assert len(keep) > 8
     iou, R = bx.box_iou(boxes, boxes), bx.rotations(boxes)
     heard = 0
     for row, k in zip(found, keep.tolist(), strict=True):
         total, center, size = 0.0, torch.zeros(3).double(), torch.zeros(3).double()
         for j in range(72):
-            if labels[j] != labels[k] or not iou[k, j] > 0.4:
+            if labels[j] != labels[k] or not iou[k, j] > voting:
                 continue
             w = float(iou[k, j] * weights[j])
             named = [boxes[j, 3 + int((R[k][:, i] @ R[j]).abs().argmax())] for i in range(3)]
@@ -340,11 +343,13 @@ def test_voting_equals_its_slow_twin() -> None:
 
 
 def test_voting_checks_what_it_is_given_and_takes_nothing() -> None:
-    none = bx.voted_boxes(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0).long(), torch.zeros(0).long(), 0.5)
+    keep, none = bx.voted_nms(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0).long(), 0.5, 0.5)
+    assert keep.shape == (0,)
     assert none.shape == (0, 9)
     box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0]])
-    assert bx.voted_boxes(box, torch.ones(1), torch.zeros(1).long(), torch.zeros(0).long(), 0.5).shape == (0, 9)
-    with pytest.raises(ValueError, match="need 1 weights"):
-        bx.voted_boxes(box, torch.ones(2), torch.zeros(1).long(), torch.zeros(1).long(), 0.5)
+    with pytest.raises(ValueError, match="need 1 scores"):
+        bx.voted_nms(box, torch.ones(2), torch.zeros(1).long(), 0.5, 0.5)
     with pytest.raises(ValueError, match="iou_threshold"):
-        bx.voted_boxes(box, torch.ones(1), torch.zeros(1).long(), torch.zeros(1).long(), 1.5)
+        bx.voted_nms(box, torch.ones(1), torch.zeros(1).long(), 1.5, 0.5)
+    with pytest.raises(ValueError, match="voting_iou"):
+        bx.voted_nms(box, torch.ones(1), torch.zeros(1).long(), 0.5, 1.5)

@@ -6,11 +6,13 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 from volume_frames import posed, random_walk, wall
 
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.fusion.export import Window, merge_by_hashing, merge_by_sorting
 from embodied_perceptron.fusion.volume import FeatureVolume
+from embodied_perceptron.fusion.voxels import VoxelRows
 
 ALL = ("color", "offset", "height", "point", "log_hits", "one")
 
@@ -50,8 +52,15 @@ def test_sites_equal_a_dictionary(factor: int, kernels: Literal["numba", "torch"
 def test_both_ways_to_merge_agree(factor: int) -> None:
     volume = make()
     rows = volume._gather(volume._blocks.slots(), 1)
-    for a, b in zip(merge_by_sorting(rows, factor), merge_by_hashing(rows, factor), strict=True):
-        assert a.tolist() == b.tolist()
+    shuffled = VoxelRows(*(t[torch.randperm(len(rows))] for t in (rows.coords, rows.records, rows.last_seen_ns)))
+    middle = rows.coords.double().mean(0).int().numpy()
+    far = np.full(3, 1 << 30, np.int32)
+    for limits in ((-far, far), (middle - 9, middle + 14), (-far, middle)):
+        expected = merge_by_sorting(rows, factor, np.stack(limits))
+        assert len(expected[0]) > 10
+        for given in (rows, shuffled):
+            for a, b in zip(expected, merge_by_hashing(given, factor, np.stack(limits)), strict=True):
+                assert a.tolist() == b.tolist()
 
 
 def test_default_features_and_min_hits() -> None:

@@ -273,50 +273,56 @@ def greedy_nms(
 
 
 @njit(cache=True, nogil=True)
-def votes(
-    center: Array, half: Array, rot: Array, weights: Array, labels: NDArray[np.int64], chosen: NDArray[np.int64],
-    threshold: float,
-) -> Array:  # pragma: no cover - compiled  # fmt: skip
-    """What the boxes of its label with IoU > threshold, itself included, say about each chosen box.
-
-    Args:
-        center, half, rot, weights, labels: (N, 3), (N, 3), (N, 3, 3), (N,), (N,) of all boxes; half sizes > 0.
-        chosen: (K,) rows.
+def greedy_nms_with_votes(
+    center: Array, half: Array, rot: Array, weights: Array, labels: NDArray[np.int64], threshold: float, voting: float
+) -> tuple[NDArray[np.bool_], Array]:  # pragma: no cover - compiled
+    """:func:`greedy_nms`, and what the boxes of its label with IoU > ``voting``, itself included, say about each kept
+    box. Every IoU is computed once for both.
 
     Returns:
-        (K, 7) sums over those boxes of weight times IoU, and of that times their centre and times their half sizes,
-        which are named by the axes of the chosen box that they are nearest to.
+        (N,) bool, kept, and (N, 7) sums over those boxes of weight times IoU, and of that times their centre and times
+        their half sizes, which are named by the axes of the kept box that they are nearest to; 0 where not kept.
     """
     n = center.shape[0]
+    keep = np.ones(n, dtype=np.bool_)
+    sums = np.zeros((n, 7))
     low, high, volume = _world_bounds(center, half, rot)
     small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    by_label = np.argsort(labels, kind="mergesort")
-    in_order = labels[by_label]
-    out = np.zeros((chosen.shape[0], 7))
-    for c in range(chosen.shape[0]):
-        i = chosen[c]
-        for b in range(np.searchsorted(in_order, labels[i]), n):
+    by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
+    least = min(threshold, voting)
+    start = 0
+    for a in range(n):
+        i = by_label[a]
+        if labels[i] != labels[by_label[start]]:
+            start = a
+        if not keep[i]:
+            continue
+        for b in range(start, n):
             j = by_label[b]
             if labels[j] != labels[i]:
                 break
+            if b < a and keep[j] and voting >= threshold:
+                continue  # both are kept: they overlap by no more than the threshold
             iou = 0.0
-            if j == i:
+            if a == b:
                 iou = 1.0
                 _relative(center[i], rot[i], center[i], rot[i], small[:3], small[6], small[3:6])
-            elif _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
+            elif _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], least):
                 iou = _iou_of_pair(
                     center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
-                    threshold, small, polygon, work,
+                    least, small, polygon, work,
                 )  # fmt: skip
-            if iou <= threshold:
+            if b > a and iou > threshold:
+                keep[j] = False
+            if a != b and iou <= voting:
                 continue
             weight = iou * weights[j]
-            out[c, 0] += weight
+            sums[i, 0] += weight
             for k in range(3):
                 axis = np.argmax(small[3 + k])  # of the other box, nearest to this one's axis k
-                out[c, 1 + k] += weight * center[j, k]
-                out[c, 4 + k] += weight * half[j, axis]
-    return out
+                sums[i, 1 + k] += weight * center[j, k]
+                sums[i, 4 + k] += weight * half[j, axis]
+    return keep, sums
 
 
 @njit(cache=True, nogil=True)

@@ -250,6 +250,45 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
     Returns:
         (K,) int64 indices of the kept boxes, best score first, on the device of ``boxes``.
     """
+    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
+    keep = box_overlap.greedy_nms(center, half, rot, label, iou_threshold)
+    return order[torch.from_numpy(keep).to(order.device)]
+
+
+def voted_nms(
+    boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, voting_iou: float
+) -> tuple[Tensor, Tensor]:
+    """:func:`nms`, and what all boxes say together about each kept one: the weighted mean of those of its label around.
+
+    Many sites see one thing, each a little differently; the mean of their boxes is nearer to it than the box of the one
+    that is most certain (as Gidaris and Komodakis do it in images, ICCV 2015, section 4.2, "bounding box voting").
+    Centres and sizes are averaged, weighted by score times IoU; the rotation stays that of the kept box, and the sides
+    of the others are named by the axes of it that they are nearest to.
+
+    Args:
+        boxes: (N, 9) with volume; scores: (N,) >= 0; labels: (N,) integer; iou_threshold: see :func:`nms`.
+        voting_iou: boxes that overlap the kept one by more have a say; at least 0.
+
+    Returns:
+        (K,) as :func:`nms`, and (K, 9) what stands in their place; a kept box of score 0 stays as it is.
+    """
+    if not 0.0 <= voting_iou <= 1.0:
+        raise ValueError(f"voting_iou must be in [0, 1], got {voting_iou}")
+    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
+    weight = scores[order].detach().to("cpu", torch.float64).numpy()
+    kept, sums = box_overlap.greedy_nms_with_votes(center, half, rot, weight, label, iou_threshold, voting_iou)
+    keep, sums = order[torch.from_numpy(kept).to(order.device)], sums[kept]
+    result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
+    heard = sums[:, 0] > 0
+    result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
+    result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
+    return keep, torch.from_numpy(result).to(boxes.device, boxes.dtype)
+
+
+def _by_score(
+    boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float
+) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Checked: the order of falling score, and in it centres, half sizes, rotations and labels."""
     n = boxes.shape[0]
     if scores.shape != (n,) or labels.shape != (n,):
         raise ValueError(f"need {n} scores and labels, got {tuple(scores.shape)} and {tuple(labels.shape)}")
@@ -260,43 +299,7 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
     if bool(torch.isnan(scores).any()):
         raise ValueError(f"scores[{int(torch.isnan(scores).nonzero()[0])}] is NaN")
     order = torch.argsort(scores.detach(), descending=True, stable=True)
-    center, half, rot = _prepare(boxes[order], "boxes")
-    keep = box_overlap.greedy_nms(center, half, rot, labels[order].cpu().to(torch.int64).numpy(), iou_threshold)
-    return order[torch.from_numpy(keep).to(order.device)]
-
-
-def voted_boxes(boxes: Tensor, weights: Tensor, labels: Tensor, keep: Tensor, iou_threshold: float) -> Tensor:
-    """What all boxes say together about each kept one: the weighted mean of those of its label around it.
-
-    Many sites see one thing, each a little differently; the mean of their boxes is nearer to it than the box of the one
-    that is most certain (as Gidaris and Komodakis do it in images, ICCV 2015, section 4.2, "bounding box voting").
-    Centres and sizes are averaged, weighted by ``weights`` times IoU; the rotation stays that of the kept box, and the
-    sides of the others are named by the axes of it that they are nearest to.
-
-    Args:
-        boxes: (N, 9) with volume; weights: (N,) >= 0; labels: (N,) integer.
-        keep: (K,) rows.
-        iou_threshold: boxes that overlap the kept one by more have a say; at least 0.
-
-    Returns:
-        (K, 9) on the device of ``boxes``; a kept box of weight 0 stays as it is.
-    """
-    n = boxes.shape[0]
-    if weights.shape != (n,) or labels.shape != (n,):
-        raise ValueError(f"need {n} weights and labels, got {tuple(weights.shape)} and {tuple(labels.shape)}")
-    if not 0.0 <= iou_threshold <= 1.0:
-        raise ValueError(f"iou_threshold must be in [0, 1], got {iou_threshold}")
-    center, half, rot = _prepare(boxes, "boxes")
-    chosen = keep.detach().cpu().to(torch.int64).numpy()
-    weight = weights.detach().to("cpu", torch.float64).numpy()
-    sums = box_overlap.votes(
-        center, half, rot, weight, labels.detach().cpu().to(torch.int64).numpy(), chosen, iou_threshold
-    )
-    result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
-    heard = sums[:, 0] > 0
-    result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
-    result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
-    return torch.from_numpy(result).to(boxes.device, boxes.dtype)
+    return order, *_prepare(boxes[order], "boxes"), labels[order].cpu().to(torch.int64).numpy()
 
 
 # --------------------------------------------------------------------------------------------------------------------

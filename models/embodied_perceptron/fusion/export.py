@@ -25,6 +25,7 @@ from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.sparse.engine import Engine, get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
+_FAR = 1 << 30  # no voxel lies there: the limit of an open side
 SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
@@ -124,14 +125,12 @@ class VoxelCopy:
         """See :meth:`FeatureVolume.as_sparse_tensor`."""
         if site_voxels < 1:
             raise ValueError(f"site_voxels must be at least 1, got {site_voxels}")
-        rows = self.rows
+        limits = np.array([[-_FAR] * 3, [_FAR] * 3])
         if window is not None:
-            lower, upper = window.limits(self.voxel_size_m * site_voxels)
-            limits = np.clip((lower * site_voxels, upper * site_voxels), -(2.0**30), 2.0**30)  # open sides are infinite
-            low, high = torch.from_numpy(limits.astype(np.int32)).to(rows.coords.device)
-            rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
+            limits = np.clip(np.stack(window.limits(self.voxel_size_m * site_voxels)) * site_voxels, -_FAR, _FAR)
         return to_sparse_tensor(
-            rows,
+            self.rows,
+            limits=limits.astype(np.int32),
             voxel_size_m=self.voxel_size_m,
             site_voxels=site_voxels,
             features=features,
@@ -157,12 +156,16 @@ def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     return snapshot
 
 
-def merge_by_sorting(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, torch.Tensor]:
+def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
     """Add voxels up to sites of ``site_voxels`` voxels edge length, on any device.
+
+    ``limits`` (2, 3): the lowest voxel, and the one behind the highest, that count.
 
     Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
     1/1024 voxel, colours.
     """
+    low, high = torch.from_numpy(limits).to(rows.coords.device)
+    rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
     coords = rows.coords.to(torch.int64)
     sites = torch.div(coords, site_voxels, rounding_mode="floor")
     sums = rows.records[:, : RECORD - 1].to(torch.int64)
@@ -172,20 +175,22 @@ def merge_by_sorting(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, t
     return unpack_keys(keys), merged.index_add_(0, inverse, sums)
 
 
-def merge_by_hashing(rows: VoxelRows, site_voxels: int) -> tuple[torch.Tensor, torch.Tensor]:
+def merge_by_hashing(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
     """The same as :func:`merge_by_sorting`, compiled for the CPU."""
     n = len(rows)
     bits = max(4, int(np.ceil(np.log2(2 * max(n, 1)))))
     out = np.empty((n, RECORD + 3), np.int64)
     table = np.full(1 << bits, -1, np.int64), np.empty(1 << bits, np.int32)
-    sites = merge_sites(rows.coords.numpy(), rows.records.numpy(), site_voxels, 64 - bits, *table, out)
-    merged = torch.from_numpy(out[:sites][np.argsort(out[:sites, 0])])
+    sites = merge_sites(rows.coords.numpy(), rows.records.numpy(), limits, site_voxels, 64 - bits, *table, out)
+    keys = out[:sites, 0].copy()
+    merged = torch.from_numpy(out[:sites][np.argsort(keys)])
     return merged[:, 1:4], merged[:, 4:]
 
 
 def to_sparse_tensor(
     rows: VoxelRows,
     *,
+    limits: NDArray[np.int32],
     voxel_size_m: float,
     site_voxels: int,
     features: tuple[SiteFeature, ...],
@@ -197,7 +202,7 @@ def to_sparse_tensor(
     if unknown or not features:
         raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
     merge = merge_by_hashing if rows.coords.device.type == "cpu" else merge_by_sorting
-    sites, sums = merge(rows, site_voxels)
+    sites, sums = merge(rows, site_voxels, limits)
     if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"

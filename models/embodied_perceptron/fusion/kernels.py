@@ -318,21 +318,37 @@ def voxel_means(
 
 @njit(cache=True, nogil=True)
 def merge_sites(
-    coords: Array, records: Array, site_voxels: int, shift: int, table_keys: Array, table_rows: Array, out: Array
+    coords: Array,
+    records: Array,
+    limits: Array,
+    site_voxels: int,
+    shift: int,
+    table_keys: Array,
+    table_rows: Array,
+    out: Array,
 ) -> int:
     """Add voxels up by site of ``site_voxels`` voxels edge length; returns how many sites, in order of first touch.
+
+    ``limits`` (2, 3): the lowest voxel, and the one behind the highest, that count.
 
     ``table_keys`` (filled with -1) ends up holding the sites' keys in the places that ``table_rows`` numbers; ``out``
     (N, 11) int64 gets key, site coordinates, hits, offsets from the site's lower corner, colours.
     """
     mask = table_keys.shape[0] - 1
-    sites = 0
+    sites, j = 0, 0
     for i in range(coords.shape[0]):
+        if (
+            coords[i, 0] < limits[0, 0] or coords[i, 0] >= limits[1, 0]
+            or coords[i, 1] < limits[0, 1] or coords[i, 1] >= limits[1, 1]
+            or coords[i, 2] < limits[0, 2] or coords[i, 2] >= limits[1, 2]
+        ):  # fmt: skip
+            continue
         x, y, z = coords[i, 0] // site_voxels, coords[i, 1] // site_voxels, coords[i, 2] // site_voxels
         key = pack_key(x, y, z)
-        j = hash_position(key, shift)
-        while table_keys[j] != -1 and table_keys[j] != key:
-            j = (j + 1) & mask
+        if key != table_keys[j]:  # the voxel before this one is often of the same site
+            j = hash_position(key, shift)
+            while table_keys[j] != -1 and table_keys[j] != key:
+                j = (j + 1) & mask
         if table_keys[j] == -1:
             table_keys[j] = key
             table_rows[j] = sites

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.boxes import footprint_iou, nms, voted_boxes
+from embodied_perceptron.boxes import footprint_iou, voted_nms
 from embodied_perceptron.nn.box_coding import MAX_LOG_SIZE, MIN_SIZE_M, boxes_from_faces, faces_to_parts
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.sparse.conv import SparseConv
@@ -230,7 +230,7 @@ def suppress(
     ``official`` repeats the released code, which cuts boxes to their yaw, suppresses by the overlap of their footprints
     (so a lamp above a table of its class would go) and returns them without tilt. By default overlap is that of the
     volumes, all nine degrees are kept, and what is suppressed has its say about the place and size of what stays
-    (:func:`~embodied_perceptron.boxes.voted_boxes`). ``max_candidates``: only so many pairs of box and class, the best,
+    (:func:`~embodied_perceptron.boxes.voted_nms`). ``max_candidates``: only so many pairs of box and class, the best,
     enter suppression; 0 = all, as published. A class of every box is a candidate, so an uncertain network makes tens
     of thousands.
     """
@@ -243,8 +243,10 @@ def suppress(
         candidates[:, 7:] = 0.0
     candidates[:, 3:6].clamp_(min=MIN_SIZE_M)
     chosen = scores[row, label]
-    keep = (_footprint_nms if official else nms)(candidates, chosen, label, iou_threshold)
-    kept = candidates[keep] if official else voted_boxes(candidates, chosen, label, keep, _VOTING_IOU)
+    if official:
+        keep = _footprint_nms(candidates, chosen, label, iou_threshold)
+        return Detections(candidates[keep], chosen[keep], label[keep])
+    keep, kept = voted_nms(candidates, chosen, label, iou_threshold, _VOTING_IOU)
     return Detections(kept, chosen[keep], label[keep])
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.sparse.engine import Engine
+from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 # Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
@@ -156,7 +157,6 @@ def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
     rank = ((rank ^ (rank >> 9)) * 0x1B873593) & 0x3FFFF
     keep = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for start, end in itertools.pairwise(bounds):
-        order = torch.sort(rank[start:end], stable=True).indices
-        keep[start + order[:max_sites]] = True
+        keep[start + best_rows(-rank[start:end], min(max_sites, end - start))] = True
     rows = keep.nonzero()[:, 0]
     return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])
