@@ -52,7 +52,8 @@ def test_sites_equal_a_dictionary(factor: int, kernels: Literal["numba", "torch"
 def test_both_ways_to_merge_agree(factor: int) -> None:
     volume = make()
     rows = volume._gather(volume._blocks.slots(), 1)
-    shuffled = VoxelRows(*(t[torch.randperm(len(rows))] for t in (rows.coords, rows.records, rows.last_seen_ns)))
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(rows)))
+    shuffled = VoxelRows(rows.coords[order], rows.records[order], rows.last_seen_ns[order])
     middle = rows.coords.double().mean(0).int().numpy()
     far = np.full(3, 1 << 30, np.int32)
     for limits in ((-far, far), (middle - 9, middle + 14), (-far, middle)):
