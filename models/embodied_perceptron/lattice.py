@@ -139,7 +139,7 @@ def wall_lattice(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: fl
     flat = np.flatnonzero(filled)
     if len(flat) < _MIN_COLUMNS:
         return WORLD
-    x, y = (flat // width) * _COLUMN_M, (flat % width) * _COLUMN_M
+    x, y = ((part * _COLUMN_M).astype(np.float64) for part in (flat // width, flat % width))
     sharpness = _sharpness(x, y, filled[flat].astype(np.float64), np.radians(np.arange(_DIRECTIONS) * STEP_DEG))
     if sharpness.max() < _MIN_CONTRAST * sharpness.mean():
         return WORLD
