@@ -15,7 +15,8 @@ from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.lattice import Region
 from embodied_perceptron.results import ObjectState
-from embodied_perceptron.scene.association import blend_boxes, box_affinity, box_rotations
+from embodied_perceptron.scene.association import blend_boxes, box_affinity
+from embodied_perceptron.scene.bounds import box_rotations
 from embodied_perceptron.scene.object_map import ObjectMap
 
 world = cache(build_world)  # nobody changes a snapshot

@@ -8,19 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.boxes import box_iou, matrix_to_euler, rotations
+from embodied_perceptron.boxes import box_iou, matrix_to_euler
+from embodied_perceptron.scene.bounds import box_rotations
 
 INSIDE_SHARE = 0.7  # of a box inside another counts as containment
 _MIN_VOLUME_RATIO = 0.15
 _THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
 _BLEND_IOU = 0.6
 _BLEND_RAD = 0.6  # boxes that differ by more are two opinions, not one with noise
-
-
-def box_rotations(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9) -> (N, 3, 3): columns are the boxes' axes."""
-    R: NDArray[np.float64] = rotations(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
-    return R
 
 
 def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -6,22 +6,19 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+
+from embodied_perceptron.boxes import euler_to_matrix
 
 F64 = NDArray[np.float64]
 _LEAST_M3 = 1e-9
 
 
 def box_rotations(boxes: F64) -> F64:
-    """(N, 9) -> (N, 3, 3) R = Rz(alpha) Rx(beta) Ry(gamma); columns are the boxes' axes."""
-    ca, cb, cg = np.cos(boxes[:, 6:9]).T
-    sa, sb, sg = np.sin(boxes[:, 6:9]).T
-    rows = [
-        [ca * cg - sa * sb * sg, -sa * cb, ca * sg + sa * sb * cg],
-        [sa * cg + ca * sb * sg, ca * cb, sa * sg - ca * sb * cg],
-        [-cb * sg, sb, cb * cg],
-    ]
-    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+    """(N, 9) -> (N, 3, 3) world <- box: :func:`~embodied_perceptron.boxes.rotations` of arrays, float64."""
+    R: F64 = euler_to_matrix(torch.from_numpy(np.array(boxes[:, 6:9], dtype=np.float64))).numpy()
+    return R
 
 
 @dataclass(frozen=True, eq=False)

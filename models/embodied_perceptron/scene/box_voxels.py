@@ -7,7 +7,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.scene.association import box_rotations
+from embodied_perceptron.scene.bounds import box_rotations
 
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 

@@ -32,14 +32,8 @@ from embodied_perceptron.boxes import transform_boxes
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.lattice import Region
 from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.association import (
-    INSIDE_SHARE,
-    blend_boxes,
-    box_affinity,
-    box_rotations,
-    overlaps,
-    thickened,
-)
+from embodied_perceptron.scene.association import INSIDE_SHARE, blend_boxes, box_affinity, overlaps, thickened
+from embodied_perceptron.scene.bounds import box_rotations
 from embodied_perceptron.scene.box_voxels import count_voxels, without_bottom
 from embodied_perceptron.scene.detections import Detections
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.boxes import corners, rotations
+from embodied_perceptron.boxes import corners
 from embodied_perceptron.geometry import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import SceneObject
 
@@ -64,12 +64,6 @@ def label_of(thing: SceneObject) -> str:
 def box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     """(N, 9) boxes -> (N, 8, 3) corners, x slowest, z fastest."""
     out: NDArray[np.float64] = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
-    return out
-
-
-def rotations_of(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9) boxes -> (N, 3, 3) rotations from their axes to the world's."""
-    out: NDArray[np.float64] = rotations(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
     return out
 
 

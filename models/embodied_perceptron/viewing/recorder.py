@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.geometry import rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, Perception, SceneObject
-from embodied_perceptron.viewing.drawing import color_of_class, color_of_id, label_of, rotations_of
+from embodied_perceptron.scene.bounds import box_rotations
+from embodied_perceptron.viewing.drawing import color_of_class, color_of_id, label_of
 from embodied_perceptron.viewing.top_view import PATH_COLOR
 
 WORLD = "world"
@@ -151,7 +152,7 @@ class RerunRecorder:
             self._rr.Boxes3D(
                 centers=boxes[:, :3],
                 half_sizes=boxes[:, 3:6] / 2,
-                quaternions=[rotation_to_quaternion(R) for R in rotations_of(boxes)],
+                quaternions=[rotation_to_quaternion(R) for R in box_rotations(boxes)],
                 colors=[color_of_id(o.id) for o in objects],
                 labels=[f"{label_of(o)} ({o.score:.2f})" for o in objects],
             ),
