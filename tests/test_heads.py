@@ -434,6 +434,26 @@ def test_the_best_candidates_are_those_of_a_stable_sort() -> None:
     for limit in range(1, 7):
         expected = torch.argsort(scores, descending=True, stable=True)[:limit].sort().values
         assert best_rows(scores, limit).tolist() == expected.tolist()
+    for limit in (7, 9):
+        assert best_rows(scores, limit).tolist() == list(range(7))
+    assert best_rows(scores[:0], 3).tolist() == []
+    whole = torch.tensor([2, -5, 2, 7])
+    assert best_rows(whole, 2).tolist() == [0, 3]
     boxes = torch.cat([torch.arange(7.0)[:, None].expand(7, 3), torch.ones(7, 3), torch.zeros(7, 3)], 1)
     found = suppress(boxes, scores[:, None], 0.0, 0.5, max_candidates=4)
     assert found.boxes[:, 0].tolist() == [3.0, 1.0, 6.0, 0.0]
+
+
+@torch.no_grad()
+def test_scores_that_are_not_numbers_come_last_and_cost_no_row() -> None:
+    nan, inf = torch.nan, torch.inf
+    scores = torch.tensor([1.0, nan, 3.0, nan, -inf, 0.0])
+    assert [best_rows(scores, limit).tolist() for limit in (1, 2, 3, 5)] == [[2], [0, 2], [0, 2, 5], [0, 1, 2, 3, 5]]
+    assert best_rows(torch.full((4,), nan), 2).tolist() == [0, 1]
+    keep = keep_best(torch.cat([scores, scores]), [0, 6, 6, 12], 4)
+    assert keep.tolist() == [True, True, True, False, False, True] * 2
+    # nor do they keep boxes out that have a score
+    boxes = torch.cat([torch.arange(6.0)[:, None].expand(6, 3), torch.ones(6, 3), torch.zeros(6, 3)], 1)
+    logits = torch.tensor([1.0, nan, 3.0, nan, -2.0, 0.0])[:, None]
+    (found,) = decode_detections([level_of(boxes, logits)], max_per_level=3)
+    assert found.boxes[:, 0].tolist() == [2.0, 0.0, 5.0]

@@ -110,6 +110,8 @@ def test_thinning_is_even_exact_in_number_and_repeatable() -> None:
     assert both.batch_size == 2
     assert torch.equal(thin(both, 1600).split()[0], y.feats)
     assert len(thin(both, 1600).split()[1]) == 100
+    nothing = SparseTensor.from_coords(torch.zeros(0, 3).long(), x.feats[:0], engine=ENGINE)
+    assert [len(part) for part in thin(join_samples([nothing, x, nothing]), 1600).split()] == [0, 1600, 0]
 
 
 def test_join_samples_keeps_order() -> None:

@@ -30,10 +30,10 @@ class DetectionLevel:
 
     Attributes:
         sites: where; ``sites.samples`` tells the scene of a row.
-        points_m: (N, 3) the predicting points.
-        anchors_m: (N, 3) from where each one measures the faces: the point itself, unless the head shifts it.
+        points_m: (N, 3) metres, the predicting points.
+        anchors_m: (N, 3) metres, from where each one measures the faces: the point itself, unless the head shifts it.
         center_logits: (N, 1).
-        distances_m: (N, 6) to the faces -x +x -y +y -z +z.
+        distances_m: (N, 6) metres from the anchor to the faces -x +x -y +y -z +z.
         rotation: (N, 6) 6-D rotation, (N, 3) Euler angles or (N, 2) Moebius coding.
         class_logits: (N, K).
         object_logits: (N, 1) whether the cell holds part of any object, by which the next finer level is pruned; None
@@ -84,8 +84,8 @@ class DetectionHead(nn.Module):
         pruning: what says which sites the next finer level keeps. ``class``: the best class score, as published. A
             box is learned on one level only, so its coarser cells learn that nothing is there, and small objects are
             the first to be pruned: harmless while nearly everything is kept (``paper``). ``object``: a score of its
-            own, learned at every cell that an object reaches into (after GSDN, Gwak et al., ECCV 2020); sites are then
-            chosen before anything is computed at them (the neck's ``prune_first``).
+            own (after GSDN, Gwak et al., ECCV 2020), learned at every cell that an object reaches into which a finer
+            level learns; sites are then chosen before anything is computed at them (the neck's ``prune_first``).
         anchor_shift: faces are measured from where a site's regression moves its point to. Distances are not negative,
             so a box always holds the point from which they are measured, and measured from sites 8 cm apart nothing
             could be thinner than the way to the nearest one.
@@ -200,9 +200,9 @@ def decode_detections(
             rows = torch.arange(first, end, device=level.class_logits.device)
             if len(rows) > max_per_level:  # both factors rise with their logits: the best class needs no other's score
                 best = level.class_logits[first:end].amax(1, keepdim=True).sigmoid()
-                best = best * _centeredness(level.center_logits[first:end], official)
-                rows = first + best[:, 0].topk(max_per_level).indices
-            score = level.class_logits[rows].sigmoid() * _centeredness(level.center_logits[rows], official)
+                best = best * _centreness(level.center_logits[first:end], official)
+                rows = first + best_rows(best[:, 0], max_per_level)
+            score = level.class_logits[rows].sigmoid() * _centreness(level.center_logits[rows], official)
             box = boxes_from_faces(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
             boxes.append(box)
             scores.append(score)
@@ -212,8 +212,8 @@ def decode_detections(
     return results
 
 
-def _centeredness(logits: Tensor, official: bool) -> Tensor:
-    """By how much a class probability counts."""
+def _centreness(logits: Tensor, official: bool) -> Tensor:
+    """(N, 1) logits -> (N, 1) by how much a class probability counts."""
     return logits.sigmoid() if official else logits.sigmoid().sqrt()
 
 

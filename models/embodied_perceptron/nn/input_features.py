@@ -157,6 +157,6 @@ def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
     rank = ((rank ^ (rank >> 9)) * 0x1B873593) & 0x3FFFF
     keep = torch.zeros(len(x), dtype=torch.bool, device=x.device)
     for start, end in itertools.pairwise(bounds):
-        keep[start + best_rows(-rank[start:end], min(max_sites, end - start))] = True
+        keep[start + best_rows(-rank[start:end], max_sites)] = True
     rows = keep.nonzero()[:, 0]
     return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])

@@ -45,13 +45,12 @@ def _up_block(in_channels: int, out_channels: int) -> nn.Sequential:
 def keep_best(scores: Tensor, bounds: Sequence[int], limit: int) -> Tensor:
     """(N,) scores, row ranges of the samples -> (N,) bool: the ``limit`` best of each sample.
 
-    Ties go to the lower row (the site that sorts first), so that the same input is pruned the same everywhere.
+    Ties go to the lower row (the site that sorts first), so that the same input is pruned the same everywhere; NaN
+    comes last.
     """
-    keep = torch.ones_like(scores, dtype=torch.bool)
+    keep = torch.zeros_like(scores, dtype=torch.bool)
     for start, end in itertools.pairwise(bounds):
-        if end - start > limit:
-            keep[start:end] = False
-            keep[start + best_rows(scores[start:end], limit)] = True
+        keep[start + best_rows(scores[start:end], limit)] = True
     return keep
 
 

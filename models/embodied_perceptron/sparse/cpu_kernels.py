@@ -1,4 +1,4 @@
-"""Compiled loops of the torch engine on the CPU; each has a plain torch twin in ``engine.py``.
+"""Compiled loops of the torch engine on the CPU; each has a plain torch twin beside who calls it.
 
 None is parallel: numba's default threading layer aborts when two Python threads enter it at once, and perception runs
 beside fusion.

@@ -42,7 +42,14 @@ def union(a: Sites, b: Sites) -> Sites:
 
 
 def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
-    """Indices of the ``limit`` highest of at least as many (N,) scores, ascending; of equal ones the first."""
+    """(N,) scores -> indices of the ``limit`` highest, or of all if there are no more, ascending; of equals the first.
+
+    A score that is NaN says nothing: it is as low as any, so that always the same number of rows stays.
+    """
+    if limit >= len(scores):
+        return torch.arange(len(scores), device=scores.device)
+    if scores.is_floating_point():
+        scores = scores.masked_fill(scores.isnan(), float("-inf"))
     least = scores.kthvalue(len(scores) - limit + 1).values
     above, equal = (scores > least).nonzero()[:, 0], (scores == least).nonzero()[:, 0]
     return torch.cat([above, equal[: limit - len(above)]]).sort().values
