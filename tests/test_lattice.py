@@ -47,6 +47,9 @@ def test_the_lattice_lies_along_the_walls(yaw_deg):
     assert abs(lattice.yaw_rad) <= math.pi / 4 + 1e-9  # never further than needed
     shuffled = np.random.default_rng(1).permutation(points)
     assert lattice_of(shuffled) == lattice
+    # what does not stand between knee and lintel does not count, wherever it lies
+    far = np.array([[1e5, -1e5, 0.0], [-1e5, 1e5, 3.0]])
+    assert lattice_of(np.concatenate([points, far])) == lattice
 
 
 def test_rooms_along_the_axes_keep_the_worlds_lattice():

@@ -153,18 +153,21 @@ def _columns(
     coords: NDArray[np.integer], voxel_size_m: float, low_m: float, high_m: float
 ) -> tuple[NDArray[np.int64], int]:
     """How many voxels between two heights stand in each cell of 0.04 m of the ground: their grid, flat; its width."""
-    if coords.shape[0] == 0:
-        return np.zeros(0, np.int64), 1
-    low_x, low_y = coords[:, 0].min(), coords[:, 1].min()
-    first_x, first_y = _column(low_x, voxel_size_m), _column(low_y, voxel_size_m)
-    length = _column(coords[:, 0].max(), voxel_size_m) - first_x + 1
-    width = _column(coords[:, 1].max(), voxel_size_m) - first_y + 1
-    filled = np.zeros(length * width, np.int64)
+    between = np.empty((coords.shape[0], 2), np.int64)
+    n = 0
     for i in range(coords.shape[0]):
         height = (coords[i, 2] + 0.5) * voxel_size_m
         if height > low_m and height < high_m:
-            x = _column(coords[i, 0], voxel_size_m) - first_x
-            filled[x * width + _column(coords[i, 1], voxel_size_m) - first_y] += 1
+            between[n, 0], between[n, 1] = _column(coords[i, 0], voxel_size_m), _column(coords[i, 1], voxel_size_m)
+            n += 1
+    if n == 0:
+        return np.zeros(0, np.int64), 1
+    x, y = between[:n, 0], between[:n, 1]
+    first_x, first_y = x.min(), y.min()
+    width = y.max() - first_y + 1
+    filled = np.zeros((x.max() - first_x + 1) * width, np.int64)
+    for i in range(n):
+        filled[(x[i] - first_x) * width + y[i] - first_y] += 1
     return filled, width
 
 
