@@ -453,6 +453,8 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TaskOptions.of({"speed": "fast"})
     with pytest.raises(ValueError, match=r"repeat must be int, got 'many'"):
         TaskOptions.of({"repeat": "many"})
+    with pytest.raises(ValueError, match=r"balance must be in \[0, 1\], got inf"):
+        TaskOptions.of({"balance": "inf"})
     with pytest.raises(FileNotFoundError):
         build_task(request(tmp_path, "detection"))
     task = build_task(request(homes, "detection", options={"cache": str(tmp_path / "prepared")}))

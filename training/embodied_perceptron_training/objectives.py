@@ -53,10 +53,11 @@ def sites_in_boxes(
     ``min_points``: see :func:`~embodied_perceptron_training.matching.assign_points`.
     """
     strides = torch.tensor([level.stride for level in levels])
-    needed = []
+    centers_m = [_centers(level.sites, voxel_size_m) for level in levels]
+    needed = []  # per sample (G,) stride of the level that each box is learned on
     for sample, scene in enumerate(boxes):
         rows = [slice(x.sites.bounds[sample], x.sites.bounds[sample + 1]) for x in levels]
-        points = [_centers(x.sites, voxel_size_m)[r] for x, r in zip(levels, rows, strict=True)]
+        points = [centers[r] for centers, r in zip(centers_m, rows, strict=True)]
         needed.append(strides.to(scene.device)[learning_levels(points, scene, min_points)])
 
     def mask(sites: Sites) -> Tensor:

@@ -25,7 +25,7 @@ from embodied_perceptron.checkpoint import Checkpoint, save_checkpoint
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.train.interface import Losses, Reduce, SampleError, TaskRequest
+from embodied_perceptron_training.train.interface import Losses, Reduce, SampleError, TaskRequest, to_device
 
 _PREFIXES = ("image_encoder.", "image_projection.")
 
@@ -210,9 +210,9 @@ class ImageTask:
             return {}
         right: dict[int, float] = {}
         total: dict[int, float] = {}
-        rng = np.random.default_rng(0)
+        rng, device = np.random.default_rng(0), next(model.parameters()).device
         for index in range(0, len(self._validation), 5):
-            sample = self._validation.sample(index, rng)
+            sample = to_device(self._validation.sample(index, rng), device)
             for level, scores in enumerate(model(sample.color[None])):
                 wanted = _at_level(sample.labels[None], scores.shape[2:])
                 known = wanted >= 0

@@ -33,7 +33,8 @@ class Judged:
         self._queries: list[GroundingQuery] = []
 
     def take(self, sample: SceneSample, run: Run | None) -> None:
-        """``run`` over the sample alone; None where it shows nothing: then nothing is found, and cells are free."""
+        """``run`` over the sample alone, on any device, the ``sample`` itself being on the CPU; None where it shows
+        nothing: then nothing is found, and cells are free."""
         network = self._network
         if network.detection is not None:
             self._found[sample.name] = _found_boxes(run)
@@ -41,7 +42,8 @@ class Judged:
         if network.occupancy is not None and sample.occupancy is not None:
             predicted = torch.full_like(sample.occupancy, EMPTY)
             if run is not None:
-                predicted = run.occupancy([0])[0][0].argmax(0)
+                (logits,) = run.occupancy([0], scales=1)
+                predicted = logits[0].argmax(0).cpu()
             self._occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
         if network.grounding is not None and sample.sentences is not None:
             self._queries.extend(_answers(run, sample.sentences))
@@ -74,7 +76,7 @@ def _found_boxes(run: Run | None) -> SceneBoxes:
         config.iou_threshold,
         max_candidates=config.max_candidates,
     )
-    return SceneBoxes(boxes.boxes.double().numpy(), boxes.labels.numpy(), boxes.scores.numpy())
+    return SceneBoxes(boxes.boxes.double().cpu().numpy(), boxes.labels.cpu().numpy(), boxes.scores.cpu().numpy())
 
 
 def _answers(run: Run | None, sentences: Sentences) -> list[GroundingQuery]:
@@ -85,10 +87,10 @@ def _answers(run: Run | None, sentences: Sentences) -> list[GroundingQuery]:
         return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
     out, targets, _, _ = answered
     queries = []
-    for b, target in enumerate(targets):
+    for b, (target, true) in enumerate(zip(targets, sentences.boxes, strict=True)):
         words = target.positive.any(0)
         scores = out.logits[-1, b].sigmoid()[:, words].mean(1)
         scores = scores.masked_fill(~out.query_valid[b], -1.0)
         best = scores.argsort(descending=True)[:10]
-        queries.append(GroundingQuery(out.boxes[-1, b, best].double().numpy(), target.boxes.double().numpy(), {}))
+        queries.append(GroundingQuery(out.boxes[-1, b, best].double().cpu().numpy(), true.double().numpy(), {}))
     return queries

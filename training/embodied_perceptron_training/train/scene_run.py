@@ -37,7 +37,7 @@ class SceneBatch:
         keys = [
             pack_site_keys(torch.full((len(s.coords),), i, device=device), s.coords) for i, s in enumerate(self.samples)
         ]
-        sites = Sites(torch.cat(keys), 1, len(self.samples), get_engine("auto", str(device)))
+        sites = Sites(torch.cat(keys), 1, len(self.samples), get_engine("auto", device.type))
         return SparseTensor(sites, torch.cat([s.feats for s in self.samples]))
 
 
@@ -47,11 +47,13 @@ class Run:
     Args:
         network, batch: what passes.
         fusion: how voxels read images.
-        prefer: nothing that is learned is pruned, levels being told by this number of points (see
-            :func:`sites_in_boxes`); 0 = as at inference.
+        min_points: for training: sites of what is learned are not pruned, see :func:`sites_in_boxes`; 0 = pruned as at
+            inference.
     """
 
-    def __init__(self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, prefer: int = 0) -> None:
+    def __init__(
+        self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, min_points: int = 0
+    ) -> None:
         self.network = network
         self.batch = batch
         config = network.config
@@ -65,31 +67,31 @@ class Run:
         self.detection: DetectionOutput | None = None
         if network.detection is not None:
             wanted = None
-            if prefer:
+            if min_points:
                 boxes = [thick(s.boxes) for s in batch.samples]
-                wanted = sites_in_boxes(boxes, self.levels, config.voxel_size_m, prefer)
+                wanted = sites_in_boxes(boxes, self.levels, config.voxel_size_m, min_points)
             self.detection = network.detect(self.levels, wanted)
 
-    def occupancy(self, rows: Sequence[int]) -> list[Tensor]:
-        """Logits per scale of the samples ``rows``, each on its own window."""
+    def occupancy(self, rows: Sequence[int], scales: int | None = None) -> list[Tensor]:
+        """Logits per scale, finest first (only so many ``scales``), of the samples ``rows``, each on its own window."""
         level = self.network.config.occupancy_level()
         config = self.network.config.occupancy
         assert config is not None
         if config.dense_images:  # reads images at the cells themselves: one sample after the other
-            parts = [self._dense_occupancy(i) for i in rows]
+            parts = [self._dense_occupancy(i, scales) for i in rows]
             return [torch.cat(scale) for scale in zip(*parts, strict=True)]
         moved = [moved_to_origin(only(self.levels[level], i), self.batch.samples[i].occupancy_origin) for i in rows]
         levels = [join_samples(moved) if k == level else t for k, t in enumerate(self.levels)]
-        return self.network.occupy(levels, (0, 0, 0), None)
+        return self.network.occupy(levels, (0, 0, 0), None, scales)
 
-    def _dense_occupancy(self, sample: int) -> list[Tensor]:
+    def _dense_occupancy(self, sample: int, scales: int | None) -> list[Tensor]:
         network = self.network
         levels = [only(t, sample) for t in self.levels]
         lookup = None
         if network.config.uses_images:
             views = [self.views[sample]]
             lookup = view_lookup(views, network.image_channels, network.config.voxel_size_m, self.fusion)
-        return network.occupy(levels, self.batch.samples[sample].occupancy_origin, lookup)
+        return network.occupy(levels, self.batch.samples[sample].occupancy_origin, lookup, scales)
 
     def grounding(self) -> tuple[GroundingOutput, list[GroundingTarget], Tensor, tuple[Tensor, Tensor]] | None:
         """All sentences of all samples at once: output (boxes in the world), targets, padding of tokens, and the sum
@@ -109,7 +111,7 @@ class Run:
         tokens, token_pad = _pad_tokens([s for _, s in spoken])
         viewpoint = Viewpoint(
             torch.stack([s.viewpoint_m for _, s in spoken for _ in range(len(s.tokens))]),
-            torch.tensor([s.viewpoint_yaw_rad for _, s in spoken for _ in range(len(s.tokens))]),
+            torch.tensor([s.viewpoint_yaw_rad for _, s in spoken for _ in range(len(s.tokens))], device=coords.device),
         )
         own_coords = coords[rows]
         if self.network.config.inputs != "xyz":

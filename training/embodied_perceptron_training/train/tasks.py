@@ -40,7 +40,14 @@ from embodied_perceptron_training.matching import coarse_labels
 from embodied_perceptron_training.objectives import detection_predictions, grounding_layers
 from embodied_perceptron_training.train.augment import ALIGNED_MOTION, PAPER_MOTION, MotionRange
 from embodied_perceptron_training.train.images import ImageTask, load_images
-from embodied_perceptron_training.train.interface import Losses, Reduce, SampleError, TaskRequest, TrainingTask
+from embodied_perceptron_training.train.interface import (
+    Losses,
+    Reduce,
+    SampleError,
+    TaskRequest,
+    TrainingTask,
+    to_device,
+)
 from embodied_perceptron_training.train.judging import Judged
 from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, SceneSample
 from embodied_perceptron_training.train.scene_run import MIN_BOX_M, Run, SceneBatch
@@ -112,6 +119,8 @@ class TaskOptions:
                 raise ValueError(f"option {name} must be {type(known[name].default).__name__}, got {text!r}") from None
         if values.get("turns", "any") not in _MOTIONS:
             raise ValueError(f"option turns must be one of {', '.join(_MOTIONS)}, got {values['turns']!r}")
+        if not 0.0 <= values.get("balance", 0.0) <= 1.0:
+            raise ValueError(f"option balance must be in [0, 1], got {values['balance']}")
         return TaskOptions(**values)
 
 
@@ -175,7 +184,8 @@ class SceneTask:
                     part.requires_grad_(False)
         self.model: nn.Module = network
         self.fusion = view_reading(config)
-        order = balanced_order([set(scan.labels) & set(self.classes) for scan in train], self.options.balance)
+        known = set(self.classes)
+        order = balanced_order([known.intersection(scan.labels) for scan in train], self.options.balance)
         source = self._source(train, network, self._spec(training=True))
         self.samples = SceneSource(*source, self.options.repeat, order)
         self._validation = None
@@ -245,7 +255,7 @@ class SceneTask:
     def losses(self, model: nn.Module, batch: SceneBatch, reduce: Reduce) -> Losses:
         """Weighted losses of every head."""
         network = _network(model)
-        run = Run(network, batch, self.fusion, prefer=self.detection_criterion.min_points)
+        run = Run(network, batch, self.fusion, self.detection_criterion.min_points)
         total: Losses = {}
         if network.detection is not None:
             total.update(_weighted(self.options.w_detection, "", self._detection(run, reduce)))
@@ -307,11 +317,14 @@ class SceneTask:
         if self._validation is None:
             return {}
         network = _network(model)
+        device = next(network.parameters()).device
         judged = Judged(network, self.classes)
         for index in range(len(self._validation)):
             # continuous tasks are judged along the way: every scene after another number of views
             sample = self._validation.sample(index, np.random.default_rng(index if self._continuous else 0))
-            seen = Run(network, SceneBatch([sample]), self.fusion) if len(sample.coords) else None
+            seen = None
+            if len(sample.coords):
+                seen = Run(network, to_device(SceneBatch([sample]), device), self.fusion)
             judged.take(sample, seen)
         return judged.figures()
 
