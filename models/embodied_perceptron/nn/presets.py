@@ -124,7 +124,7 @@ class NetworkConfig:
         max_sites: inputs with more sites are thinned, the same ones every time.
         modality: what the network sees: geometry with images lifted to every level (``rgbd``), geometry alone
             (``depth``), images on a dense grid (``rgb``), or images at the input sites only (``painting``).
-        inputs: features of an input site.
+        inputs: features of an input site, see :func:`~embodied_perceptron.nn.input_features.input_from_points`.
         official: behave as the released code does where it deviates from the paper or has a fault.
     """
 
