@@ -115,8 +115,9 @@ class TopDownNeck(nn.Module):
         """Levels finest first, each of twice the stride of the one before -> outputs finest first.
 
         ``prefer`` marks sites that stay whatever their score, beside the ``keep`` best, at most as many again. Training
-        passes those inside of true boxes: an untrained score prunes at random, and an object that has lost all of its
-        sites can never be learned. They come on top, so that training sees everything that inference will see.
+        passes those inside of true boxes, as far down as these are learned: an untrained score prunes at random, and an
+        object that has lost all of its sites can never be learned. They come on top, so that training sees
+        everything that inference will see.
 
         Raises ``ValueError`` when the number of levels or their strides do not fit.
         """
