@@ -186,9 +186,9 @@ def decode_detections(
 ) -> list[Detections]:
     """Predictions of all levels -> boxes per scene after per-class suppression.
 
-    The score of a box is class probability times the root of its centreness; as published, and with ``official``, times
-    centreness. A box says what it is by its class; centreness is learned inside of boxes alone and ranks those of one
-    thing, but squashes whole classes of flat and small things, whose sites are never near a centre.
+    The score of a box is class probability times the cube root of its centreness; as published, and with ``official``,
+    times centreness. A box says what it is by its class; centreness is learned inside of boxes alone and ranks those of
+    one thing, but squashes whole classes of flat and small things, whose sites are never near a centre.
     ``official, max_candidates``: see :func:`suppress`.
     """
     batch_size = levels[0].sites.batch_size if levels else 0
@@ -214,7 +214,7 @@ def decode_detections(
 
 def _centreness(logits: Tensor, official: bool) -> Tensor:
     """(N, 1) logits -> (N, 1) by how much a class probability counts."""
-    return logits.sigmoid() if official else logits.sigmoid().sqrt()
+    return logits.sigmoid() if official else logits.sigmoid().pow(1.0 / 3.0)
 
 
 def suppress(
