@@ -30,6 +30,7 @@ class DetectionLevel:
     Attributes:
         sites: where; ``sites.samples`` tells the scene of a row.
         points_m: (N, 3) the predicting points.
+        anchors_m: (N, 3) from where each one measures the faces: the point itself, unless the head shifts it.
         center_logits: (N, 1).
         distances_m: (N, 6) to the faces -x +x -y +y -z +z.
         rotation: (N, 6) 6-D rotation, (N, 3) Euler angles or (N, 2) Moebius coding.
@@ -40,6 +41,7 @@ class DetectionLevel:
 
     sites: Sites
     points_m: Tensor
+    anchors_m: Tensor
     center_logits: Tensor
     distances_m: Tensor
     rotation: Tensor
@@ -48,11 +50,11 @@ class DetectionLevel:
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """(N, 3) centres, (N, 3) sizes, (N, 3, 3) rotations of the boxes."""
-        return faces_to_parts(self.points_m, self.distances_m, self.rotation)
+        return faces_to_parts(self.anchors_m, self.distances_m, self.rotation)
 
     def boxes(self) -> Tensor:
         """(N, 9) boxes."""
-        return boxes_from_faces(self.points_m, self.distances_m, self.rotation)
+        return boxes_from_faces(self.anchors_m, self.distances_m, self.rotation)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +85,9 @@ class DetectionHead(nn.Module):
             the first to be pruned: harmless while nearly everything is kept (``paper``). ``object``: a score of its
             own, learned at every cell that an object reaches into (after GSDN, Gwak et al., ECCV 2020); sites are then
             chosen before anything is computed at them (the neck's ``prune_first``).
+        anchor_shift: faces are measured from where a site's regression moves its point to. Distances are not negative,
+            so a box always holds the point from which they are measured, and measured from sites 8 cm apart nothing
+            could be thinner than the way to the nearest one.
         official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
             expect. Default: points at the cell's centre.
     """
@@ -97,6 +102,7 @@ class DetectionHead(nn.Module):
         rotation_channels: int = 6,
         lateral_channels: int = 0,
         pruning: Pruning = "class",
+        anchor_shift: bool = False,
         official: bool = False,
     ) -> None:
         super().__init__()
@@ -111,7 +117,9 @@ class DetectionHead(nn.Module):
         self.official = official
         self.neck = TopDownNeck(in_channels, channels, keep, lateral_channels, pruning == "object", official)
         self.center = SparseConv(channels, 1, kernel_size=1)
-        self.regression = SparseConv(channels, 6 + rotation_channels, kernel_size=1)
+        self._rotation = slice(6, 6 + rotation_channels)
+        self.anchor_shift = anchor_shift
+        self.regression = SparseConv(channels, 6 + rotation_channels + 3 * anchor_shift, kernel_size=1)
         self.classify = SparseConv(channels, num_classes, kernel_size=1, bias=True)
         self.object = SparseConv(channels, 1, kernel_size=1, bias=True) if pruning == "object" else None
         self.scales = nn.Parameter(torch.ones(len(in_channels)))
@@ -151,12 +159,17 @@ class DetectionHead(nn.Module):
     def _predict(self, level: int, out: SparseTensor) -> DetectionLevel:
         regression = self.regression(out).feats
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
+        points_m = anchors_m = self.points_m(out.sites).to(distances.device)
+        if self.anchor_shift:
+            edge_m = out.sites.stride * self.voxel_size_m
+            anchors_m = points_m + edge_m * regression[:, self._rotation.stop :]
         return DetectionLevel(
             sites=out.sites,
-            points_m=self.points_m(out.sites).to(distances.device),
+            points_m=points_m,
+            anchors_m=anchors_m,
             center_logits=self.center(out).feats,
             distances_m=distances,
-            rotation=regression[:, 6:],
+            rotation=regression[:, self._rotation],
             class_logits=self.classify(out).feats,
             object_logits=self.object(out).feats if self.object is not None and level > 0 else None,
         )
@@ -185,7 +198,7 @@ def decode_detections(
             rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
             center = level.center_logits[rows].sigmoid()
             score = level.class_logits[rows].sigmoid() * (center if official else center.sqrt())
-            box = boxes_from_faces(level.points_m[rows], level.distances_m[rows], level.rotation[rows])
+            box = boxes_from_faces(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
             if len(box) > max_per_level:
                 best = score.max(dim=1).values.topk(max_per_level).indices
                 box, score = box[best], score[best]

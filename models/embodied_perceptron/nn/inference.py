@@ -153,7 +153,7 @@ class NetworkInference:
         lower_m: Sequence[float] | None = None,
         upper_m: Sequence[float] | None = None,
     ) -> SparseTensor:
-        """Occupied voxels of the map, or of the part in [lower, upper), as input of a ``height_color`` network.
+        """Occupied voxels of the map, or of the part in [lower, upper), as input of a network that reads maps.
 
         What ``FeatureVolume.as_sparse_tensor`` gives with ``site_voxels`` and ``features`` of this network, to the
         rounding of the snapshot's colours. Raises ``ValueError`` when the map's voxels do not divide the sites.
@@ -165,7 +165,8 @@ class NetworkInference:
         coords = torch.from_numpy(np.floor_divide(snapshot.coords[chosen], self.site_voxels(snapshot.voxel_size_m)))
         points, colors, hits = snapshot.mean_point_m[chosen], snapshot.mean_color[chosen], snapshot.hits[chosen]
         config = self.network.config
-        return mean_sites(coords.long(), points, colors, hits, config.inputs, floor_z_m, config.max_sites)
+        size_m = config.voxel_size_m
+        return mean_sites(coords.long(), points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
 
     def site_voxels(self, voxel_size_m: float) -> int:
         """How many map voxels make the edge of an input site; for ``FeatureVolume.as_sparse_tensor``.
@@ -174,7 +175,7 @@ class NetworkInference:
         points, see :func:`~embodied_perceptron.nn.input_features.input_from_points`).
         """
         config = self.network.config
-        if config.inputs != "height_color":
+        if config.inputs == "xyz":
             raise ValueError(f"a {config.name} network reads sampled points ({config.inputs}), not the map")
         ratio = config.voxel_size_m / voxel_size_m
         if round(ratio) < 1 or abs(ratio - round(ratio)) > 1e-6:
@@ -286,7 +287,7 @@ class NetworkInference:
     def _colors(self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
         """(X, Y, Z, 3) uint8 mean colour of the input sites in each cell."""
         grey = torch.full((*cells, 3), UNSEEN_COLOR, dtype=torch.uint8, device=sites.device)
-        if self.network.config.inputs != "height_color" or self.network.config.modality == "rgb":
+        if not self.network.config.reads_map:
             return grey
         coarse = SparseTensor.from_coords(
             torch.div(sites.coords, stride, rounding_mode="floor") * stride,

@@ -1,7 +1,9 @@
 """What the network sees of geometry: features of the input sites.
 
 A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the floor,
-colour and a constant (``height_color``), on gravity-aligned coordinates. ``paper`` sees raw xyz, as released.
+colour, a constant and where in the site the mean point lies (``height_color_offset``), on gravity-aligned coordinates.
+Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
+picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 # Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
-SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {"xyz": ("point",), "height_color": ("height", "color", "one")}
+SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {
+    "xyz": ("point",),
+    "height_color": ("height", "color", "one"),
+    "height_color_offset": ("height", "color", "one", "offset"),
+}
 # Thinning repeats with this period, a multiple of every stride that a network has: moving the world by it thins the
 # same voxels.
 _THINNING_PERIOD = 64
@@ -36,11 +42,12 @@ def input_from_points(
 
     Args:
         points_m: (P, 3) world positions, gravity-aligned (z up), finite.
-        colors: (P, 3) uint8 RGB; needed by ``height_color``.
+        colors: (P, 3) uint8 RGB; not needed by ``xyz``.
         voxel_size_m: edge length of a site.
         inputs: ``xyz``: the first point of each site, as the released code keeps it. ``height_color``: mean height
-            above the floor in metres, mean colour in [0, 1] and a one: what ``FeatureVolume.as_sparse_tensor`` gives
-            with ``SITE_FEATURES["height_color"]``.
+            above the floor in metres, mean colour in [0, 1] and a one; ``height_color_offset``: and the mean point's
+            place in its site, in [-0.5, 0.5) edges: what ``FeatureVolume.as_sparse_tensor`` gives with their
+            ``SITE_FEATURES``.
         floor_z_m: height of the floor in the world.
         engine: of the sparse tensor; None = the fastest one installed.
 
@@ -64,12 +71,28 @@ def input_from_points(
     if colors is None or colors.shape != points.shape or colors.dtype != np.uint8:
         found = None if colors is None else f"{colors.shape} {colors.dtype}"
         raise ValueError(f"colors must be {points.shape} uint8, got {found}")
-    columns = np.concatenate(
-        [points[:, 2:3] - floor_z_m, colors / 255.0, np.ones((len(points), 1))], axis=1, dtype=np.float64
-    )
+    columns = _columns(coords, points, colors, voxel_size_m, inputs, floor_z_m)
     # averaged in float64: the mean must not depend on the order of the points to more than float32's rounding
     x = SparseTensor.from_coords(coords, torch.from_numpy(columns), duplicates="mean", engine=engine)
     return x.replace(x.feats.float())
+
+
+def _columns(
+    coords: torch.Tensor,
+    points_m: NDArray[np.floating],
+    colors: NDArray[np.uint8],
+    voxel_size_m: float,
+    inputs: str,
+    floor_z_m: float,
+) -> NDArray[np.float64]:
+    """(P, F) what each point brings to the mean of its site."""
+    points = points_m.astype(np.float64)
+    if inputs == "xyz":
+        return points
+    columns = [points[:, 2:] - floor_z_m, colors / 255.0, np.ones((len(points), 1))]
+    if inputs == "height_color_offset":
+        columns.append(points / voxel_size_m - coords.numpy() - 0.5)
+    return np.concatenate(columns, axis=1)
 
 
 def mean_sites(
@@ -77,6 +100,7 @@ def mean_sites(
     points_m: NDArray[np.floating],
     colors: NDArray[np.uint8],
     hits: NDArray[np.integer],
+    voxel_size_m: float,
     inputs: str,
     floor_z_m: float,
     max_sites: int,
@@ -88,14 +112,13 @@ def mean_sites(
         points_m: (P, 3) mean point of each voxel, on the sites' lattice.
         colors: (P, 3) uint8 mean RGB.
         hits: (P,) points of each voxel.
+        voxel_size_m: edge of a site.
         inputs: see :func:`input_from_points`.
         floor_z_m: height of the floor.
         max_sites: more are thinned.
     """
-    points, weight = points_m.astype(np.float64), hits[:, None].astype(np.float64)
-    feats = points
-    if inputs == "height_color":
-        feats = np.concatenate([points[:, 2:] - floor_z_m, colors / 255.0, np.ones((len(points), 1))], axis=1)
+    weight = hits[:, None].astype(np.float64)
+    feats = _columns(coords, points_m, colors, voxel_size_m, inputs, floor_z_m)
     weighted = torch.from_numpy(np.concatenate([feats * weight, weight], axis=1))
     summed = SparseTensor.from_coords(coords, weighted, duplicates="mean")
     return thin(summed.replace((summed.feats[:, :-1] / summed.feats[:, -1:]).float()), max_sites)

@@ -91,7 +91,7 @@ class LiveNetwork:
         self.inference = inference
         self.window_m = window_m
         self.memory = ImageMemory(inference.view) if config.uses_images else None
-        self._from_map = config.modality != "rgb" and config.inputs == "height_color"
+        self._from_map = config.reads_map
         self._site_voxels = inference.site_voxels(voxel_size_m) if self._from_map else 1
         self._coarsest = config.backbone.strides[-1]
         self._cell_m = config.voxel_size_m * self._coarsest

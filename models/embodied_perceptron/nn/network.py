@@ -187,6 +187,7 @@ class PerceptionNetwork(nn.Module):
                 ROTATION_CHANNELS[config.detection.rotation],
                 config.detection.lateral_channels,
                 config.detection.pruning,
+                config.detection.anchor_shift,
                 config.official,
             )
         if config.occupancy is not None:

@@ -16,14 +16,14 @@ from embodied_perceptron.nn.backbone import BackboneConfig
 from embodied_perceptron.nn.detection import Pruning
 
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
-Inputs = Literal["xyz", "height_color"]
+Inputs = Literal["xyz", "height_color", "height_color_offset"]
 RotationCoder = Literal["sixd", "euler", "mobius"]
 MODALITIES: tuple[Modality, ...] = ("rgbd", "depth", "rgb", "painting")
 PRESETS = ("tiny", "base", "paper")
 TASKS = ("detection", "occupancy", "grounding")
 ROTATION_CHANNELS: dict[str, int] = {"sixd": 6, "euler": 3, "mobius": 2}
 DECODING = ("max_per_level", "min_score", "iou_threshold", "max_candidates")  # fields of DetectionConfig
-INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5}
+INPUT_CHANNELS: dict[str, int] = {"xyz": 3, "height_color": 5, "height_color_offset": 8}
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,7 @@ class DetectionConfig:
     lateral_channels: int = 0
     pruning: Pruning = "class"
     rotation: RotationCoder = "sixd"
+    anchor_shift: bool = False
     max_per_level: int = 1000
     min_score: float = 0.01
     iou_threshold: float = 0.5
@@ -133,7 +134,7 @@ class NetworkConfig:
     num_classes: int
     backbone: BackboneConfig
     modality: Modality = "rgbd"
-    inputs: Inputs = "height_color"
+    inputs: Inputs = "height_color_offset"
     image: ImageConfig = field(default_factory=ImageConfig)
     detection: DetectionConfig | None = None
     occupancy: OccupancyConfig | None = None
@@ -155,6 +156,11 @@ class NetworkConfig:
     @property
     def uses_images(self) -> bool:
         return self.modality != "depth"
+
+    @property
+    def reads_map(self) -> bool:
+        """Input sites are means over the map's voxels; otherwise sampled points, or a whole grid."""
+        return self.inputs != "xyz" and self.modality != "rgb"
 
     def occupancy_level(self) -> int:
         """Index of the backbone level whose stride is one occupancy cell. ``ValueError`` when there is none."""
@@ -226,7 +232,7 @@ def fcaf3d(config: NetworkConfig, our_decoder: bool) -> NetworkConfig:
     if config.detection is None:
         raise ValueError("FCAF3D is a detector: the configuration has no detection")
     rotation: RotationCoder = "sixd" if our_decoder else "mobius"
-    detection = dataclasses.replace(config.detection, rotation=rotation)
+    detection = dataclasses.replace(config.detection, rotation=rotation, anchor_shift=False)
     return dataclasses.replace(config, modality="depth", detection=detection, occupancy=None, grounding=None)
 
 
@@ -240,7 +246,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
         max_sites=50_000 if tiny else 60_000,
         num_classes=num_classes,
         backbone=BackboneConfig(
-            in_channels=INPUT_CHANNELS["height_color"],
+            in_channels=INPUT_CHANNELS["height_color_offset"],
             stem_channels=24 if tiny else 32,
             channels=channels,
             blocks=(1, 1, 2, 1) if tiny else (1, 2, 2, 2),
@@ -258,6 +264,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             keep=5000,
             lateral_channels=48 if tiny else 96,
             pruning="object",
+            anchor_shift=True,
             iou_threshold=0.25,
             max_candidates=4000,
         ),

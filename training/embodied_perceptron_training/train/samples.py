@@ -181,7 +181,8 @@ class SampleMaker:
         """As a live network sees the map."""
         config = self.config
         coords = torch.from_numpy(np.floor(points / config.voxel_size_m).astype(np.int64))
-        return mean_sites(coords, points, colors, hits, config.inputs, floor_z_m, config.max_sites)
+        size_m = config.voxel_size_m
+        return mean_sites(coords, points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator

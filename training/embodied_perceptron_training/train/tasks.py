@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,6 +87,8 @@ class TaskOptions:
         sentences: per sample that has any.
         sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
         repeat: windows per scene and epoch.
+        balance: scenes with a class that fewer than this share of all scenes has come more often, see
+            :func:`balanced_order`; 0 = all alike.
         turns: how scenes are turned in training (not ``paper``): ``aligned`` with the lattice up to quarter turns and a
             few degrees, as :class:`~embodied_perceptron.nn.live.LiveNetwork` turns its lattice, or ``any``.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
@@ -99,6 +102,7 @@ class TaskOptions:
     sentence_share: float = 1.0
     occupancy_share: float = 1.0
     repeat: int = 4
+    balance: float = 0.0
     turns: str = "aligned"
     cache: str = ""
     w_detection: float = 1.0
@@ -148,19 +152,21 @@ class SceneBatch:
 
 
 class SceneSource:
-    """Samples of a split: every scene ``repeat`` times an epoch, each time another window."""
+    """Samples of a split: every scene of ``order`` (None = each one once) ``repeat`` times an epoch, each time another
+    window."""
 
-    def __init__(self, cache: SceneCache, maker: SampleMaker, repeat: int) -> None:
+    def __init__(self, cache: SceneCache, maker: SampleMaker, repeat: int, order: Sequence[int] | None = None) -> None:
         self.cache = cache
         self.maker = maker
         self.repeat = repeat
+        self._order = range(len(cache)) if order is None else order
 
     def __len__(self) -> int:
-        return len(self.cache) * self.repeat
+        return len(self._order) * self.repeat
 
     def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
         """See :class:`~.interface.SampleSource`."""
-        scene = index % len(self.cache)
+        scene = self._order[index % len(self._order)]
         try:
             prepared = self.cache[scene]
             for _ in range(_WINDOWS):
@@ -196,7 +202,9 @@ class SceneTask:
                     part.requires_grad_(False)
         self.model: nn.Module = network
         self.fusion = FusionConfig(occlusion_margin_m=0.1)
-        self.samples = SceneSource(*self._source(train, network, self._spec(training=True)), self.options.repeat)
+        order = balanced_order([set(scan.labels) & set(self.classes) for scan in train], self.options.balance)
+        source = self._source(train, network, self._spec(training=True))
+        self.samples = SceneSource(*source, self.options.repeat, order)
         self._validation = None
         if val is not None:
             self._validation = SceneSource(*self._source(val, network, self._spec(training=False)), 1)
@@ -545,6 +553,24 @@ def _network(model: nn.Module) -> PerceptionNetwork:
     inner = getattr(model, "module", model)
     assert isinstance(inner, PerceptionNetwork)
     return inner
+
+
+def balanced_order(classes: Sequence[set[str]], share: float) -> list[int]:
+    """Classes of every scene -> scenes of one epoch.
+
+    A scene comes ``sqrt(share / f)`` times, at least once, ``f`` being the share of scenes that have the rarest of its
+    classes (repeat factor sampling: Gupta, Dollar, Girshick, LVIS, CVPR 2019). Fractions add up along the scenes, so
+    that the number of all is right to one.
+    """
+    count = Counter(name for scene in classes for name in scene)
+    order: list[int] = []
+    due = 0.0
+    for index, scene in enumerate(classes):
+        rarest = min((count[name] for name in scene), default=len(classes)) / len(classes)
+        due += max(1.0, math.sqrt(share / rarest))
+        while len(order) + 1 <= due + 1e-9:
+            order.append(index)
+    return order
 
 
 def _classes(dataset: EmbodiedScanDataset) -> tuple[str, ...]:
