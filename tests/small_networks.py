@@ -56,7 +56,7 @@ def small_network(config: NetworkConfig, seed: int = 0) -> PerceptionNetwork:
 
 
 def small_scene(
-    seed: int = 0, count: int = 400, extent: int = 40, channels: int = 5, device: str = "cpu"
+    seed: int = 0, count: int = 400, extent: int = 40, channels: int = 8, device: str = "cpu"
 ) -> SparseTensor:
     """Random sites in a cube of ``extent`` sites around the origin, random features."""
     g = torch.Generator().manual_seed(seed)

@@ -3,6 +3,7 @@ the released code does instead stands behind ``official`` and is shown beside it
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -215,6 +216,30 @@ def test_points_stand_at_the_centre_of_their_cell(official: bool) -> None:
     torch.testing.assert_close(head.points_m(x.sites), torch.tensor([expected]))
 
 
+def test_a_shifted_anchor_reaches_boxes_thinner_than_the_way_to_them() -> None:
+    """A site 8 cm wide, a picture 2 cm thick whose plane lies 3 cm beside the site's centre."""
+    x = SparseTensor.from_coords(torch.tensor([[2, 4, 6]]), torch.ones(1, 6), stride=2)
+    torch.manual_seed(0)
+    head = DetectionHead((6,), 8, 3, 0.04, keep=5, anchor_shift=True).eval()
+    plain = DetectionHead((6,), 8, 3, 0.04, keep=5).eval()
+    plain.load_state_dict({**head.state_dict(), "regression.kernel": head.regression.kernel[:, :12]})
+    (level,), _ = head([x])
+    (fixed,), _ = plain([x])
+    assert torch.equal(level.points_m, fixed.points_m)  # who learns a box does not move
+    assert torch.equal(fixed.anchors_m, fixed.points_m)
+    assert torch.equal(level.distances_m, fixed.distances_m)
+    assert torch.equal(level.rotation, fixed.rotation)
+    (out,) = head.neck([x], lambda *_: torch.zeros(1, 1))
+    raw = out.feats @ head.regression.kernel
+    torch.testing.assert_close(level.anchors_m, level.points_m + 0.08 * raw[:, 12:])
+
+    picture = torch.tensor([[0.12 + 0.03, 0.2, 0.28, 0.02, 0.5, 0.6, 0.0, 0.0, 0.0]])
+    upright = matrix_to_sixd(rotations(picture))
+    half = (0.5 * picture[:, 3:6]).repeat_interleave(2, dim=1)
+    moved = dataclasses.replace(level, anchors_m=picture[:, :3], distances_m=half, rotation=upright)
+    torch.testing.assert_close(moved.boxes(), picture)
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # suppression
 
@@ -230,6 +255,7 @@ def level_of(
     return DetectionLevel(
         sites=x.sites,
         points_m=boxes[:, :3],
+        anchors_m=boxes[:, :3],
         center_logits=torch.full((n, 1), 20.0) if center is None else center,
         distances_m=half.repeat_interleave(2, dim=1),
         rotation=matrix_to_sixd(rotations(boxes)),

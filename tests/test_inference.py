@@ -192,7 +192,7 @@ def test_occupancy_colors_are_those_of_the_map() -> None:
 @pytest.mark.parametrize("modality", ["depth", "rgbd", "painting"])
 def test_an_empty_scene_gives_empty_results(modality: Modality) -> None:
     i = inference(modality)
-    scene = i.look(SparseTensor.from_coords(torch.zeros(0, 3, dtype=torch.long), torch.zeros(0, 5)))
+    scene = i.look(SparseTensor.from_coords(torch.zeros(0, 3, dtype=torch.long), torch.zeros(0, 8)))
     assert len(i.detections(scene)) == 0
     assert i.detections(scene).boxes.shape == (0, 9)
     i.occupancy(scene, (0.0, 0.0, 0.0))  # whatever an empty grid means to the network, it is computed
@@ -275,7 +275,7 @@ def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
     with pytest.raises(ValueError, match="no occupancy"):
         detector.occupancy(scene, (0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="one scene at a time"):
-        i.look(SparseTensor.from_coords(torch.zeros(2, 3).long(), torch.zeros(2, 5), torch.tensor([0, 1])))
+        i.look(SparseTensor.from_coords(torch.zeros(2, 3).long(), torch.zeros(2, 8), torch.tensor([0, 1])))
 
 
 def test_large_inputs_are_thinned_the_same_way_every_time() -> None:
@@ -283,7 +283,7 @@ def test_large_inputs_are_thinned_the_same_way_every_time() -> None:
     i.network.config = dataclasses.replace(i.network.config, max_sites=50)
     generator = torch.Generator().manual_seed(0)
     coords = torch.unique(torch.randint(0, 40, (300, 3), generator=generator), dim=0)
-    x = SparseTensor.from_coords(coords, torch.rand(len(coords), 5, generator=generator))
+    x = SparseTensor.from_coords(coords, torch.rand(len(coords), 8, generator=generator))
     scene = i.look(x)
     assert torch.equal(scene.sites.keys, thin(x, 50).keys)
     assert len(scene.sites) == 50

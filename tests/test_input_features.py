@@ -8,6 +8,7 @@ import torch
 
 from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
 from embodied_perceptron.nn.input_features import input_from_points, join_samples, thin
+from embodied_perceptron.nn.presets import INPUT_CHANNELS
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -28,6 +29,12 @@ def test_by_hand() -> None:
     x = input_from_points(points, colors, 0.1, "height_color", floor_z_m=0.25)
     assert x.coords.tolist() == [[0, 0, 10], [5, 0, 0]]
     torch.testing.assert_close(x.feats, torch.tensor([[0.76, 0.5, 0.5, 0, 1], [-0.25, 0.2, 0.2, 0.2, 1]]))
+    y = input_from_points(points, colors, 0.1, "height_color_offset", floor_z_m=0.25)
+    torch.testing.assert_close(y.feats[:, :5], x.feats)
+    # the mean point's place in its site, in edges from the middle
+    torch.testing.assert_close(
+        y.feats[:, 5:], torch.tensor([[-0.3, -0.2, -0.4], [-0.5, -0.5, -0.5]]), atol=1e-6, rtol=0
+    )
     raw = input_from_points(points, None, 0.1, "xyz")
     torch.testing.assert_close(raw.feats, torch.from_numpy(points[[0, 2]]))
 
@@ -45,6 +52,13 @@ def test_turning_and_moving_the_world_moves_the_sites_and_changes_no_feature(tur
     expected = SparseTensor.from_coords(turned, x.feats, engine=ENGINE)
     assert torch.equal(y.keys, expected.keys)
     torch.testing.assert_close(y.feats, expected.feats, rtol=0, atol=1e-6)
+    x = input_from_points(points, colors, VOXEL_M, "height_color_offset", engine=ENGINE)
+    y = input_from_points(
+        (points @ R.T + shift).astype(np.float32), colors, VOXEL_M, "height_color_offset", engine=ENGINE
+    )
+    turned_places = x.feats[:, 5:] @ torch.from_numpy(R).T  # a place in a site turns with it
+    expected = SparseTensor.from_coords(turned, torch.cat([x.feats[:, :5], turned_places], 1), engine=ENGINE)
+    torch.testing.assert_close(y.feats, expected.feats, rtol=0, atol=1e-5)
 
 
 def test_raising_the_world_with_its_floor_changes_no_feature() -> None:
@@ -59,9 +73,9 @@ def test_network_output_moves_with_the_world() -> None:
     """A shift by the coarsest stride; ``paper`` inputs hold absolute positions and do change."""
     points, colors = cloud(2, 2000)
     shift = np.array([16, -32, 0], dtype=np.float32) * VOXEL_M
-    for inputs, invariant in (("height_color", True), ("xyz", False)):
+    for inputs, invariant in (("height_color", True), ("height_color_offset", True), ("xyz", False)):
         torch.manual_seed(0)
-        config = BackboneConfig(5 if inputs == "height_color" else 3, 8, (8, 8), (1, 1), stem_norm="batch")
+        config = BackboneConfig(INPUT_CHANNELS[inputs], 8, (8, 8), (1, 1), stem_norm="batch")
         net = MinkResNet(config).eval()
         a = net(thin(input_from_points(points, colors, VOXEL_M, inputs, engine=ENGINE), 1500))[-1]
         b = net(thin(input_from_points(points + 4 * shift, colors, VOXEL_M, inputs, engine=ENGINE), 1500))[-1]
