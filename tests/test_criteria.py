@@ -203,6 +203,7 @@ def test_object_scores_by_hand() -> None:
     assert objects_reach(points, box, 0.0).tolist() == [True, False, False]
     assert objects_reach(points, box[:0], 0.2).tolist() == [False] * 3
     assert objects_reach(points[:0], box, 0.2).tolist() == []
+    # learned on the finer level, whose sites the scores choose
     logits = torch.tensor([0.0, math.log(3.0), math.log(3.0)], requires_grad=True)
     fine = DetectionPrediction(
         [points[:1], points],
@@ -217,6 +218,9 @@ def test_object_scores_by_hand() -> None:
     for scenes in (1, 2):  # the mean over all cells
         losses = DetectionCriterion()([fine] * scenes, [target] * scenes)
         assert losses["object"].item() == pytest.approx(expected, rel=1e-5)
+    # learned here: the finer level needs no site of it
+    nothing = DetectionCriterion(min_points=1)([fine], [target])["object"]
+    assert nothing.item() == pytest.approx((math.log(2.0) + 2 * math.log(4.0)) / 3, rel=1e-5)
     nothing = DetectionCriterion()([fine], [BoxTarget(box[:0], torch.zeros(0).long())])["object"]
     assert nothing.item() == pytest.approx((math.log(2.0) + 2 * math.log(4.0)) / 3, rel=1e-5)
     nothing.backward()

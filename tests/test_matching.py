@@ -20,6 +20,7 @@ from embodied_perceptron_training.matching import (
     centerness_of,
     coarse_labels,
     hungarian,
+    learning_levels,
     released_coarse_labels,
 )
 
@@ -49,9 +50,8 @@ def plain_assignment(
             central.append(sorted(((float(centerness_of(distances[i])), i) for i in inside), reverse=True))
         best = 0
         for i in range(len(points)):
-            if counts[i] < min_points:
-                break
-            best = i
+            if counts[i] >= min_points:
+                best = i
         for value, i in central[best][:top_points]:
             claims.setdefault((best, i), []).append((float(bx.volumes(box[None])[0]), g, value))
     result = []
@@ -85,13 +85,18 @@ def test_level_by_hand() -> None:
     assert assign_points(levels, box, min_points=1).centerness[250:].max() == 1.0
 
 
-def test_a_level_behind_a_level_with_too_few_points_is_not_taken() -> None:
+def test_the_level_of_a_box_does_not_ask_for_points_on_finer_ones() -> None:
+    """Finer levels are pruned of what is learned on coarser ones; the release takes a level only in an unbroken row."""
     box = torch.tensor([[0.0, 0, 0, 0.5, 0.5, 0.5, 0, 0, 0]])
     rich = 0.1 * torch.cartesian_prod(*[torch.arange(-2.0, 3.0)] * 3)
     poor = rich[:5]
     assigned = assign_points([rich, poor, rich], box, min_points=27)
-    assert assigned.positive[:125].sum() == 18
-    assert assigned.positive.sum() == 18
+    assert assigned.level.tolist() == [2]
+    assert assigned.positive[130:].sum() == assigned.positive.sum() == 18
+    assert learning_levels([rich, poor, rich], box, min_points=27).tolist() == [2]
+    released = assign_points([rich, poor, rich], box, min_points=27, released=True)
+    assert released.level.tolist() == [0]
+    assert released.positive[:125].sum() == released.positive.sum()
 
 
 def test_points_on_a_face_belong_to_nobody() -> None:

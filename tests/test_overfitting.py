@@ -98,7 +98,9 @@ def test_detection(scene: SparseTensor) -> None:
     criterion = DetectionCriterion(min_points=4, top_points=9)
 
     def terms() -> dict[str, Tensor]:
-        levels = network.detect(network.encode(scene), sites_in_boxes([BOXES], VOXEL_M)).levels
+        encoded = network.encode(scene)
+        prefer = sites_in_boxes([BOXES], encoded, VOXEL_M, criterion.min_points)
+        levels = network.detect(encoded, prefer).levels
         return criterion(detection_predictions(levels, VOXEL_M), [BoxTarget(BOXES, LABELS)])
 
     def loss() -> Tensor:

@@ -332,7 +332,7 @@ def test_image_weights_serve_scenes(homes: Path, tmp_path: Path) -> None:
     key = "image_encoder.stem.conv.weight"
     assert torch.equal(own[key], trained[key])
     assert not task.model.image_encoder.stem.conv.weight.requires_grad  # type: ignore[union-attr]
-    run = Run(task.model.eval(), SceneBatch([sample]), task.fusion, prefer=False)  # type: ignore[arg-type]
+    run = Run(task.model.eval(), SceneBatch([sample]), task.fusion)  # type: ignore[arg-type]
     assert run.detection is not None
 
 

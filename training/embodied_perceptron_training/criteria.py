@@ -97,7 +97,8 @@ class DetectionCriterion:
         """``{"class", "center", "box"[, "iou"][, "object"]}``; without positives only "class" and "object" count."""
         if len(predictions) != len(targets) or not predictions:
             raise ValueError(f"need one target per prediction, got {len(targets)} and {len(predictions)}")
-        sums, positives = zip(*(self._scene(p, t) for p, t in zip(predictions, targets, strict=True)), strict=True)
+        scenes = [self._scene(p, t) for p, t in zip(predictions, targets, strict=True)]
+        sums, positives, learned = zip(*scenes, strict=True)
         counts = torch.stack(positives)  # (scenes,)
         total: Losses = {}
         if self.normalize == "batch":
@@ -108,10 +109,10 @@ class DetectionCriterion:
             for name in sums[0]:
                 terms = [s[name] / self.reduce(n).clamp_min(1.0) for s, n in zip(sums, positives, strict=True)]
                 total[name] = torch.stack(terms).mean()
-        return {**total, **self._object_losses(predictions, targets)}
+        return {**total, **self._object_losses(predictions, targets, learned)}
 
-    def _scene(self, prediction: DetectionPrediction, target: BoxTarget) -> tuple[Losses, Tensor]:
-        """Sums over the scene, and the number of positives."""
+    def _scene(self, prediction: DetectionPrediction, target: BoxTarget) -> tuple[Losses, Tensor, Tensor]:
+        """Sums over the scene, the number of positives, and the level that each box is learned on."""
         logits = prediction.class_logits
         labels = target.labels
         if bool(((labels < 0) | (labels >= logits.shape[1])).any()):
@@ -135,19 +136,27 @@ class DetectionCriterion:
         }
         if self.iou_weight:
             losses["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0).sum()
-        return losses, logits.new_tensor(float(len(positive)))
+        return losses, logits.new_tensor(float(len(positive))), assigned.level
 
-    def _object_losses(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
-        """Binary cross entropy of "an object reaches into this cell", the mean over each level's cells, then levels."""
+    def _object_losses(
+        self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget], learned: Sequence[Tensor]
+    ) -> Losses:
+        """Binary cross entropy of "an object that a finer level learns reaches into this cell", the mean over each
+        level's cells, then levels.
+
+        The score says which sites of the next finer level are kept. What is learned here or above does not need them:
+        if a bed's thousand sites were kept as well, pictures and plants would be pruned for it.
+        """
         terms = []
         for level, logits in enumerate(predictions[0].object_logits):
             if logits is None:
                 continue
             sums, cells = logits.new_zeros(()), 0
-            for prediction, target in zip(predictions, targets, strict=True):
+            for prediction, target, of_boxes in zip(predictions, targets, learned, strict=True):
                 scores = prediction.object_logits[level]
                 assert scores is not None
-                wanted = objects_reach(prediction.points[level], target.boxes, prediction.reaches[level])
+                finer = target.boxes[of_boxes < level]
+                wanted = objects_reach(prediction.points[level], finer, prediction.reaches[level])
                 sums = sums + functional.binary_cross_entropy_with_logits(scores, wanted.to(scores), reduction="sum")
                 cells += len(scores)
             terms.append(sums / self.reduce(sums.new_tensor(float(cells))).clamp_min(1.0))

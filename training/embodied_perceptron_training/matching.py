@@ -7,6 +7,7 @@ comparison with its checkpoints and recorded outputs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,10 +31,12 @@ class PointAssignment:
     Attributes:
         box: (P,) int64 index of the box that each point regresses, -1 for background.
         centerness: (P,) target in (0, 1]; 0 for background.
+        level: (G,) int64 the level that each box is learned on.
     """
 
     box: Tensor
     centerness: Tensor
+    level: Tensor
 
     @property
     def positive(self) -> Tensor:
@@ -58,23 +61,27 @@ def assign_points(
 ) -> PointAssignment:
     """FCAF3D's assignment for rotated boxes.
 
-    A box takes its points from one level, the coarsest such that it holds ``min_points`` there and on every finer one
-    (the finest when it holds fewer even there); of those its ``top_points`` most central ones. A point claimed by
-    several boxes learns the smallest.
+    A box takes its points from one level, the coarsest on which it holds ``min_points`` (the finest when there is
+    none); of those its ``top_points`` most central ones. A point claimed by several boxes learns the smallest.
 
     Args:
         points: per level (N_l, 3) metres, finest first; the result runs over their concatenation.
         boxes: (G, 9).
         min_size_m: for finding points, boxes are at least this thick: without it a picture on a wall may lie between
             the points and never be learned. 0 as published.
-        released: the inverse rotation is taken to be that of the negated angles (wrong unless only alpha is set), and
-            all points that tie with the first one left out are left out too.
+        released: the inverse rotation is taken to be that of the negated angles (wrong unless only alpha is set), all
+            points that tie with the first one left out are left out too, and every finer level must hold
+            ``min_points`` as well: the same, unless finer levels were pruned of what is learned on coarser ones.
 
     A box without any point, and a scene without boxes or points, are simply not learned from.
     """
     flat = torch.cat(points).to(boxes.dtype) if points else boxes.new_zeros(0, 3)
     P, G = flat.shape[0], boxes.shape[0]
-    none = PointAssignment(torch.full((P,), -1, device=flat.device), flat.new_zeros(P))
+    none = PointAssignment(
+        torch.full((P,), -1, device=flat.device),
+        flat.new_zeros(P),
+        torch.zeros(G, dtype=torch.int64, device=flat.device),
+    )
     if P == 0 or G == 0:
         return none
     level = torch.cat([torch.full((len(p),), i, device=flat.device) for i, p in enumerate(points)])
@@ -89,9 +96,8 @@ def assign_points(
 
     counts = torch.zeros(len(points), G, dtype=torch.int64, device=flat.device)
     counts.index_put_((level[point], box), torch.ones_like(point), accumulate=True)
-    enough = torch.cumprod((counts >= min_points).to(torch.int64), dim=0).sum(0)  # levels in a row from the finest
-    best_level = (enough - 1).clamp_min(0)  # (G,)
-    chosen = level[point] == best_level[box]
+    none.level.copy_(_learning_level(counts, min_points, released))
+    chosen = level[point] == none.level[box]
     point, box, centerness = point[chosen], box[chosen], centerness[chosen]
     chosen = _most_central(box, centerness, top_points, released)
     point, box, centerness = point[chosen], box[chosen], centerness[chosen]
@@ -104,6 +110,21 @@ def assign_points(
     none.box[point[wins]] = box[wins]
     none.centerness[point[wins]] = centerness[wins]
     return none
+
+
+def _learning_level(counts: Tensor, min_points: int, released: bool = False) -> Tensor:
+    """(L, G) points of each box on each level, finest first -> (G,) the level that it is learned on."""
+    enough = (counts >= min_points).to(torch.int64)
+    if released:
+        return (torch.cumprod(enough, dim=0).sum(0) - 1).clamp_min(0)
+    return (enough * torch.arange(len(counts), device=counts.device)[:, None]).amax(0)
+
+
+def learning_levels(points: Sequence[Tensor], boxes: Tensor, min_points: int) -> Tensor:
+    """Per level (N_l, 3) metres, finest first, and (G, 9) boxes -> (G,) the level that :func:`assign_points` will take,
+    or a finer one if more points are still to come."""
+    counts = torch.stack([bx.points_in_boxes(p.to(boxes.dtype), boxes).sum(0) for p in points])
+    return _learning_level(counts, min_points)
 
 
 def _pair_face_distances(points: Tensor, boxes: Tensor) -> Tensor:

@@ -11,9 +11,10 @@ from embodied_perceptron.boxes import points_in_boxes
 from embodied_perceptron.nn.detection import DetectionLevel
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.neck import SiteMask
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 from embodied_perceptron_training.criteria import DetectionPrediction, GroundingLayer
 from embodied_perceptron_training.losses import BoxParts
+from embodied_perceptron_training.matching import learning_levels
 
 
 def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> list[DetectionPrediction]:
@@ -43,18 +44,35 @@ def _rows(values: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
     return torch.cat([v[r] for v, r in zip(values, rows, strict=True)])
 
 
-def sites_in_boxes(boxes: Sequence[Tensor], voxel_size_m: float) -> SiteMask:
-    """For :meth:`PerceptionNetwork.detect`: the sites whose centre lies in one of their scene's (G, 9) boxes."""
+def sites_in_boxes(
+    boxes: Sequence[Tensor], levels: Sequence[SparseTensor], voxel_size_m: float, min_points: int
+) -> SiteMask:
+    """For :meth:`PerceptionNetwork.detect`: the sites whose centre lies in one of their scene's (G, 9) boxes, down to
+    the level that each box is learned on, as far as the fused ``levels`` (finest first) can tell.
+
+    ``min_points``: see :func:`~embodied_perceptron_training.matching.assign_points`.
+    """
+    strides = torch.tensor([level.stride for level in levels])
+    needed = []
+    for sample, scene in enumerate(boxes):
+        rows = [slice(x.sites.bounds[sample], x.sites.bounds[sample + 1]) for x in levels]
+        points = [_centers(x.sites, voxel_size_m)[r] for x, r in zip(levels, rows, strict=True)]
+        needed.append(strides.to(scene.device)[learning_levels(points, scene, min_points)])
 
     def mask(sites: Sites) -> Tensor:
-        centers = (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
+        centers = _centers(sites, voxel_size_m)
         inside = torch.zeros(len(sites), dtype=torch.bool, device=sites.device)
-        for sample, scene in enumerate(boxes):
+        for sample, (scene, stride) in enumerate(zip(boxes, needed, strict=True)):
             rows = slice(sites.bounds[sample], sites.bounds[sample + 1])
-            inside[rows] = points_in_boxes(centers[rows], scene.to(centers)).any(dim=1)
+            inside[rows] = points_in_boxes(centers[rows], scene[stride <= sites.stride].to(centers)).any(dim=1)
         return inside
 
     return mask
+
+
+def _centers(sites: Sites, voxel_size_m: float) -> Tensor:
+    """(N, 3) metres."""
+    return (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
 
 
 def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:

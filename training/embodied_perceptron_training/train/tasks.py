@@ -265,7 +265,7 @@ class SceneTask:
     def losses(self, model: nn.Module, batch: SceneBatch, reduce: Reduce) -> Losses:
         """Weighted losses of every head."""
         network = _network(model)
-        run = Run(network, batch, self.fusion, prefer=True)
+        run = Run(network, batch, self.fusion, prefer=self.detection_criterion.min_points)
         total: Losses = {}
         if network.detection is not None:
             total.update(_weighted(self.options.w_detection, "", self._detection(run, reduce)))
@@ -327,7 +327,7 @@ class SceneTask:
         found, truth, occupancies, queries = {}, {}, [], []
         for index in range(len(self._validation)):
             sample = self._validation.sample(index, np.random.default_rng(0))
-            run = Run(network, SceneBatch([sample]), self.fusion, prefer=False)
+            run = Run(network, SceneBatch([sample]), self.fusion)
             if run.detection is not None and self.config.detection is not None:
                 d = self.config.detection
                 (boxes,) = decode_detections(
@@ -373,9 +373,16 @@ class SceneTask:
 
 
 class Run:
-    """One pass of a network over a batch; heads are asked for as needed."""
+    """One pass of a network over a batch; heads are asked for as needed.
 
-    def __init__(self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, prefer: bool) -> None:
+    Args:
+        network, batch: what passes.
+        fusion: how voxels read images.
+        prefer: nothing that is learned is pruned, levels being told by this number of points (see
+            :func:`sites_in_boxes`); 0 = as at inference.
+    """
+
+    def __init__(self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, prefer: int = 0) -> None:
         self.network = network
         self.batch = batch
         config = network.config
@@ -390,7 +397,8 @@ class Run:
         if network.detection is not None:
             wanted = None
             if prefer:
-                wanted = sites_in_boxes([_thick(s.boxes) for s in batch.samples], config.voxel_size_m)
+                boxes = [_thick(s.boxes) for s in batch.samples]
+                wanted = sites_in_boxes(boxes, self.levels, config.voxel_size_m, prefer)
             self.detection = network.detect(self.levels, wanted)
 
     def occupancy(self, rows: Sequence[int]) -> list[Tensor]:
