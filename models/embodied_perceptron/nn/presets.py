@@ -261,7 +261,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
         ),
         detection=DetectionConfig(
             channels=64 if tiny else 96,
-            keep=5000,
+            keep=8000,
             lateral_channels=48 if tiny else 96,
             pruning="object",
             anchor_shift=True,
