@@ -202,7 +202,7 @@ def test_grounding(scene: SparseTensor) -> None:
         return torch.stack(list(terms.values())).sum()
 
     start = float(loss().detach())
-    final = fit(network, loss, steps=150, rate=1e-3)
+    final = fit(network, loss, steps=250, rate=1e-3)
     assert final < 0.1 * start
     with torch.no_grad():
         out = run()

@@ -195,18 +195,16 @@ def test_moved_points_stay_in_their_moved_boxes(homes: Path) -> None:
     assert float((ratio - 1).abs().max()) < 0.25
 
 
-def test_a_task_without_language_takes_a_scene_with_sentences(homes: Path) -> None:
-    plain, dataset = one_scene(homes)
+def test_a_task_without_language_takes_a_scene_with_sentences(homes: Path, tmp_path: Path) -> None:
+    shared, dataset = one_scene(homes)
+    plain = SceneCache(dataset, tmp_path, shared.preparation)  # where nothing is prepared yet
     spoken = dataclasses.replace(plain.preparation, text_encoder="minilm")
     with_text = SceneCache(dataset, plain.folder, spoken)
     alone = plain.paths(0)[0]
     assert alone != with_text.paths(0)[0]
-    with_text.paths(0)[0].parent.mkdir(exist_ok=True)
     with_text.paths(0)[0].touch()
-    try:
-        assert plain.paths(0)[0] == with_text.paths(0)[0]
-    finally:
-        with_text.paths(0)[0].unlink()
+    assert plain.paths(0)[0] == with_text.paths(0)[0]
+    with_text.paths(0)[0].unlink()
     assert plain.paths(0)[0] == alone
     # who asks for more views than there are asks for all of them
     more = SceneCache(dataset, plain.folder, Preparation(views=50))
