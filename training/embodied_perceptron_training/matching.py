@@ -77,13 +77,13 @@ def assign_points(
     """
     flat = torch.cat(points).to(boxes.dtype) if points else boxes.new_zeros(0, 3)
     P, G = flat.shape[0], boxes.shape[0]
-    none = PointAssignment(
+    assigned = PointAssignment(
         torch.full((P,), -1, device=flat.device),
         flat.new_zeros(P),
         torch.zeros(G, dtype=torch.int64, device=flat.device),
     )
     if P == 0 or G == 0:
-        return none
+        return assigned
     level = torch.cat([torch.full((len(p),), i, device=flat.device) for i, p in enumerate(points)])
     grown = torch.cat([boxes[:, :3], boxes[:, 3:6].clamp_min(min_size_m), boxes[:, 6:]], dim=1)
     if released:
@@ -96,8 +96,8 @@ def assign_points(
 
     counts = torch.zeros(len(points), G, dtype=torch.int64, device=flat.device)
     counts.index_put_((level[point], box), torch.ones_like(point), accumulate=True)
-    none.level.copy_(_learning_level(counts, min_points, released))
-    chosen = level[point] == none.level[box]
+    assigned.level.copy_(_learning_level(counts, min_points, released))
+    chosen = level[point] == assigned.level[box]
     point, box, centerness = point[chosen], box[chosen], centerness[chosen]
     chosen = _most_central(box, centerness, top_points, released)
     point, box, centerness = point[chosen], box[chosen], centerness[chosen]
@@ -107,9 +107,9 @@ def assign_points(
     rank[by_volume] = torch.arange(G, device=rank.device)
     smallest = torch.full((P,), G, device=flat.device).scatter_reduce(0, point, rank[box], "amin")
     wins = smallest[point] == rank[box]
-    none.box[point[wins]] = box[wins]
-    none.centerness[point[wins]] = centerness[wins]
-    return none
+    assigned.box[point[wins]] = box[wins]
+    assigned.centerness[point[wins]] = centerness[wins]
+    return assigned
 
 
 def _learning_level(counts: Tensor, min_points: int, released: bool = False) -> Tensor:

@@ -65,11 +65,11 @@ def propose_targets(
         labels: names of what is known, which sentences may use.
         viewpoint: (4, 4) pose of who speaks.
     """
-    nothing: list[PhraseCandidates | None] = [None] * len(texts)
+    proposed: list[PhraseCandidates | None] = [None] * len(texts)
     if not sight.parts or viewpoint is None:
-        return nothing
+        return proposed
     if inference.network.grounding is None or inference.text_encoder is None:
-        return nothing
+        return proposed
     asked: list[tuple[int, str, tuple[int, int]]] = []
     for row, text in enumerate(texts):
         target = None if query_problem(text) else parse(text, labels).target
@@ -79,10 +79,10 @@ def propose_targets(
         found = propose(inference, sight, [(text, span) for _, text, span in asked], viewpoint)
     except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
         _LOG.warning("answers without the network's own grounding: %s", error)
-        return nothing
+        return proposed
     for (row, _, _), candidates in zip(asked, found, strict=True):
-        nothing[row] = candidates
-    return nothing
+        proposed[row] = candidates
+    return proposed
 
 
 def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> PhraseCandidates:
