@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_networks import small_config, small_network, small_scene
 
-from embodied_perceptron.nn.folding import folded
+from embodied_perceptron.nn.folding import GridConv, folded
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 
@@ -44,6 +44,18 @@ def test_a_convolution_with_a_bias_of_its_own_folds_too() -> None:
     norm.bn.running_var.uniform_(0.5, 2.0)
     x = small_scene(channels=5)
     close(folded(neck.out[0])(x).feats, neck.out[0](x).feats)
+
+
+@pytest.mark.parametrize(("size", "stride", "dilation", "bias"), [(3, 1, 1, True), (3, 2, 2, False), (1, 1, 1, False)])
+def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv3d(6, 5, size, stride, dilation * (size // 2), dilation, bias=bias)
+    quick = folded(torch.nn.Sequential(conv))[0]
+    assert isinstance(quick, GridConv)
+    for x in (torch.randn(1, 6, 9, 8, 7), torch.randn(2, 9, 8, 7, 6).permute(0, 4, 1, 2, 3)):
+        close(quick(x), conv(x))
+    with pytest.raises(ValueError, match="only padding by numbers of zeros is known, got same zeros"):
+        GridConv(torch.nn.Conv3d(2, 2, 3, padding="same"))
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:

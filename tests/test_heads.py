@@ -16,7 +16,14 @@ from embodied_perceptron.nn.box_coding import boxes_from_faces, decode_faces, de
 from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel, decode_detections, suppress
 from embodied_perceptron.nn.grounding import GroundingHead
 from embodied_perceptron.nn.neck import TopDownNeck, keep_best, spread
-from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead, decode_occupancy
+from embodied_perceptron.nn.occupancy import (
+    DensePyramid,
+    OccupancyHead,
+    _rows_in_cells,
+    color_sums,
+    decode_filled,
+    decode_occupancy,
+)
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
@@ -345,6 +352,32 @@ def test_occupancy_by_hand() -> None:
     label, confidence = decode_occupancy(logits)
     assert label.flatten().tolist() == [2, 1]
     torch.testing.assert_close(confidence.flatten(), torch.tensor([1.0, 0.75]))
+
+
+def test_filled_cells_are_what_the_whole_grid_says_of_them() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(7, 5, 4, 3)
+    logits[0, :3] += 3.0  # most are empty
+    label, confidence = decode_occupancy(logits[None])
+    cells, labels, probability = decode_filled(logits)
+    assert 0 < len(cells) < 60
+    assert torch.equal(cells, (label[0] != 0).nonzero())
+    assert torch.equal(labels, label[0][label[0] != 0])
+    torch.testing.assert_close(probability, confidence[0][label[0] != 0])
+    nothing = decode_filled(torch.zeros(7, 5, 4, 3))
+    assert [tuple(part.shape) for part in nothing] == [(0, 3), (0,), (0,)]
+
+
+@pytest.mark.parametrize("stride", [3, 4])
+def test_colors_in_cells_summed_by_compiled_loops_are_those_of_tensors(stride: int) -> None:
+    torch.manual_seed(0)
+    coords = torch.unique(torch.randint(-9, 9, (900, 3)), dim=0)
+    x = SparseTensor.from_coords(coords, torch.rand(len(coords), 3))
+    origin, cells = (-2 * stride, -stride, 0), (4, 3, 2)
+    found = color_sums(x.sites, x.feats, stride, origin, cells)
+    expected = torch.zeros(24, 4).index_add_(0, *_rows_in_cells(x.sites, x.feats, stride, origin, cells))
+    assert expected[:, 3].sum() > 20
+    torch.testing.assert_close(found, expected)
 
 
 def test_occupancy_names_what_does_not_fit() -> None:

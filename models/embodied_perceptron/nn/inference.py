@@ -29,7 +29,7 @@ from embodied_perceptron.lattice import WORLD, Lattice
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
 from embodied_perceptron.nn.network import DetectionOutput, ImageLookup, PerceptionNetwork, Viewpoint
-from embodied_perceptron.nn.occupancy import EMPTY, decode_occupancy
+from embodied_perceptron.nn.occupancy import color_sums, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder
 from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup, view_projection
@@ -270,35 +270,31 @@ class NetworkInference:
         origin = occupancy_origin(config, anchor_m)
         assert config.occupancy is not None
         (logits,) = self.network.occupy(scene.levels, origin, scene.lookup, scales=1)
-        labels, confidence = decode_occupancy(logits)
+        filled, labels, confidence = decode_filled(logits[0])
         level = scene.levels[config.occupancy_level()]
-        filled = (labels[0] != EMPTY).nonzero()  # (M, 3)
         size_m, first = config.occupancy.cell_size_m, np.array(origin) // level.stride
         cells, rows = scene.lattice.world_cells(filled.cpu().numpy() + first, size_m)
-        where = tuple(filled[torch.from_numpy(rows).to(filled.device)].unbind(1))
+        colors = self._colors(scene.sites, level.stride, origin, config.occupancy.cells, filled)
         return SemanticVoxels(
             cell_size_m=size_m,
             centers_m=((cells + 0.5) * size_m).astype(np.float32),
-            color=self._colors(scene.sites, level.stride, origin, config.occupancy.cells)[where].cpu().numpy(),
-            labels=(labels[0][where] - 1).int().cpu().numpy(),
-            confidence=confidence[0][where].float().cpu().numpy(),
+            color=colors.cpu().numpy()[rows],
+            labels=(labels - 1).int().cpu().numpy()[rows],
+            confidence=confidence.float().cpu().numpy()[rows],
             classes=self.occupancy_classes,
         )
 
-    def _colors(self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
-        """(X, Y, Z, 3) uint8 mean colour of the input sites in each cell."""
-        grey = torch.full((*cells, 3), UNSEEN_COLOR, dtype=torch.uint8, device=sites.device)
+    def _colors(
+        self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int], at: Tensor
+    ) -> Tensor:
+        """(M, 3) uint8 mean colour of the input sites in the cells ``at`` (M, 3) of the grid."""
+        grey = torch.full((len(at), 3), UNSEEN_COLOR, dtype=torch.uint8, device=sites.device)
         if not self.network.config.reads_map:
             return grey
-        size = torch.tensor(cells, device=sites.device)
-        cell = torch.div(sites.coords - torch.tensor(origin, device=sites.device), stride, rounding_mode="floor")
-        rows = ((cell >= 0) & (cell < size)).all(dim=1).nonzero()[:, 0]
-        flat = (cell[rows, 0] * size[1] + cell[rows, 1]) * size[2] + cell[rows, 2]
-        columns = torch.cat([sites.feats[rows, 1:4], torch.ones_like(sites.feats[rows, :1])], 1)
-        total = columns.new_zeros(math.prod(cells), 4).index_add_(0, flat, columns).view(*cells, 4)
-        dense = total / total[..., 3:].clamp(min=1.0)  # means
-        colors = (dense[..., :3] * 255.0).round().clamp(0, 255).to(torch.uint8)
-        return torch.where(dense[..., 3:] > 0, colors, grey)
+        total = color_sums(sites.sites, sites.feats[:, 1:4], stride, origin, cells)
+        total = total[(at[:, 0] * cells[1] + at[:, 1]) * cells[2] + at[:, 2]]
+        colors = (total[:, :3] / total[:, 3:].clamp(min=1.0) * 255.0).round().clamp(0, 255).to(torch.uint8)
+        return torch.where(total[:, 3:] > 0, colors, grey)
 
     @torch.inference_mode()
     def ground(

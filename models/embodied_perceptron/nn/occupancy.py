@@ -7,8 +7,16 @@ Grids are laid out (B, C, X, Y, Z).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 from torch import Tensor, nn
+
+from embodied_perceptron.nn.grid_kernels import sum_in_cells
+from embodied_perceptron.sparse import cpu_kernels
+from embodied_perceptron.sparse.tensor import Sites
 
 EMPTY = 0  # class index of free space; 1..K are the semantic classes
 IGNORE = 255  # target value of unobserved cells
@@ -117,3 +125,40 @@ def decode_occupancy(logits: Tensor) -> tuple[Tensor, Tensor]:
     """(B, K + 1, X, Y, Z) logits -> class index (B, X, Y, Z) int64 and its probability (B, X, Y, Z)."""
     confidence, label = torch.softmax(logits, dim=1).max(dim=1)
     return label, confidence
+
+
+def decode_filled(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(K + 1, X, Y, Z) logits -> of the cells that are not empty: (M, 3) where, (M,) class index and its probability.
+
+    What :func:`decode_occupancy` says of these cells, at the cost of these cells: most of a grid is empty.
+    """
+    rows = logits.movedim(0, -1)  # (X, Y, Z, K + 1)
+    label = rows.max(dim=-1).indices
+    filled = label != EMPTY
+    return filled.nonzero(), label[filled], torch.softmax(rows[filled], dim=-1).amax(-1)
+
+
+def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
+    """(X * Y * Z, 4) sums of the (N, 3) colours of the sites in each cell of a grid, and the number of sites.
+
+    Args:
+        sites: one sample; colors: of them.
+        stride: edge of a cell, in sites; origin: lower corner of the grid, in sites; cells: (X, Y, Z) of it.
+    """
+    total = colors.new_zeros(math.prod(cells), colors.shape[1] + 1)
+    if cpu_kernels.serves(colors):
+        first, size = np.array(origin, np.int64), np.array(cells, np.int64)
+        sum_in_cells(sites.keys.numpy(), colors.numpy(), first, stride, size, total.numpy())
+        return total
+    return total.index_add_(0, *_rows_in_cells(sites, colors, stride, origin, cells))
+
+
+def _rows_in_cells(
+    sites: Sites, colors: Tensor, stride: int, origin: Sequence[int], cells: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """The cell of each site inside of the grid, and its (M, 4) colour and a one; any device."""
+    size = torch.tensor(cells, device=sites.device)
+    cell = torch.div(sites.coords - torch.tensor(origin, device=sites.device), stride, rounding_mode="floor")
+    rows = ((cell >= 0) & (cell < size)).all(dim=1).nonzero()[:, 0]
+    flat = (cell[rows, 0] * size[1] + cell[rows, 1]) * size[2] + cell[rows, 2]
+    return flat, torch.cat([colors[rows], torch.ones_like(colors[rows, :1])], 1)

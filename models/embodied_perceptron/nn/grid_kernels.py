@@ -1,0 +1,39 @@
+"""Compiled for the CPU: sparse sites seen from a dense grid, in one pass and without holding the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry import SITE_BITS
+
+
+@njit(cache=True, nogil=True)
+def sum_in_cells(
+    keys: NDArray[np.int64],
+    feats: NDArray[np.float32],
+    first: NDArray[np.int64],
+    stride: int,
+    cells: NDArray[np.int64],
+    total: NDArray[np.float32],
+) -> None:
+    """Add up columns of the sites in each cell of a grid, and count them.
+
+    Args:
+        keys: (N,) site keys of one sample.
+        feats: (N, C), any columns.
+        first: (3,) lower corner of the grid, in sites; stride: edge of a cell, in sites; cells: (3,) of the grid.
+        total: (X * Y * Z, C + 1) out, filled with zeros: sums, and the number of sites.
+    """
+    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
+    for i in range(keys.shape[0]):
+        x = ((keys[i] >> (2 * SITE_BITS) & mask) - offset - first[0]) // stride
+        y = ((keys[i] >> SITE_BITS & mask) - offset - first[1]) // stride
+        z = ((keys[i] & mask) - offset - first[2]) // stride
+        if x < 0 or y < 0 or z < 0 or x >= cells[0] or y >= cells[1] or z >= cells[2]:
+            continue
+        flat = (x * cells[1] + y) * cells[2] + z
+        for c in range(feats.shape[1]):
+            total[flat, c] += feats[i, c]
+        total[flat, feats.shape[1]] += 1
