@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,24 @@ def test_an_empty_map_has_nothing():
     assert seen.objects == () == seen.tentative
     assert len(seen.semantic.labels) == 0
     assert seen.semantic.classes == CELLS
+
+
+def test_boxes_that_cannot_count_are_not_made():
+    frames = walk(16, 4)
+    every = perceptron()
+    run(every, frames)
+    scores = every.sight.detections.scores
+    min_score = 2.0 * float(np.median(scores))  # half of what is seen scores less than half of it
+    settings = config()
+    everything = dataclasses.replace(settings, network=dataclasses.replace(settings.network, all_boxes=True))
+    few, all_boxes = (Perceptron(c, inference=inference(min_score=min_score)) for c in (settings, everything))
+    objects = [run(it, frames).tentative for it in (few, all_boxes)]
+    assert np.array_equal(all_boxes.sight.detections.scores, scores)
+    counting = all_boxes.sight.detections.above(np.nextafter(0.5 * min_score, 1))
+    assert 0 < len(counting) < len(scores)
+    assert np.array_equal(few.sight.detections.scores, counting.scores)
+    assert few.sight.detections.labels == counting.labels
+    assert [(o.id, o.label, o.score) for o in objects[0]] == [(o.id, o.label, o.score) for o in objects[1]]
 
 
 def test_a_network_of_geometry_alone_needs_no_images():

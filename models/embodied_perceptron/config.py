@@ -201,6 +201,8 @@ class NetworkOptions:
         window_m: edge of the square around the newest camera that the network looks at; widened to whole cells of its
             coarsest stride. ``.inf`` = the whole map.
         min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
+        all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
+            answer, from :data:`~embodied_perceptron.scene.detections.DOUBTFUL` of ``min_score`` on, which is cheaper.
         features: how a keyframe's image features are kept and read.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
@@ -211,6 +213,7 @@ class NetworkOptions:
     device: str = "cpu"
     window_m: float = 6.4
     min_score: float | None = None
+    all_boxes: bool = False
     features: Literal["float16", "float32"] = "float16"
     image_backend: Literal["torch", "onnx"] = "torch"
     text_backend: Literal["torch", "onnx"] = "torch"

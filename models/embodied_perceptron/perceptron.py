@@ -42,7 +42,7 @@ from embodied_perceptron.results import (
 )
 from embodied_perceptron.scene.appearance import mean_colors
 from embodied_perceptron.scene.components import find_boxes
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.scene.detections import DOUBTFUL, Detections
 from embodied_perceptron.scene.doubtful import Known
 from embodied_perceptron.scene.floor import FloorHeight
 from embodied_perceptron.scene.grounding import DEFAULT_TOP_K, ground_objects
@@ -91,7 +91,9 @@ class Perceptron:
         self._live: LiveNetwork | None = None
         self._sight: Sight | None = None
         if inference is not None:
-            self._live = LiveNetwork(inference, self._volume.config.voxel_size_m, self.config.network.window_m)
+            options = self.config.network
+            least_score = 0.0 if options.all_boxes else DOUBTFUL * inference.min_score
+            self._live = LiveNetwork(inference, self._volume.config.voxel_size_m, options.window_m, least_score)
 
     @classmethod
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:

@@ -240,15 +240,18 @@ class NetworkInference:
         return view_lookup([views], self.network.image_channels, self.network.config.voxel_size_m, self.fusion)
 
     @torch.inference_mode()
-    def detections(self, scene: LookedAt) -> Detections:
-        """Named boxes, best first. Raises ``ValueError`` for a network without detection."""
+    def detections(self, scene: LookedAt, least_score: float = 0.0) -> Detections:
+        """Named boxes that score more than ``least_score``, best first.
+
+        Raises ``ValueError`` for a network without detection.
+        """
         config = self.network.config.detection
         if config is None or scene.detection is None:
             raise ValueError("this network has no detection head")
         (found,) = decode_detections(
             scene.detection.levels,
             config.max_per_level,
-            config.min_score,
+            max(config.min_score, least_score),
             config.iou_threshold,
             self.network.config.official,
             config.max_candidates,

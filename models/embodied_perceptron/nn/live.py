@@ -82,14 +82,18 @@ class LiveNetwork:
         inference: the network; it stays where it is until :meth:`release`.
         voxel_size_m: of the map.
         window_m: edge of what :meth:`look` looks at; infinite = the whole map.
+        least_score: what scores less is not made a box of.
 
     Raises ``ValueError`` when the network's sites are no multiple of the map's voxels.
     """
 
-    def __init__(self, inference: NetworkInference, voxel_size_m: float, window_m: float) -> None:
+    def __init__(
+        self, inference: NetworkInference, voxel_size_m: float, window_m: float, least_score: float = 0.0
+    ) -> None:
         config = inference.network.config
         self.inference = inference
         self.window_m = window_m
+        self.least_score = least_score
         self.memory = ImageMemory(inference.view) if config.uses_images else None
         self._from_map = config.reads_map
         self._site_voxels = inference.site_voxels(voxel_size_m) if self._from_map else 1
@@ -268,7 +272,7 @@ class LiveNetwork:
         scene = inference.look(sites, views, self._lattice)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if config.detection is not None:
-            found = inference.detections(scene)
+            found = inference.detections(scene, self.least_score)
         semantic, answered = None, Region.nowhere()
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m

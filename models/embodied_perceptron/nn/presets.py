@@ -265,8 +265,9 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             lateral_channels=48 if tiny else 96,
             pruning="object",
             anchor_shift=True,
+            max_per_level=2500,
             iou_threshold=0.25,
-            max_candidates=4000,
+            max_candidates=8000,
         ),
         occupancy=OccupancyConfig(
             in_channels=16 if tiny else 32, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)

@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.results import ObjectState, SceneObject
 from embodied_perceptron.scene.bounds import Bounds
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.scene.detections import DOUBTFUL, Detections
 from embodied_perceptron.scene.language import Meaning
 from embodied_perceptron.scene.words import lexicon
 
 F64 = NDArray[np.float64]
 
 UNTRACKED = 0  # the id of what is no object of the map (yet)
-_FLOOR = 0.5  # of the score of an object: less says nothing
 _ANSWERS = 0.7  # of the score of an object: enough for an answer where no object has the name
 _PER_NOUN = 12
 _KIND = 0.35  # least similarity of a label to a noun
@@ -55,7 +54,7 @@ class Doubtful:
         min_score: float = 0.0,
         looks: int = 0,
     ) -> None:
-        found = _none() if seen is None else seen.above(max(_FLOOR * min_score, 1e-6))
+        found = _none() if seen is None else seen.above(max(DOUBTFUL * min_score, 1e-6))
         once = 1.0 / (1 + looks)  # the score of an object that was looked at once
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]

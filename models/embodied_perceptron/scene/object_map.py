@@ -35,7 +35,7 @@ from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.association import INSIDE_SHARE, blend_boxes, box_affinity, overlaps, thickened
 from embodied_perceptron.scene.bounds import box_rotations
 from embodied_perceptron.scene.box_voxels import count_voxels, without_bottom
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.scene.detections import DOUBTFUL, Detections
 
 UNNAMED = "object"  # the label of what is found by shape alone
 
@@ -55,7 +55,6 @@ _LAYERED = frozenset(
     {"blinds", "curtain", "door", "doorframe", "doorway", "garage door", "window", "window frame", "windowsill"}
 )
 _OTHER_LABEL = 0.7  # affinity across labels
-_SEEN_AGAIN = 0.5  # of the score that a new object needs: what is known may be seen again with less certainty
 _SCORE_MEMORY = 20  # looks
 _VOTE_MEMORY = 0.9  # of the votes, at each sighting
 _MAX_FOUND = 128  # boxes of one perception; the best
@@ -160,7 +159,7 @@ class ObjectMap:
             for track in self._tracks:
                 track.excuse(away_ns, now_ns)
             away_ns = 0
-        found = _distinct(found.above(_SEEN_AGAIN * begin_score), snapshot)
+        found = _distinct(found.above(DOUBTFUL * begin_score), snapshot)
         matched = self._match(found)
         for row in range(len(found)):
             whole = not _cut_by(looked_at, found.boxes[row])

@@ -30,7 +30,7 @@ def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig 
         volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M),
         keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
         objects=dataclasses.replace(base.objects, confirm_count=1),
-        network=dataclasses.replace(base.network, window_m=window_m),
+        network=dataclasses.replace(base.network, window_m=window_m, all_boxes=True),
     )
 
 
