@@ -42,7 +42,7 @@ TITLES: Mapping[Table, str] = {
     "views": "Views per scene, the same weights",
     "occlusion": "Occlusion test when voxels read images, the same weights",
 }
-_DETECTION = ("AP25", "AP50", "AR25", "AR50")
+_DETECTION = ("AP25", "AP25_furniture", "AP50", "AR25", "AR50")
 _COLUMNS: Mapping[Table, tuple[str, ...]] = {
     "detection": _DETECTION,
     "detectors": _DETECTION,

@@ -28,6 +28,7 @@ from embodied_perceptron.files import atomic_path
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.fusion.volume import FeatureVolume
 from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.presets import PRESETS, network_config
 from embodied_perceptron.nn.text_encoder import TextEncoder
 from embodied_perceptron.nn.view_fusion import view_projection
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
@@ -35,7 +36,7 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Emb
 PREPARED_VERSION = 2
 MAX_DEPTH_M = 5.0
 _TEXT_BATCH = 64
-_TEXT_ENCODERS = ("minilm", "roberta-base")  # of the presets
+_TEXT_ENCODERS = sorted({g.text_encoder for p in PRESETS if (g := network_config(p, "grounding").grounding)})
 
 
 @dataclass(frozen=True, eq=False)
