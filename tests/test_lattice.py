@@ -11,6 +11,7 @@ from online_world import config, inference, walk
 
 from embodied_perceptron.boxes import corners, transform_boxes
 from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.fusion.export import _turn_compiled, turn_by_tensors
 from embodied_perceptron.geometry import make_transform
 from embodied_perceptron.lattice import STEP_DEG, WORLD, Lattice, Region, wall_lattice
 from embodied_perceptron.perceptron import Perceptron
@@ -129,6 +130,20 @@ def test_voxels_stand_where_their_points_are_on_the_other_lattice():
     assert {tuple(c) for c in x.coords.tolist()} == set(sums)
     expected = np.stack([sums[tuple(c)][:5] / sums[tuple(c)][5] for c in x.coords.tolist()])
     np.testing.assert_allclose(x.feats.numpy(), expected, atol=3e-3)  # colours of snapshots are whole numbers
+
+
+@pytest.mark.parametrize("radius", [30.0, math.inf])
+def test_voxels_turned_by_compiled_loops_are_those_of_tensors(radius: float):
+    it = Perceptron(config(), inference=None)
+    for frame in walk(3, 2):
+        it.integrate(frame)
+    rows, lattice, middle = it._volume.copy().rows, Lattice(math.radians(-12)), np.array([25.0, -3.0])
+    found, expected = (turn(rows, lattice, middle, radius) for turn in (_turn_compiled, turn_by_tensors))
+    assert 0 < len(found) <= len(rows)
+    assert (len(found) == len(rows)) == math.isinf(radius)
+    assert torch.equal(found.coords, expected.coords)
+    assert torch.equal(found.records, expected.records)
+    assert torch.equal(found.last_seen_ns, expected.last_seen_ns)
 
 
 def test_a_turned_world_is_seen_alike():

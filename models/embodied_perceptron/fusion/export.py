@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.fusion.kernels import merge_sites, voxel_means
+from embodied_perceptron.fusion.kernels import merge_sites, turn_voxels, voxel_means
 from embodied_perceptron.fusion.voxels import (
     COLOR,
     HITS,
@@ -99,19 +99,9 @@ class VoxelCopy:
 
         Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
         """
-        rows = self.rows
-        if math.isfinite(radius_m):
-            middle = torch.tensor(center_m[:2] / self.voxel_size_m, device=rows.coords.device)
-            rows = rows.where(((rows.coords[:, :2] + 0.5 - middle) ** 2).sum(1) <= (radius_m / self.voxel_size_m) ** 2)
-        hits = rows.records[:, HITS : HITS + 1].double()
-        place = (rows.records[:, OFFSET : OFFSET + 3].double() / hits + 0.5) / OFFSET_UNITS
-        R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(place.device)
-        at = (rows.coords.double() + place) @ R
-        coords = torch.floor(at)
-        offset = torch.floor((at - coords) * OFFSET_UNITS).clamp_(0, OFFSET_UNITS - 1)
-        records = rows.records.clone()
-        records[:, OFFSET : OFFSET + 3] = (offset * hits).to(torch.int32)
-        return VoxelCopy(VoxelRows(coords.to(torch.int32), records, rows.last_seen_ns), self.voxel_size_m)
+        turn = _turn_compiled if self.rows.coords.device.type == "cpu" else turn_by_tensors
+        rows = turn(self.rows, lattice, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
+        return VoxelCopy(rows, self.voxel_size_m)
 
     def as_sparse_tensor(
         self,
@@ -154,6 +144,33 @@ def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     s = snapshot
     voxel_means(s.coords, rows.records.numpy(), voxel_size_m, s.mean_point_m, s.mean_color, s.hits, s.evidence)
     return snapshot
+
+
+def turn_by_tensors(rows: VoxelRows, lattice: Lattice, middle: NDArray[np.floating[Any]], radius: float) -> VoxelRows:
+    """Voxels within ``radius`` of ``middle`` (2,), both in voxels, on another lattice; on any device."""
+    if math.isfinite(radius):
+        at = torch.tensor(middle, device=rows.coords.device)
+        rows = rows.where(((rows.coords[:, :2] + 0.5 - at) ** 2).sum(1) <= radius**2)
+    hits = rows.records[:, HITS : HITS + 1].double()
+    place = (rows.records[:, OFFSET : OFFSET + 3].double() / hits + 0.5) / OFFSET_UNITS
+    R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(place.device)
+    point = (rows.coords.double() + place) @ R
+    coords = torch.floor(point)
+    offset = torch.floor((point - coords) * OFFSET_UNITS).clamp_(0, OFFSET_UNITS - 1)
+    records = rows.records.clone()
+    records[:, OFFSET : OFFSET + 3] = (offset * hits).to(torch.int32)
+    return VoxelRows(coords.to(torch.int32), records, rows.last_seen_ns)
+
+
+def _turn_compiled(rows: VoxelRows, lattice: Lattice, middle: NDArray[np.floating[Any]], radius: float) -> VoxelRows:
+    """The same on the CPU, in one pass."""
+    coords, records = torch.empty_like(rows.coords), torch.empty_like(rows.records)
+    stamps = torch.empty_like(rows.last_seen_ns)
+    n = turn_voxels(
+        rows.coords.numpy(), rows.records.numpy(), rows.last_seen_ns.numpy(), lattice.T_world_lattice[:2, :2],
+        np.asarray(middle, np.float64), radius**2, coords.numpy(), records.numpy(), stamps.numpy(),
+    )  # fmt: skip
+    return VoxelRows(coords[:n], records[:n], stamps[:n])
 
 
 def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -316,6 +316,44 @@ def voxel_means(
         evidence[i] = records[i, EVIDENCE] * EVIDENCE_UNIT
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def turn_voxels(
+    coords: Array,
+    records: Array,
+    last_seen: Array,
+    R: Array,
+    middle: Array,
+    radius_squared: float,
+    out_coords: Array,
+    out_records: Array,
+    out_last_seen: Array,
+) -> int:
+    """Move voxels within a radius of ``middle`` (2,), in voxels, to where their mean points lie on a turned lattice.
+
+    ``R`` (2, 2) world <- lattice on the ground. Returns how many there are; the outputs are filled up to that.
+    """
+    n = 0
+    for i in range(coords.shape[0]):
+        dx, dy = coords[i, 0] + 0.5 - middle[0], coords[i, 1] + 0.5 - middle[1]
+        if dx * dx + dy * dy > radius_squared:
+            continue
+        hits = np.float64(records[i, HITS])
+        x = coords[i, 0] + (records[i, OFFSET] / hits + 0.5) / OFFSET_UNITS
+        y = coords[i, 1] + (records[i, OFFSET + 1] / hits + 0.5) / OFFSET_UNITS
+        z = coords[i, 2] + (records[i, OFFSET + 2] / hits + 0.5) / OFFSET_UNITS
+        point = x * R[0, 0] + y * R[1, 0], x * R[0, 1] + y * R[1, 1], z
+        for c in range(RECORD):
+            out_records[n, c] = records[i, c]
+        for c in range(3):
+            corner = np.floor(point[c])
+            place = min(max(np.floor((point[c] - corner) * OFFSET_UNITS), 0.0), OFFSET_UNITS - 1.0)
+            out_coords[n, c] = np.int32(corner)
+            out_records[n, OFFSET + c] = np.int32(place * hits)
+        out_last_seen[n] = last_seen[i]
+        n += 1
+    return n
+
+
 @njit(cache=True, nogil=True)
 def merge_sites(
     coords: Array,

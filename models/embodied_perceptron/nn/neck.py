@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import best_rows, interpolate, union, union_add
+from embodied_perceptron.sparse.ops import best_rows, interpolate, sum_at, union, union_add
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 SiteMask = Callable[[Sites], Tensor]
@@ -134,15 +134,17 @@ class TopDownNeck(nn.Module):
             if self.prune_first:
                 children = x.sites.children(kernel_size=2, factor=2)
                 kept = self._kept(union(skip.sites, children), promise, prefer)
-                rows = (kept.find(skip.keys) >= 0).nonzero()[:, 0]
+                rows = (kept.rows_of(skip.sites) >= 0).nonzero()[:, 0]
                 here = SparseTensor(skip.sites.derive(skip.keys[rows], skip.stride), skip.feats[rows])
-                born = skip.sites.derive(children.keys[kept.find(children.keys) >= 0], children.stride)
-                x = union_add(self._project(here, level), self._refine(x, level, born))
+                born = skip.sites.derive(children.keys[kept.rows_of(children) >= 0], children.stride)
+                if len(born) == len(kept):  # the same: neighbours are searched once
+                    born = kept
+                x = sum_at(kept, self._project(here, level), self._refine(x, level, born))
             else:
                 x = union_add(self._project(skip, level), self.up[level](x))
                 kept = self._kept(x.sites, promise, prefer)
                 if kept is not x.sites:
-                    x = SparseTensor(kept, x.feats[x.sites.find(kept.keys)])
+                    x = SparseTensor(kept, x.feats[x.sites.rows_of(kept)])
             outputs.append(self.out[level](x))
         return outputs[::-1]
 

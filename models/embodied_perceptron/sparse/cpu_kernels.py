@@ -109,3 +109,35 @@ def without_repetitions(keys: NDArray[np.int64], out: NDArray[np.int64]) -> int:
             out[n] = keys[i]
             n += 1
     return n
+
+
+@numba.njit(cache=True, nogil=True)
+def rows_of(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    """Where each of ``wanted`` stands in ``keys``, -1 where it does not; both strictly increasing."""
+    j = 0
+    for i in range(wanted.shape[0]):
+        while j < keys.shape[0] and keys[j] < wanted[i]:
+            j += 1
+        rows[i] = j if j < keys.shape[0] and keys[j] == wanted[i] else -1
+
+
+@numba.njit(cache=True, nogil=True)
+def fill_neighbours(rows: NDArray[np.int32], k: int, in_rows: NDArray[np.int64], out_rows: NDArray[np.int64]) -> None:
+    """``rows[out_rows, k] = in_rows``."""
+    for i in range(in_rows.shape[0]):
+        rows[out_rows[i], k] = in_rows[i]
+
+
+@numba.njit(cache=True, nogil=True)
+def gather_neighbours(feats: Floats, rows: NDArray[np.int32], out: Floats) -> None:
+    """(N, C) features, (M, K) rows, -1 = zeros -> (M, K * C) the neighbours of each site side by side."""
+    channels = feats.shape[1]
+    for i in range(rows.shape[0]):
+        for k in range(rows.shape[1]):
+            row = rows[i, k]
+            if row < 0:
+                for c in range(channels):
+                    out[i, k * channels + c] = 0
+            else:
+                for c in range(channels):
+                    out[i, k * channels + c] = feats[row, c]

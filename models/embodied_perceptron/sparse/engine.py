@@ -19,6 +19,8 @@ from embodied_perceptron.sparse.tensor import Sites
 
 EngineName = Literal["auto", "torch", "minkowski"]
 _BLOCK_ROWS = 8192
+_CROWDED = 0.65  # of all places around all sites are sites
+_TILE_NUMBERS = 160_000
 
 
 class Engine(Protocol):
@@ -106,6 +108,8 @@ class _Convolution(torch.autograd.Function):
     def forward(ctx: Any, feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
         ctx.save_for_backward(feats, kernel)
         ctx.kernel_map = kernel_map
+        if cpu_kernels.serves(feats, kernel) and kernel_map.total >= _CROWDED * len(kernel) * kernel_map.n_out:
+            return _multiply_neighbourhoods(feats, kernel, kernel_map)
         if kernel_map.identity is not None:
             out = feats @ kernel[kernel_map.identity]
         else:
@@ -134,6 +138,24 @@ class _Convolution(torch.autograd.Function):
                 grad_kernel[kernel_map.identity] = feats.t() @ grad_out
             _gather_outer(feats, grad_out, pairs, grad_kernel)
         return grad_feats, grad_kernel, None
+
+
+def _multiply_neighbourhoods(feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+    """The convolution as a product of each site's whole neighbourhood with the whole kernel, on the CPU.
+
+    It multiplies zeros where there is no neighbour, but every output is written once: where three of four neighbours
+    are there, it takes two thirds of the time of adding up offset by offset.
+    """
+    size, rows = kernel[..., 0].numel(), kernel_map.neighbours.numpy()
+    tile = max(_TILE_NUMBERS // size, 16)  # gathered rows stay in the cache
+    gathered = feats.new_empty(min(tile, kernel_map.n_out), size)
+    out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
+    weights, source, target = kernel.reshape(size, -1), feats.detach().contiguous().numpy(), gathered.numpy()
+    for start in range(0, kernel_map.n_out, tile):
+        end = min(start + tile, kernel_map.n_out)
+        cpu_kernels.gather_neighbours(source, rows[start:end], target)
+        torch.mm(gathered[: end - start], weights, out=out[start:end])
+    return out
 
 
 def _gather_multiply_scatter(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from functools import cached_property
 
 import numba
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import site_key_step
+from embodied_perceptron.sparse import cpu_kernels
 
 
 def kernel_offsets(kernel_size: int) -> list[tuple[int, int, int]]:
@@ -45,6 +47,14 @@ class KernelMap:
     def total(self) -> int:
         """Number of pairs."""
         return sum(len(i) for i, _ in self.pairs)
+
+    @cached_property
+    def neighbours(self) -> torch.Tensor:
+        """(n_out, K) int32 the same as a table: the input row under each offset, or -1; on the CPU."""
+        rows = torch.full((self.n_out, len(self.pairs)), -1, dtype=torch.int32)
+        for k, (in_rows, out_rows) in enumerate(self.pairs):
+            cpu_kernels.fill_neighbours(rows.numpy(), k, in_rows.numpy(), out_rows.numpy())
+        return rows
 
     def transposed(self) -> KernelMap:
         """The map of the transposed convolution: the same pairs, read from out to in."""

@@ -30,15 +30,27 @@ def union_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
             raise ValueError(f"{name} must agree, got {getattr(a, name)} and {getattr(b, name)}")
     if a.sites.same_as(b.sites):
         return a.replace(a.feats + b.feats)
-    sites = union(a.sites, b.sites)
-    total = a.feats.new_zeros(len(sites), a.channels)
-    total = total.index_add(0, sites.find(a.keys), a.feats).index_add(0, sites.find(b.keys), b.feats)
+    return sum_at(union(a.sites, b.sites), a, b)
+
+
+def sum_at(sites: Sites, *parts: SparseTensor) -> SparseTensor:
+    """Sum at given sites, which hold those of every part; a part counts as zero where it has no site."""
+    whole = [part for part in parts if part.sites is sites]
+    total = whole[0].feats if whole else parts[0].feats.new_zeros(len(sites), parts[0].channels)
+    for part in parts:
+        if part.sites is not sites:
+            total = total.index_add(0, sites.rows_of(part.sites), part.feats)
+        elif part is not whole[0]:
+            total = total + part.feats
     return SparseTensor(sites, total)
 
 
 def union(a: Sites, b: Sites) -> Sites:
-    """All sites of either set, of one stride."""
-    return a if a.same_as(b) else a.derive(unique_keys(torch.cat([a.keys, b.keys])), a.stride)
+    """All sites of either set, of one stride; one of the two sets itself where it holds the other."""
+    if a.same_as(b):
+        return a
+    keys = unique_keys(torch.cat([a.keys, b.keys]))
+    return next((s for s in (a, b) if len(s) == len(keys)), a.derive(keys, a.stride))
 
 
 def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:

@@ -154,6 +154,14 @@ class Sites:
         rows = torch.searchsorted(self.keys, keys).clamp_(max=len(self) - 1)
         return torch.where(self.keys[rows] == keys, rows, -1)
 
+    def rows_of(self, other: Sites) -> torch.Tensor:
+        """(M,) int64 rows of this set where the sites of ``other`` stand, -1 where absent: :meth:`find`, faster."""
+        if self.device.type != "cpu":
+            return self.find(other.keys)
+        rows = torch.empty(len(other), dtype=torch.int64)
+        cpu_kernels.rows_of(self.keys.numpy(), other.keys.numpy(), rows.numpy())
+        return rows
+
 
 @dataclass(frozen=True, eq=False)
 class SparseTensor:
