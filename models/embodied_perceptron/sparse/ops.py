@@ -35,13 +35,16 @@ def union_add(a: SparseTensor, b: SparseTensor) -> SparseTensor:
 
 def sum_at(sites: Sites, *parts: SparseTensor) -> SparseTensor:
     """Sum at given sites, which hold those of every part; a part counts as zero where it has no site."""
-    whole = [part for part in parts if part.sites is sites]
-    total = whole[0].feats if whole else parts[0].feats.new_zeros(len(sites), parts[0].channels)
-    for part in parts:
-        if part.sites is not sites:
-            total = total.index_add(0, sites.rows_of(part.sites), part.feats)
-        elif part is not whole[0]:
-            total = total + part.feats
+    total: torch.Tensor | None = None
+    for part in sorted(parts, key=lambda part: part.sites is not sites):  # those at all sites first
+        if part.sites is sites:
+            total = part.feats if total is None else total + part.feats
+            continue
+        if total is None:
+            total = part.feats.new_zeros(len(sites), part.channels)
+        total = total.index_add(0, sites.rows_of(part.sites), part.feats)
+    if total is None:
+        raise ValueError("sum_at needs at least one tensor")
     return SparseTensor(sites, total)
 
 
