@@ -50,6 +50,7 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.nn.view_fusion import view_lookup
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.scene.detections import DOUBTFUL
 from embodied_perceptron.weights import available
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "online.json"
@@ -148,7 +149,8 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
     """Costs of the update at each prefix, ours and the paper's protocol, over the same voxels, windows and views."""
     frames = frames_of(1, count)
     volume = FeatureVolume(None, every_frame(count))
-    live = LiveNetwork(inference, volume.config.voxel_size_m, 6.4)
+    least_score = DOUBTFUL * inference.min_score  # as Perceptron has it
+    live = LiveNetwork(inference, volume.config.voxel_size_m, 6.4, least_score)
     clock = _Clock()
     original = live._lookup.__class__.__call__
     rows: list[Row] = []
@@ -190,7 +192,7 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
                     live._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
                 )
                 scene = inference.look(sites, timed)
-                found = inference.detections(scene)
+                found = inference.detections(scene, least_score)
                 inference.occupancy(scene, [*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
             spent = clock.take()
             row["paper"] = {

@@ -29,6 +29,7 @@ Array = NDArray[np.float64]
 # A clip of n corners leaves at most 3 * (n // 2) + n % 2 even when rounding makes the polygon slightly non-convex:
 # 4 -> 6 -> 9 -> 13 -> 19 by the slabs, then -> 28 -> 42 by the two x limits.
 _MAX_CORNERS = 48
+_OUTSIDE, _ACROSS, _INSIDE = 0, 1, 2
 
 
 @njit(cache=True, nogil=True)
@@ -86,14 +87,19 @@ def _clamped_x_moment(polygon: Array, n: int, limit: float, work: Array) -> floa
 
 
 @njit(cache=True, nogil=True)
-def _clip_to_slabs(polygon: Array, n: int, half: Array, work: Array) -> int:
-    """Cut ``polygon`` in place to |y| <= half[1] and |z| <= half[2]; its length."""
-    for axis in (1, 2):
-        n = _clip(polygon, n, work, axis, 1.0, half[axis])
-        n = _clip(work, n, polygon, axis, -1.0, half[axis])
-        if n < 3:
-            return 0
-    return n
+def _clip_to_slab(polygon: Array, n: int, axis: int, half: float, work: Array) -> int:
+    """Cut ``polygon`` in place to |p[axis]| <= half; its length."""
+    n = _clip(polygon, n, work, axis, 1.0, half)
+    return _clip(work, n, polygon, axis, -1.0, half)
+
+
+@njit(cache=True, nogil=True)
+def _slab(middle: float, edge_u: float, edge_v: float, half: float) -> int:
+    """How a rectangle's extent along one axis lies to the slab of +-``half``."""
+    extent = abs(edge_u) + abs(edge_v)
+    if middle - extent > half or middle + extent < -half:
+        return _OUTSIDE
+    return _INSIDE if middle - extent >= -half and middle + extent <= half else _ACROSS
 
 
 @njit(cache=True, nogil=True)
@@ -144,6 +150,10 @@ def _intersection(half_a: Array, half_b: Array, rot: Array, shift: Array, polygo
         if rot[0, k] == 0.0:
             continue  # a face parallel to x has no projection along x
         for side in (-1.0, 1.0):
+            y = _slab(shift[1] + side * half_b[k] * rot[1, k], rot[1, i] * half_b[i], rot[1, j] * half_b[j], half_a[1])
+            z = _slab(shift[2] + side * half_b[k] * rot[2, k], rot[2, i] * half_b[i], rot[2, j] * half_b[j], half_a[2])
+            if y == _OUTSIDE or z == _OUTSIDE:
+                continue
             for c in range(4):
                 # counter-clockwise seen from outside: i then j spans the face with normal +k; mirrored for -k
                 u = half_b[i] if c in (1, 2) else -half_b[i]
@@ -153,8 +163,12 @@ def _intersection(half_a: Array, half_b: Array, rot: Array, shift: Array, polygo
                     polygon[c, axis] = (
                         shift[axis] + side * half_b[k] * rot[axis, k] + u * rot[axis, i] + v * rot[axis, j]
                     )
-            n = _clip_to_slabs(polygon, 4, half_a, work)
-            if n > 0:
+            n = 4
+            if y == _ACROSS:
+                n = _clip_to_slab(polygon, n, 1, half_a[1], work)
+            if z == _ACROSS:
+                n = _clip_to_slab(polygon, n, 2, half_a[2], work)
+            if n > 2:
                 total += _clamped_x_moment(polygon, n, half_a[0], work)
     return total
 
@@ -284,37 +298,42 @@ def greedy_nms_with_votes(
         their half sizes, which are named by the axes of the kept box that they are nearest to; 0 where not kept.
     """
     n = center.shape[0]
-    keep = np.ones(n, dtype=np.bool_)
-    sums = np.zeros((n, 7))
+    by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
+    # side by side in memory what is compared
+    center, half, rot, weights, labels = (
+        center[by_label], half[by_label], rot[by_label], weights[by_label], labels[by_label]
+    )  # fmt: skip
+    kept, sums = np.ones(n, dtype=np.bool_), np.zeros((n, 7))
     low, high, volume = _world_bounds(center, half, rot)
     small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
-    by_label = np.argsort(labels, kind="mergesort")  # stable: of one label still in order of score
     least = min(threshold, voting)
     start = 0
-    for a in range(n):
-        i = by_label[a]
-        if labels[i] != labels[by_label[start]]:
-            start = a
-        if not keep[i]:
+    for i in range(n):
+        if labels[i] != labels[start]:
+            start = i
+        if not kept[i]:
             continue
-        for b in range(start, n):
-            j = by_label[b]
+        for j in range(start, n):
             if labels[j] != labels[i]:
                 break
-            if b < a and keep[j] and voting >= threshold:
+            if j < i and kept[j] and voting >= threshold:
                 continue  # both are kept: they overlap by no more than the threshold
             iou = 0.0
-            if a == b:
+            if i == j:
                 iou = 1.0
                 _relative(center[i], rot[i], center[i], rot[i], small[:3], small[6], small[3:6])
+            elif (
+                low[j, 0] >= high[i, 0] or low[i, 0] >= high[j, 0] or low[j, 1] >= high[i, 1] or low[i, 1] >= high[j, 1]
+            ):
+                continue  # most are somewhere else
             elif _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], least):
                 iou = _iou_of_pair(
                     center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
                     least, small, polygon, work,
                 )  # fmt: skip
-            if b > a and iou > threshold:
-                keep[j] = False
-            if a != b and iou <= voting:
+            if j > i and iou > threshold:
+                kept[j] = False
+            if i != j and iou <= voting:
                 continue
             weight = iou * weights[j]
             sums[i, 0] += weight
@@ -322,7 +341,9 @@ def greedy_nms_with_votes(
                 axis = np.argmax(small[3 + k])  # of the other box, nearest to this one's axis k
                 sums[i, 1 + k] += weight * center[j, k]
                 sums[i, 4 + k] += weight * half[j, axis]
-    return keep, sums
+    keep, said = np.empty(n, dtype=np.bool_), np.empty((n, 7))
+    keep[by_label], said[by_label] = kept, sums
+    return keep, said
 
 
 @njit(cache=True, nogil=True)
