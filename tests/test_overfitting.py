@@ -14,7 +14,7 @@ from embodied_perceptron.boxes import box_iou, points_in_boxes, rotations
 from embodied_perceptron.geometry import floor_site_keys
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.grounding import GroundingOutput
-from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint
+from embodied_perceptron.nn.network import GroundingBranch, PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.occupancy import decode_occupancy
 from embodied_perceptron.nn.presets import Modality, NetworkConfig, network_config
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -165,14 +165,15 @@ def test_occupancy(scene: SparseTensor) -> None:
     assert (label[~occupied] == 0).float().mean() > 0.99
 
 
-def test_grounding(scene: SparseTensor) -> None:
+def test_grounding_with_voxels(scene: SparseTensor) -> None:
     """Three sentences about one scene; each must get its own box, from any viewpoint it was trained on."""
     torch.manual_seed(0)
     config = small("grounding")
     assert config.grounding is not None
     # random features of an untrained encoder must pass without a projection that would have to stay random
     config = dataclasses.replace(
-        config, grounding=dataclasses.replace(config.grounding, channels=64, keep=64, num_queries=32)
+        config,
+        grounding=dataclasses.replace(config.grounding, queries="voxels", channels=64, keep=64, num_queries=32),
     )
     network = PerceptionNetwork(config)
     tokens = torch.randn(3, 6, 384)
@@ -187,7 +188,7 @@ def test_grounding(scene: SparseTensor) -> None:
     with torch.no_grad():  # one look at the scene serves all sentences
         levels = network.encode(scene)
         shared = network.detect(levels)
-    assert network.grounding is not None
+    assert isinstance(network.grounding, GroundingBranch)
     batch = [
         SparseTensor.from_coords(t.coords.repeat(3, 1), t.feats.repeat(3, 1), torch.arange(3).repeat_interleave(len(t)))
         for t in network.grounding.visual(levels, shared)

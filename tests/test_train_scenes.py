@@ -15,9 +15,11 @@ import pytest
 import torch
 
 from embodied_perceptron.boxes import corners, points_in_boxes
+from embodied_perceptron.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.geometry import voxel_centers
+from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
-from embodied_perceptron.nn.weights import load_network
+from embodied_perceptron.nn.weights import load_network, save_network
 from embodied_perceptron.nn.windows import rgb_grid
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.synthetic.generate import generate
@@ -26,6 +28,7 @@ from embodied_perceptron_training.synthetic.prompts import PromptSpec
 from embodied_perceptron_training.synthetic.sample import SampleSpec as HomeSampleSpec
 from embodied_perceptron_training.train.augment import Motion, MotionRange
 from embodied_perceptron_training.train.interface import SampleError, TaskRequest
+from embodied_perceptron_training.train.options import TaskOptions
 from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, read_truth
 from embodied_perceptron_training.train.scene_run import Run, SceneBatch
 from embodied_perceptron_training.train.scenes import (
@@ -36,7 +39,7 @@ from embodied_perceptron_training.train.scenes import (
     resize_projections,
     spread,
 )
-from embodied_perceptron_training.train.tasks import SceneTask, TaskOptions, balanced_order, build_task
+from embodied_perceptron_training.train.tasks import SceneTask, balanced_order, build_task
 
 MOTIONS = [
     Motion(),
@@ -409,6 +412,61 @@ def test_weights_of_a_task_are_a_network_file(homes: Path, tmp_path: Path) -> No
     assert network.config == built.config
 
 
+def test_sentences_about_what_is_elsewhere_mean_nothing_here(homes: Path) -> None:
+    built = build_task(request(homes, "multi", options={"cache": str(homes / ".prepared"), "window_m": "2.5"}))
+    assert isinstance(built, SceneTask)
+    kinds = set()
+    for seed in range(12):
+        sentences = built.samples.sample(0, np.random.default_rng(seed)).sentences
+        if sentences is not None:
+            assert len(sentences.boxes) == len(sentences.named) == len(sentences.tokens) <= 6
+            assert bool(sentences.named.any(1).all())
+            assert not bool((sentences.named & sentences.pad).any())
+            absent = [len(b) == 0 for b in sentences.boxes]
+            assert sum(absent) <= 2  # a quarter of six, rounded
+            kinds |= set(absent)
+    assert kinds == {True, False}
+    assert built._spec(training=False).absent_share == 0.0
+
+
+def test_grounding_alone_leaves_everything_else_as_it_is(homes: Path, tmp_path: Path) -> None:
+    """To the bit, batch statistics among it; and it starts from weights whose decoder is of another kind."""
+    before = build_task(request(homes, "multi"))
+    assert isinstance(before, SceneTask)
+    config = before.config
+    assert config.grounding is not None
+    old = PerceptionNetwork(
+        dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, queries="voxels"))
+    )
+    save_network(
+        tmp_path / "old.safetensors", old, before.classes, {"occupancy_classes": list(OCCUPANCY_CLASSES)}, half=False
+    )
+    options = {"cache": str(homes / ".prepared"), "learn": "grounding", "sentences": "12"}
+    task = build_task(request(homes, "multi", options=options, weights=tmp_path / "old.safetensors"))
+    assert isinstance(task, SceneTask)
+    assert task.best_metric == "top1_acc25"
+    model = task.model.train()
+    started = {k: v.clone() for k, v in model.state_dict().items()}
+    assert all(torch.equal(started[k], v) for k, v in old.state_dict().items() if not k.startswith("grounding."))
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learning, 1e-3)
+    batch = task.collate([task.samples.sample(0, np.random.default_rng(1))])
+    silent = SceneBatch([dataclasses.replace(s, sentences=None) for s in batch.samples])
+    for step in (batch, silent, batch):
+        model.train()  # as the loop does
+        losses = task.losses(model, step, lambda value: value.detach())
+        assert {k.split("/")[0] for k in losses} == {"grounding"}
+        optimizer.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()  # without sentences too: processes wait for each other
+        assert all(p.grad is not None for p in learning) or step is not silent
+        optimizer.step()
+    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, started[k])}
+    assert changed
+    assert all(k.startswith("grounding.") for k in changed)
+    assert {n for n, p in model.named_parameters() if p.requires_grad} <= changed
+    assert set(task.validate(model.eval())) <= {"top1_acc25"}  # what stays as it is is not judged
+
+
 def test_images_are_trained_along_or_frozen(homes: Path) -> None:
     """Features from the cache are those that the encoder makes of the images in the step."""
     options = {"cache": str(homes / ".prepared"), "repeat": "1"}
@@ -453,6 +511,12 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TaskOptions.of({"repeat": "many"})
     with pytest.raises(ValueError, match=r"balance must be in \[0, 1\], got inf"):
         TaskOptions.of({"balance": "inf"})
+    with pytest.raises(ValueError, match=r"absent_share must be in \[0, 1\], got 1.5"):
+        TaskOptions.of({"absent_share": "1.5"})
+    with pytest.raises(ValueError, match=r"learn must be all or grounding, got 'detection'"):
+        TaskOptions.of({"learn": "detection"})
+    with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
+        build_task(request(homes, "detection", options={"learn": "grounding"}))
     with pytest.raises(FileNotFoundError):
         build_task(request(tmp_path, "detection"))
     task = build_task(request(homes, "detection", options={"cache": str(tmp_path / "prepared")}))

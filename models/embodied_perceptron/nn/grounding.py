@@ -139,17 +139,26 @@ class GroundingOutput:
         boxes: (L, B, Q, 9) in the reference frame.
         logits: (L, B, Q, T) alignment with every token, -inf at padding.
         hidden: (L, B, Q, C).
-        query_index: (B, Q) rows of the visual input that became queries.
-        selection_logits: (B, N, T) alignment of every voxel, from which queries were chosen; -inf at padding.
-        query_valid: (B, Q) False where a scene had fewer voxels than there are queries.
+        query_valid: (B, Q) False where a scene had less to offer than there are queries.
     """
 
     boxes: Tensor
     logits: Tensor
     hidden: Tensor
+    query_valid: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class VoxelGroundingOutput(GroundingOutput):
+    """How voxels became queries, beside that.
+
+    Attributes:
+        query_index: (B, Q) rows of the visual input that became queries.
+        selection_logits: (B, N, T) alignment of every voxel, from which queries were chosen; -inf at padding.
+    """
+
     query_index: Tensor
     selection_logits: Tensor
-    query_valid: Tensor
 
 
 class GroundingHead(nn.Module):
@@ -203,7 +212,7 @@ class GroundingHead(nn.Module):
 
     def forward(
         self, visual: Tensor, coords_m: Tensor, visual_pad: Tensor, tokens: Tensor, token_pad: Tensor
-    ) -> GroundingOutput:
+    ) -> VoxelGroundingOutput:
         """Ground sentences in scenes.
 
         Args:
@@ -231,7 +240,7 @@ class GroundingHead(nn.Module):
         hidden, refined, logits = self.refine(
             query, query_coords, boxes.detach(), visual, coords_m, visual_pad, text, token_pad
         )
-        return GroundingOutput(refined, logits, hidden, index, selection, valid)
+        return VoxelGroundingOutput(refined, logits, hidden, valid, index, selection)
 
     def refine(
         self,

@@ -20,6 +20,12 @@ from embodied_perceptron.nn.grounding import GroundingHead, GroundingOutput
 from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder
 from embodied_perceptron.nn.mobile_encoder import mobile_encoder
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck, keep_best
+from embodied_perceptron.nn.object_grounding import (
+    DetectedObjects,
+    ObjectGroundingHead,
+    ObjectGroundingOutput,
+    detected_objects,
+)
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
 from embodied_perceptron.sparse.conv import SparseConv
@@ -62,6 +68,11 @@ class Viewpoint:
         """(B, N, 3) world -> viewpoint."""
         return (points_m - self.origin_m[:, None]) @ self.rotation()
 
+    def boxes_from_world(self, boxes: Tensor) -> Tensor:
+        """(B, Q, 9) world -> viewpoint, undone by :meth:`boxes_to_world`."""
+        alpha = boxes[..., 6:7] - self.yaw_rad[:, None, None]
+        return torch.cat([self.from_world(boxes[..., :3]), boxes[..., 3:6], alpha, boxes[..., 7:]], dim=-1)
+
     def boxes_to_world(self, boxes: Tensor) -> Tensor:
         """(..., B, Q, 9) viewpoint -> world; only yaw and position change, so tilt stays what it is."""
         centers = boxes[..., :3] @ self.rotation().transpose(1, 2) + self.origin_m[:, None]
@@ -101,7 +112,8 @@ class OccupancyBranch(nn.Module):
 
 
 class GroundingBranch(nn.Module):
-    """Its own neck where the preset says so, the projection of shared features otherwise, and the decoder."""
+    """Voxel queries: a neck of its own where the preset says so, the projection of shared features otherwise, and the
+    decoder."""
 
     def __init__(
         self, config: GroundingConfig, level_channels: Sequence[int], shared_channels: int, official: bool
@@ -146,6 +158,36 @@ class GroundingBranch(nn.Module):
         return chosen
 
 
+class ObjectGroundingBranch(nn.Module):
+    """Object queries: what the detection head finds, and the decoder."""
+
+    def __init__(self, config: GroundingConfig, shared_channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.num_queries = config.num_queries
+        self.head = ObjectGroundingHead(
+            shared_channels,
+            num_classes,
+            config.text_channels,
+            config.channels,
+            config.layers,
+            config.heads,
+            config.hidden_channels,
+            config.pair_channels,
+        )
+
+    def objects(self, shared: DetectionOutput) -> DetectedObjects:
+        """The things that the decoder chooses among, in the world."""
+        return detected_objects(shared.levels, shared.features, self.num_queries)
+
+    def forward(
+        self, objects: DetectedObjects, tokens: Tensor, token_pad: Tensor, viewpoint: Viewpoint
+    ) -> ObjectGroundingOutput:
+        """Sentences (S, T, C) about one scene, seen from one viewpoint -> answers with boxes in the world."""
+        seen = dataclasses.replace(objects, boxes=viewpoint.boxes_from_world(objects.boxes))
+        out: ObjectGroundingOutput = self.head(seen, tokens, token_pad)
+        return dataclasses.replace(out, boxes=objects.boxes.expand_as(out.boxes))
+
+
 class PerceptionNetwork(nn.Module):
     """Encoders, fusion and heads of one preset.
 
@@ -177,7 +219,7 @@ class PerceptionNetwork(nn.Module):
         self.level_channels = tuple(widths)
         self.detection: DetectionHead | None = None
         self.occupancy: OccupancyBranch | None = None
-        self.grounding: GroundingBranch | None = None
+        self.grounding: GroundingBranch | ObjectGroundingBranch | None = None
         self._build_heads()
 
     def _build_heads(self) -> None:
@@ -203,7 +245,10 @@ class PerceptionNetwork(nn.Module):
             self.occupancy = OccupancyBranch(fused, o.in_channels, o.channels, o.levels, o.num_classes)
         if config.grounding is not None:
             shared = config.detection.channels if config.detection is not None else 0
-            self.grounding = GroundingBranch(config.grounding, self.level_channels, shared, config.official)
+            if config.grounding.queries == "objects":
+                self.grounding = ObjectGroundingBranch(config.grounding, shared, config.num_classes)
+            else:
+                self.grounding = GroundingBranch(config.grounding, self.level_channels, shared, config.official)
 
     def encode_images(self, images: Tensor) -> list[Tensor]:
         """(V, 3, h, w) images from ``image_encoder.prepare`` -> maps per level, (V, C, h / s, w / s)."""
@@ -292,12 +337,17 @@ class PerceptionNetwork(nn.Module):
             viewpoint: needed unless the preset reads world coordinates (``inputs`` is ``xyz``).
 
         Raises:
-            ValueError: a scene without any voxel, a missing viewpoint.
+            ValueError: a missing viewpoint, a sentence without tokens; where voxels are the queries, a scene without
+                any.
         """
         if self.grounding is None:
             raise ValueError("this network has no grounding head")
         if viewpoint is None and self.config.inputs != "xyz":
             raise ValueError("this network understands sentences from a viewpoint: none was given")
+        if isinstance(self.grounding, ObjectGroundingBranch):
+            assert shared is not None
+            assert viewpoint is not None
+            return _ground_objects(self.grounding, shared, tokens, token_pad, viewpoint)
         visual, coords, pad = pad_samples(
             self.grounding.visual(levels, shared), self.config.voxel_size_m, self.config.official
         )
@@ -306,10 +356,28 @@ class PerceptionNetwork(nn.Module):
         if viewpoint is not None:
             coords = viewpoint.from_world(coords)
         out: GroundingOutput = self.grounding.head(visual, coords, pad, tokens, token_pad)
-        if viewpoint is None:
-            return out
-        boxes = viewpoint.boxes_to_world(out.boxes)
-        return GroundingOutput(boxes, out.logits, out.hidden, out.query_index, out.selection_logits, out.query_valid)
+        return out if viewpoint is None else dataclasses.replace(out, boxes=viewpoint.boxes_to_world(out.boxes))
+
+
+def _ground_objects(
+    branch: ObjectGroundingBranch, shared: DetectionOutput, tokens: Tensor, token_pad: Tensor, viewpoint: Viewpoint
+) -> GroundingOutput:
+    """See :meth:`PerceptionNetwork.ground`."""
+    objects = branch.objects(shared)
+    if len(objects.boxes) == 1 == len(viewpoint.yaw_rad):
+        found: GroundingOutput = branch(objects, tokens, token_pad, viewpoint)
+        return found
+    answers: list[ObjectGroundingOutput] = []
+    for row in range(len(tokens)):
+        scene = DetectedObjects(*(x if len(x) == 1 else x[row : row + 1] for x in vars(objects).values()))
+        speaker = Viewpoint(viewpoint.origin_m[row : row + 1], viewpoint.yaw_rad[row : row + 1])
+        answers.append(branch(scene, tokens[row : row + 1], token_pad[row : row + 1], speaker))
+    return GroundingOutput(
+        boxes=torch.cat([a.boxes for a in answers], dim=1),
+        logits=torch.cat([a.logits for a in answers], dim=1),
+        hidden=torch.cat([a.hidden for a in answers], dim=1),
+        query_valid=torch.cat([a.query_valid for a in answers]),
+    )
 
 
 def build_image_encoder(config: NetworkConfig, pretrained: bool) -> ImageEncoder:

@@ -93,12 +93,19 @@ class OccupancyConfig:
 
 @dataclass(frozen=True)
 class GroundingConfig:
-    """See :class:`~embodied_perceptron.nn.grounding.GroundingHead`.
+    """See :class:`~embodied_perceptron.nn.grounding.GroundingHead` and
+    :class:`~embodied_perceptron.nn.object_grounding.ObjectGroundingHead`.
 
     Attributes:
-        own_neck: a neck of its own (``paper``); otherwise the detection neck's features serve.
-        keep: sites kept per level by the own neck, or taken per level from the shared one.
+        queries: what the decoder chooses among: ``voxels`` that match a word, or ``objects`` that the detection head
+            found.
+        own_neck: for voxels: a neck of its own (``paper``); otherwise the detection neck's features serve.
+        keep: for voxels: sites kept per level by the own neck, or taken per level from the shared one.
+        box_coder, rotation, alignment: for voxels.
+        pair_channels: for objects.
     """
+
+    queries: Literal["voxels", "objects"] = "voxels"
 
     channels: int = 256
     text_encoder: str = "roberta-base"
@@ -112,6 +119,7 @@ class GroundingConfig:
     box_coder: Literal["offsets", "faces"] = "offsets"
     rotation: Literal["sixd", "euler"] = "sixd"
     alignment: Literal["projected", "dot"] = "projected"
+    pair_channels: int = 32
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,8 @@ class NetworkConfig:
             raise ValueError(f"inputs must be one of {sorted(INPUT_CHANNELS)}, got {self.inputs!r}")
         if self.grounding is not None and not self.grounding.own_neck and self.detection is None:
             raise ValueError("grounding without a neck of its own reads the detection neck: detection must be there")
+        if self.grounding is not None and self.grounding.queries == "objects" and self.inputs == "xyz":
+            raise ValueError("objects are told apart from a viewpoint: not with inputs in world coordinates (xyz)")
         if self.occupancy is not None:
             self.occupancy_level()  # raises when no level has the cells' stride
 
@@ -276,8 +286,8 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             channels=96 if tiny else 128,
             text_encoder="minilm",
             text_channels=384,
+            queries="objects",
             own_neck=False,
-            keep=256 if tiny else 512,
             num_queries=64 if tiny else 128,
             layers=4 if tiny else 6,
             heads=4 if tiny else 8,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import torch
 
@@ -9,6 +11,7 @@ from embodied_perceptron.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.occupancy import EMPTY
+from embodied_perceptron.nn.presets import TASKS
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.grounding_metrics import GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
@@ -22,10 +25,12 @@ class Judged:
     Args:
         network: which heads are asked.
         classes: of its boxes.
+        heads: that are judged, of those that the network has.
     """
 
-    def __init__(self, network: PerceptionNetwork, classes: tuple[str, ...]) -> None:
+    def __init__(self, network: PerceptionNetwork, classes: tuple[str, ...], heads: Collection[str] = TASKS) -> None:
         self._network = network
+        self._heads = {h for h in heads if getattr(network, h) is not None}
         self._classes = classes
         self._found: dict[str, SceneBoxes] = {}
         self._truth: dict[str, SceneBoxes] = {}
@@ -35,17 +40,16 @@ class Judged:
     def take(self, sample: SceneSample, run: Run | None) -> None:
         """``run`` over the sample alone, on any device, the ``sample`` itself being on the CPU; None where it shows
         nothing: then nothing is found, and cells are free."""
-        network = self._network
-        if network.detection is not None:
+        if "detection" in self._heads:
             self._found[sample.name] = _found_boxes(run)
             self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy(), sample.labels.numpy())
-        if network.occupancy is not None and sample.occupancy is not None:
+        if "occupancy" in self._heads and sample.occupancy is not None:
             predicted = torch.full_like(sample.occupancy, EMPTY)
             if run is not None:
                 (logits,) = run.occupancy([0], scales=1)
                 predicted = logits[0].argmax(0).cpu()
             self._occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
-        if network.grounding is not None and sample.sentences is not None:
+        if "grounding" in self._heads and sample.sentences is not None:
             self._queries.extend(_answers(run, sample.sentences))
 
     def figures(self) -> dict[str, float]:
@@ -82,15 +86,14 @@ def _found_boxes(run: Run | None) -> SceneBoxes:
 def _answers(run: Run | None, sentences: Sentences) -> list[GroundingQuery]:
     """Ranked boxes of every sentence: by the mean probability of the tokens that name the target; none where nothing
     is seen."""
-    answered = None if run is None else run.grounding()
-    if answered is None:
+    out = None if run is None else run.answers()
+    if out is None:
         return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
-    out, targets, _, _ = answered
     queries = []
-    for b, (target, true) in enumerate(zip(targets, sentences.boxes, strict=True)):
-        words = target.positive.any(0)
-        scores = out.logits[-1, b].sigmoid()[:, words].mean(1)
+    for b, (words, true) in enumerate(zip(sentences.named, sentences.boxes, strict=True)):
+        scores = out.logits[-1, b].sigmoid()[:, words.to(out.logits.device)].mean(1)
         scores = scores.masked_fill(~out.query_valid[b], -1.0)
-        best = scores.argsort(descending=True)[:10]
+        best = scores.argsort(descending=True, stable=True)[:10]
+        best = best[out.query_valid[b, best]]
         queries.append(GroundingQuery(out.boxes[-1, b, best].double().cpu().numpy(), true.double().numpy(), {}))
     return queries

@@ -32,14 +32,15 @@ class Sentences:
 
     Attributes:
         tokens: (K, T, C) float32. pad: (K, T) True at padding.
-        boxes: per sentence (G, 9). positive: per sentence (G, T) bool.
+        boxes: per sentence (G, 9) of what it means; none where that is not in the window.
+        named: (K, T) bool, the tokens that name it.
         viewpoint_m: (3,) on the floor below a viewer; viewpoint_yaw_rad: its heading.
     """
 
     tokens: Tensor
     pad: Tensor
     boxes: list[Tensor]
-    positive: list[Tensor]
+    named: Tensor
     viewpoint_m: Tensor
     viewpoint_yaw_rad: float
 
@@ -87,6 +88,7 @@ class SampleSpec:
         min_views: with ``all``, images of at least so many views are shown (of the others only the geometry).
         floor_sigma_m: error of the estimated floor.
         sentences: at most this many per sample; 0 = none.
+        absent_share: of these at most so many speak of what is elsewhere in the scene. A robot asks every window.
         sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
     """
 
@@ -97,6 +99,7 @@ class SampleSpec:
     min_views: int = 12
     floor_sigma_m: float = 0.01
     sentences: int = 0
+    absent_share: float = 0.0
     sentence_share: float = 1.0
     occupancy_share: float = 1.0
 
@@ -267,19 +270,23 @@ class SampleMaker:
         ]
         if not usable or not scene.text:
             return None
-        picked = rng.permutation(usable)[: self.spec.sentences]
+        elsewhere: list[int] = []
+        if self.spec.absent_share:
+            absent = [i for i, p in enumerate(scene.prompts) if p.target_ids and not set(p.target_ids) & set(position)]
+            elsewhere = rng.permutation(absent)[: round(self.spec.absent_share * self.spec.sentences)].tolist()
+        picked = [*rng.permutation(usable)[: self.spec.sentences - len(elsewhere)].tolist(), *elsewhere]
         tokens = [scene.text[i][0].float() for i in picked]
         length = max(len(t) for t in tokens)
         pad = torch.ones(len(picked), length, dtype=torch.bool)
         padded = torch.zeros(len(picked), length, tokens[0].shape[1])
-        targets, positive = [], []
+        named = torch.zeros(len(picked), length, dtype=torch.bool)
+        targets = []
         for k, i in enumerate(picked):
             padded[k, : len(tokens[k])] = tokens[k]
             pad[k, : len(tokens[k])] = False
-            mask = named_tokens(scene.prompts[i], scene.text[i][1], length)
-            ids = [position[t] for t in scene.prompts[i].target_ids]
+            named[k] = named_tokens(scene.prompts[i], scene.text[i][1], length)
+            ids = [position[t] for t in scene.prompts[i].target_ids if t in position]
             targets.append(torch.from_numpy(boxes[ids]).float())
-            positive.append(mask[None].repeat(len(ids), 1))
         camera = scene.cameras[int(rng.choice(shown))]
         viewer = motion.points(camera[None, :3, 3])[0]
         ahead = motion.matrix[:3, :3] @ camera[:3, 2]
@@ -287,7 +294,7 @@ class SampleMaker:
             padded,
             pad,
             targets,
-            positive,
+            named,
             torch.tensor([viewer[0], viewer[1], floor_z_m], dtype=torch.float32),
             math.atan2(ahead[1], ahead[0]),
         )

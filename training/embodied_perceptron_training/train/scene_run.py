@@ -11,15 +11,24 @@ from torch import Tensor, nn
 
 from embodied_perceptron.boxes import points_in_boxes
 from embodied_perceptron.geometry import pack_site_keys
-from embodied_perceptron.nn.grounding import GroundingOutput
+from embodied_perceptron.nn.grounding import GroundingOutput, VoxelGroundingOutput
 from embodied_perceptron.nn.input_features import join_samples
-from embodied_perceptron.nn.network import DetectionOutput, PerceptionNetwork, Viewpoint, pad_samples
+from embodied_perceptron.nn.network import (
+    DetectionOutput,
+    GroundingBranch,
+    ObjectGroundingBranch,
+    PerceptionNetwork,
+    Viewpoint,
+    pad_samples,
+)
+from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 from embodied_perceptron_training.criteria import GroundingTarget
 from embodied_perceptron_training.losses import sigmoid_focal
 from embodied_perceptron_training.objectives import sites_in_boxes
+from embodied_perceptron_training.pointing import Pointed
 from embodied_perceptron_training.train.samples import SceneSample, Sentences
 
 MIN_BOX_M = 0.12  # thinner objects are looked for in a layer this thick: a picture has no voxel's centre inside
@@ -93,11 +102,41 @@ class Run:
             lookup = view_lookup(views, network.image_channels, network.config.voxel_size_m, self.fusion)
         return network.occupy(levels, self.batch.samples[sample].occupancy_origin, lookup, scales)
 
-    def grounding(self) -> tuple[GroundingOutput, list[GroundingTarget], Tensor, tuple[Tensor, Tensor]] | None:
-        """All sentences of all samples at once: output (boxes in the world), targets, padding of tokens, and the sum
-        and normaliser of the loss of the choice of queries; None without any sentence."""
+    def pointed(self) -> list[Pointed]:
+        """What a decoder over objects says about the sentences of each sample that has any."""
         branch = self.network.grounding
-        assert branch is not None
+        assert isinstance(branch, ObjectGroundingBranch)
+        assert self.detection is not None
+        if all(s.sentences is None for s in self.batch.samples):
+            return []
+        objects = branch.objects(self.detection)
+        answers = []
+        for i, sample in enumerate(self.batch.samples):
+            sentences = sample.sentences
+            if sentences is None:
+                continue
+            mine = DetectedObjects(*(x[i : i + 1] for x in vars(objects).values()))
+            viewpoint = Viewpoint(
+                sentences.viewpoint_m[None],
+                torch.tensor([sentences.viewpoint_yaw_rad], device=sentences.viewpoint_m.device),
+            )
+            out = branch(mine, sentences.tokens, sentences.pad, viewpoint)
+            answers.append(Pointed(out, sentences.boxes, sentences.named, sentences.pad))
+        return answers
+
+    def answers(self) -> GroundingOutput | None:
+        """To the sentences of a batch of one sample; None without any sentence, or anything that is seen."""
+        if isinstance(self.network.grounding, ObjectGroundingBranch):
+            return next((p.output for p in self.pointed()), None)
+        grounded = self.grounding()
+        return None if grounded is None else grounded[0]
+
+    def grounding(self) -> tuple[VoxelGroundingOutput, list[GroundingTarget], Tensor, tuple[Tensor, Tensor]] | None:
+        """What a decoder over voxels says about all sentences of all samples at once: output (boxes in the world),
+        targets, padding of tokens, and the sum and normaliser of the loss of the choice of queries; None without any
+        sentence."""
+        branch = self.network.grounding
+        assert isinstance(branch, GroundingBranch)
         spoken = [(i, s.sentences) for i, s in enumerate(self.batch.samples) if s.sentences is not None]
         if not spoken:
             return None
@@ -120,15 +159,15 @@ class Run:
         if self.network.config.inputs != "xyz":
             out = dataclasses.replace(out, boxes=viewpoint.boxes_to_world(out.boxes))
         targets = [
-            GroundingTarget(b, functional_pad(p, tokens.shape[1]))
+            GroundingTarget(b, functional_pad(p[None].expand(len(b), -1), tokens.shape[1]))
             for _, s in spoken
-            for b, p in zip(s.boxes, s.positive, strict=True)
+            for b, p in zip(s.boxes, s.named, strict=True)
         ]
         return out, targets, token_pad, self._selection(out, coords[rows], pad[rows], targets, token_pad)
 
     @staticmethod
     def _selection(
-        out: GroundingOutput, points: Tensor, pad: Tensor, targets: list[GroundingTarget], token_pad: Tensor
+        out: VoxelGroundingOutput, points: Tensor, pad: Tensor, targets: list[GroundingTarget], token_pad: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Focal loss of every voxel with every token, summed: a voxel inside of what the sentence names fits its words;
         and how many do."""

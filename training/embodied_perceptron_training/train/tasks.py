@@ -11,8 +11,7 @@ import dataclasses
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,8 @@ from embodied_perceptron_training.criteria import (
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.matching import coarse_labels
 from embodied_perceptron_training.objectives import detection_predictions, grounding_layers
-from embodied_perceptron_training.train.augment import ALIGNED_MOTION, PAPER_MOTION, MotionRange
+from embodied_perceptron_training.pointing import PointingCriterion
+from embodied_perceptron_training.train.augment import PAPER_MOTION
 from embodied_perceptron_training.train.images import ImageTask, load_images
 from embodied_perceptron_training.train.interface import (
     Losses,
@@ -49,6 +49,7 @@ from embodied_perceptron_training.train.interface import (
     to_device,
 )
 from embodied_perceptron_training.train.judging import Judged
+from embodied_perceptron_training.train.options import MOTIONS, TaskOptions
 from embodied_perceptron_training.train.samples import SampleMaker, SampleSpec, SceneSample
 from embodied_perceptron_training.train.scene_run import MIN_BOX_M, Run, SceneBatch
 from embodied_perceptron_training.train.scenes import Preparation, SceneCache
@@ -64,64 +65,8 @@ _HEADS = {
     "multi": "all",
 }
 _CHOICES = {"continuous-detection": "prefix", "continuous-occupancy": "prefix", "monocular-detection": "one"}
-_MOTIONS = {"aligned": ALIGNED_MOTION, "any": MotionRange()}
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 _OFFICIAL_VIEWS = {"detection": 20, "grounding": 20, "multi": 20}  # of the paper; 10 for all others
-
-
-@dataclass(frozen=True)
-class TaskOptions:
-    """``--set name=value`` of the scene tasks.
-
-    Attributes:
-        images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
-            one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
-            everything else, as the paper does.
-        classes: ``data`` (those that occur in the training split) or ``all``.
-        window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
-        sentences: per sample that has any.
-        sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
-        repeat: windows per scene and epoch.
-        balance: scenes with a class that fewer than this share of all scenes has come more often, see
-            :func:`balanced_order`; 0 = all alike.
-        turns: how scenes are turned in training (not ``paper``): ``aligned`` with the lattice up to quarter turns and a
-            few degrees, as :class:`~embodied_perceptron.nn.live.LiveNetwork` turns its lattice, or ``any``.
-        cache: folder of prepared scenes; empty = ``.prepared`` below the data.
-        w_detection, w_occupancy, w_grounding: of the heads' losses.
-    """
-
-    images: str = ""
-    classes: str = "data"
-    window_m: float = 0.0
-    sentences: int = 6
-    sentence_share: float = 1.0
-    occupancy_share: float = 1.0
-    repeat: int = 4
-    balance: float = 0.0
-    turns: str = "aligned"
-    cache: str = ""
-    w_detection: float = 1.0
-    w_occupancy: float = 0.5
-    w_grounding: float = 0.3
-
-    @staticmethod
-    def of(options: Mapping[str, str]) -> TaskOptions:
-        """From text. Raises ``ValueError`` naming an unknown option or a value of the wrong kind."""
-        known = {f.name: f for f in dataclasses.fields(TaskOptions)}
-        values: dict[str, Any] = {}
-        for name, text in options.items():
-            if name not in known:
-                raise ValueError(f"unknown option {name!r}; known: {', '.join(known)}")
-            kind: Callable[[str], Any] = type(known[name].default)
-            try:
-                values[name] = kind(text)
-            except ValueError:
-                raise ValueError(f"option {name} must be {type(known[name].default).__name__}, got {text!r}") from None
-        if values.get("turns", "any") not in _MOTIONS:
-            raise ValueError(f"option turns must be one of {', '.join(_MOTIONS)}, got {values['turns']!r}")
-        if not 0.0 <= values.get("balance", 0.0) <= 1.0:
-            raise ValueError(f"option balance must be in [0, 1], got {values['balance']}")
-        return TaskOptions(**values)
 
 
 def build_task(request: TaskRequest) -> TrainingTask:
@@ -174,7 +119,7 @@ class SceneTask:
         network = PerceptionNetwork(config, pretrained_images=self.options.images == "imagenet")
         self.config = config
         if request.weights is not None:
-            load_into(network, load_checkpoint(request.weights).state, str(request.weights))
+            _start_from(network, request.weights, self.options.learn)
         if self.options.images not in ("", "imagenet"):
             load_images(network, load_checkpoint(self.options.images).state)
         self.end_to_end = config.uses_images and not self.options.images
@@ -182,6 +127,11 @@ class SceneTask:
             for part in (network.image_encoder, network.image_projection):
                 if part is not None:
                     part.requires_grad_(False)
+        if self.options.learn == "grounding":
+            if network.grounding is None:
+                raise ValueError(f"option learn=grounding: a network of task {request.task} has no grounding")
+            network.requires_grad_(False)
+            network.grounding.requires_grad_(True)
         self.model: nn.Module = network
         self.fusion = view_reading(config)
         known = set(self.classes)
@@ -194,7 +144,10 @@ class SceneTask:
         heads = ("detection", "occupancy", "grounding")
         self.heads = tuple(h for h in heads if getattr(config, h) is not None)
         self._continuous = self._spec(training=False).choice == "prefix"
-        self.best_metric = {"occupancy": "mIoU", "grounding": "top1_acc25"}.get(_HEADS[request.task], "AP25")
+        if self.options.learn == "grounding":
+            self.heads = ("grounding",)
+        learned = _HEADS[request.task] if self.options.learn == "all" else self.options.learn
+        self.best_metric = {"occupancy": "mIoU", "grounding": "top1_acc25"}.get(learned, "AP25")
         self.detection_criterion = DetectionCriterion(
             min_size_m=MIN_BOX_M,
             iou_weight=1.0,
@@ -203,21 +156,28 @@ class SceneTask:
         )
         self.occupancy_criterion = OccupancyCriterion()
         self.grounding_criterion = GroundingCriterion(iou_weight=1.0, two_sided=True)
+        self.pointing_criterion = PointingCriterion()
 
     # ----------------------------------------------------------------------------------------------------------- data
 
     def _spec(self, training: bool) -> SampleSpec:
         motion = None
         if training:
-            motion = PAPER_MOTION if self.config.inputs == "xyz" else _MOTIONS[self.options.turns]
+            motion = PAPER_MOTION if self.config.inputs == "xyz" else MOTIONS[self.options.turns]
+        absent = 0.0
+        if training and self.config.grounding is not None and self.config.grounding.queries == "objects":
+            absent = self.options.absent_share
         return SampleSpec(
             window_m=self.options.window_m or (math.inf if self.config.inputs == "xyz" else WINDOW_M),
             motion=motion,
             choice=_CHOICES.get(self.request.task, "all"),  # type: ignore[arg-type]
             views=0 if training or self.request.truth_views <= self._views else self._views,
             sentences=(self.options.sentences if training else 16) if self.config.grounding is not None else 0,
+            absent_share=absent,
             sentence_share=self.options.sentence_share if training else 1.0,
-            occupancy_share=self.options.occupancy_share if training else 1.0,
+            occupancy_share=(0.0 if self.options.learn == "grounding" else self.options.occupancy_share)
+            if training
+            else 1.0,
         )
 
     @property
@@ -255,6 +215,12 @@ class SceneTask:
     def losses(self, model: nn.Module, batch: SceneBatch, reduce: Reduce) -> Losses:
         """Weighted losses of every head."""
         network = _network(model)
+        if self.options.learn == "grounding":
+            for name, part in network.named_children():
+                part.train(part.training and name == "grounding")  # statistics of what stays as it is stay too
+            with torch.no_grad():
+                run = Run(network, batch, self.fusion)
+            return _weighted(self.options.w_grounding, "grounding/", self._grounding(run, reduce))
         run = Run(network, batch, self.fusion, self.detection_criterion.min_points)
         total: Losses = {}
         if network.detection is not None:
@@ -294,6 +260,8 @@ class SceneTask:
 
     def _grounding(self, run: Run, reduce: Reduce) -> Losses:
         assert self.config.grounding is not None
+        if self.config.grounding.queries == "objects":
+            return self._pointing(run, reduce)
         answered = run.grounding()
         if answered is None:
             nothing = run.levels[0].feats.new_zeros(())
@@ -305,6 +273,14 @@ class SceneTask:
         kinds = sorted({k.split("/")[1] for k in losses})
         summed = {kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).mean() for kind in kinds}
         return {**summed, "selection": selection / reduce(positives).clamp_min(1.0)}
+
+    def _pointing(self, run: Run, reduce: Reduce) -> Losses:
+        pointed = run.pointed()
+        losses = dataclasses.replace(self.pointing_criterion, reduce=reduce)(pointed, run.levels[0].feats)
+        if not pointed:  # nothing else may be learned: there has to be a gradient, of zero
+            assert run.network.grounding is not None
+            losses["named"] = losses["named"] + 0.0 * sum(p.sum() for p in run.network.grounding.parameters())
+        return losses
 
     # ----------------------------------------------------------------------------------------------------- validation
 
@@ -318,7 +294,7 @@ class SceneTask:
             return {}
         network = _network(model)
         device = next(network.parameters()).device
-        judged = Judged(network, self.classes)
+        judged = Judged(network, self.classes, self.heads)
         for index in range(len(self._validation)):
             # continuous tasks are judged along the way: every scene after another number of views
             sample = self._validation.sample(index, np.random.default_rng(index if self._continuous else 0))
@@ -343,6 +319,17 @@ def task_config(request: TaskRequest, num_classes: int) -> NetworkConfig:
     if request.variant != "ours":
         config = fcaf3d(config, our_decoder=request.variant == "fcaf3d+decoder")
     return config
+
+
+def _start_from(network: PerceptionNetwork, path: Path, learn: str) -> None:
+    """Load weights; where grounding alone is learned, those of another decoder than the network's are left out."""
+    found = load_checkpoint(path)
+    state = dict(found.state)
+    if learn == "grounding" and found.config.get("grounding") != dataclasses.asdict(network.config)["grounding"]:
+        own = network.state_dict()
+        state = {k: v for k, v in state.items() if not k.startswith("grounding.")}
+        state.update({k: v for k, v in own.items() if k.startswith("grounding.")})
+    load_into(network, state, str(path))
 
 
 def image_digest(network: PerceptionNetwork) -> str:
