@@ -69,8 +69,8 @@ def network(modality: Modality = "depth", task: str = "all") -> PerceptionNetwor
     image = dataclasses.replace(config.image, size=(64, 64))
     config = dataclasses.replace(config, backbone=backbone, occupancy=occupancy, detection=detection, image=image)
     net = PerceptionNetwork(config)
-    for p in net.parameters():  # random heads answer something
-        if p.ndim > 1:
+    for name, p in net.named_parameters():  # random heads answer something; the decoder of sentences does anyway
+        if p.ndim > 1 and not name.startswith("grounding."):
             torch.nn.init.normal_(p, std=0.3)
     if net.detection is not None:
         assert net.detection.classify.bias is not None

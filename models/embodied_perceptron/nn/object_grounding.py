@@ -78,9 +78,7 @@ def _objects_of(
         best = level.class_logits[rows].amax(1).sigmoid()
         scored.append(best * level.center_logits[rows, 0].sigmoid().pow(1.0 / 3.0))  # as decoding scores boxes
     joined = torch.cat(scored)
-    chosen = torch.arange(len(joined), device=joined.device)
-    if len(joined) > _CANDIDATES:
-        chosen = best_rows(joined, _CANDIDATES).sort().values
+    chosen = best_rows(joined, _CANDIDATES)  # ascending
     columns: list[list[Tensor]] = [[], [], []]
     first = 0
     for level, x, part in zip(levels, features, scored, strict=True):
