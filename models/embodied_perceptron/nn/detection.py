@@ -21,6 +21,7 @@ from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 Pruning = Literal["class", "object"]
 
+_ALMOST = 1 - 1e-5  # far beyond the rounding of a score
 _VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing
 
 
@@ -197,11 +198,11 @@ def decode_detections(
         boxes, scores = [], []
         for level in levels:
             first, end = level.sites.bounds[sample : sample + 2]
-            rows = torch.arange(first, end, device=level.class_logits.device)
-            if len(rows) > max_per_level:  # both factors rise with their logits: the best class needs no other's score
-                best = level.class_logits[first:end].amax(1, keepdim=True).sigmoid()
-                best = best * _centreness(level.center_logits[first:end], official)
-                rows = first + best_rows(best[:, 0], max_per_level)
+            # both factors rise with their logits: the best class needs no other's score
+            best = level.class_logits[first:end].amax(1, keepdim=True).sigmoid()
+            best = (best * _centreness(level.center_logits[first:end], official))[:, 0]
+            rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # the others have no class that could count
+            rows = first + rows[best_rows(best[rows], max_per_level)]
             score = level.class_logits[rows].sigmoid() * _centreness(level.center_logits[rows], official)
             box = boxes_from_faces(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
             boxes.append(box)
