@@ -139,14 +139,8 @@ def rig():
 
 
 COMPILED_AFTER_WARM_UP = """
-import sys
 from embodied_perceptron_ros.warm_up import warm_up
-from test_ros_fusion_worker import Rig, scene_depth
-
-def compiled():
-    modules = [m for name, m in list(sys.modules.items()) if name.startswith("embodied_perceptron.")]
-    found = {(m.__name__, n): f for m in modules for n, f in list(vars(m).items()) if hasattr(f, "signatures")}
-    return {key: len(f.signatures) for key, f in found.items()}
+from test_ros_fusion_worker import Rig, compiled, scene_depth
 
 rig = Rig()
 warm_up(rig.config)
@@ -162,9 +156,44 @@ assert after == before, {key: (before.get(key), n) for key, n in after.items() i
 """
 
 
-def test_nothing_is_compiled_after_the_warm_up():
+# a network, walls along no axis, colours of what was found
+COMPILED_AFTER_WARM_UP_WITH_NETWORK = """
+import numpy as np
+from embodied_perceptron.frame import PosedFrame
+from embodied_perceptron.geometry import make_transform
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron_ros.warm_up import warm_up
+from online_world import config, inference, walk
+from test_ros_fusion_worker import compiled
+
+network = inference()
+warm_up(config(), network)
+before = compiled()
+it = Perceptron(config(), inference=network)
+T = make_transform(np.array([[0.8, -0.6, 0], [0.6, 0.8, 0], [0, 0, 1.0]]), np.zeros(3))
+for frame in walk(3, 8):
+    it.integrate(PosedFrame(frame.frame, T @ frame.T_world_camera))
+    seen = it.perceive()
+for text in ("the red chair", "something to sit on", "the table to the left of the cabinet"):
+    it.ground(text, np.eye(4))
+it.perceive(window_m=float("inf"))
+assert it._live._lattice.yaw_rad != 0
+after = compiled()
+assert after == before, {key: (before.get(key), n) for key, n in after.items() if n != before.get(key)}
+"""
+
+
+def compiled():
+    """How often each compiled function of the library has been compiled."""
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("embodied_perceptron.")]
+    found = {(m.__name__, n): f for m in modules for n, f in list(vars(m).items()) if hasattr(f, "signatures")}
+    return {key: len(f.signatures) for key, f in found.items()}
+
+
+@pytest.mark.parametrize("script", [COMPILED_AFTER_WARM_UP, COMPILED_AFTER_WARM_UP_WITH_NETWORK])
+def test_nothing_is_compiled_after_the_warm_up(script):
     """In a process of its own: other tests compile, too."""
-    command = [sys.executable, "-c", COMPILED_AFTER_WARM_UP]
+    command = [sys.executable, "-c", script]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
 
