@@ -10,7 +10,13 @@ import torch
 from volume_frames import posed, random_walk, wall
 
 from embodied_perceptron.config import VolumeConfig
-from embodied_perceptron.fusion.export import Window, merge_by_hashing, merge_by_sorting
+from embodied_perceptron.fusion.export import (
+    Window,
+    _columns_compiled,
+    columns_by_tensors,
+    merge_by_hashing,
+    merge_by_sorting,
+)
 from embodied_perceptron.fusion.volume import FeatureVolume
 from embodied_perceptron.fusion.voxels import VoxelRows
 
@@ -62,6 +68,17 @@ def test_both_ways_to_merge_agree(factor: int) -> None:
         for given in (rows, shuffled):
             for a, b in zip(expected, merge_by_hashing(given, factor, np.stack(limits)), strict=True):
                 assert a.tolist() == b.tolist()
+
+
+@pytest.mark.parametrize("features", [ALL, ("height", "color", "one", "offset")])
+def test_features_by_compiled_loops_are_those_of_tensors(features: tuple[str, ...]) -> None:
+    volume = make()
+    far = np.full(3, 1 << 30, np.int32)
+    sites, sums = merge_by_hashing(volume._gather(volume._blocks.slots(), 1), 2, np.stack([-far, far]))
+    assert bool((sites < 0).any())
+    both = [fill(sites, sums, features, 2, 0.04, -0.3) for fill in (_columns_compiled, columns_by_tensors)]
+    assert torch.equal(both[0][0], both[1][0])
+    torch.testing.assert_close(both[0][1], both[1][1], rtol=1e-6, atol=0.0)
 
 
 def test_default_features_and_min_hits() -> None:

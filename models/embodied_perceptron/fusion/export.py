@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.fusion.kernels import merge_sites, turn_voxels, voxel_means
+from embodied_perceptron.fusion.export_kernels import (
+    SITE_COLUMNS,
+    merge_sites,
+    site_columns,
+    turn_voxels,
+    voxel_means,
+)
 from embodied_perceptron.fusion.voxels import (
     COLOR,
     HITS,
@@ -224,6 +230,21 @@ def to_sparse_tensor(
         raise ValueError(
             f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
         )
+    columns = _columns_compiled if sites.device.type == "cpu" else columns_by_tensors
+    keys, feats = columns(sites, sums, features, site_voxels, voxel_size_m, floor_z_m)
+    chosen = get_engine("auto", keys.device.type) if engine is None else engine
+    return SparseTensor(Sites(keys, 1, 1, chosen), feats)
+
+
+def columns_by_tensors(
+    sites: torch.Tensor,
+    sums: torch.Tensor,
+    features: tuple[SiteFeature, ...],
+    site_voxels: int,
+    voxel_size_m: float,
+    floor_z_m: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(M, 3) sites and their (M, 7) sums -> (M,) site keys and (M, F) float32 features; any device."""
     keys = pack_site_keys(torch.zeros_like(sites[:, 0]), sites)
     hits = sums[:, HITS : HITS + 1].to(torch.float64)
     # place of the mean point inside of its site, in [0, 1)
@@ -238,5 +259,20 @@ def to_sparse_tensor(
         "one": lambda: torch.ones_like(hits),
     }
     feats = torch.cat([columns[name]() for name in features], dim=1).to(torch.float32)
-    chosen = get_engine("auto", keys.device.type) if engine is None else engine
-    return SparseTensor(Sites(keys, 1, 1, chosen), feats)
+    return keys, feats
+
+
+def _columns_compiled(
+    sites: torch.Tensor,
+    sums: torch.Tensor,
+    features: tuple[SiteFeature, ...],
+    site_voxels: int,
+    voxel_size_m: float,
+    floor_z_m: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on the CPU, in one pass."""
+    wanted = np.array([column for name in features for column in SITE_COLUMNS[name]], np.int64)
+    keys = torch.empty(len(sites), dtype=torch.int64)
+    feats = torch.empty(len(sites), len(wanted), dtype=torch.float32)
+    site_columns(sites.numpy(), sums.numpy(), wanted, site_voxels, voxel_size_m, floor_z_m, keys.numpy(), feats.numpy())
+    return keys, feats

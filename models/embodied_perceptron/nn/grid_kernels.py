@@ -1,4 +1,4 @@
-"""Compiled for the CPU: sparse sites seen from a dense grid, in one pass and without holding the interpreter."""
+"""Compiled for the CPU: sparse sites and the cells of a regular grid, in one pass, without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -37,3 +37,15 @@ def sum_in_cells(
         for c in range(feats.shape[1]):
             total[flat, c] += feats[i, c]
         total[flat, feats.shape[1]] += 1
+
+
+@njit(cache=True, nogil=True)
+def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
+    """See ``input_features.thinning_ranks``, whose arithmetic this is."""
+    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
+    for i in range(keys.shape[0]):
+        x = ((keys[i] >> (2 * SITE_BITS) & mask) - offset) // stride % period
+        y = ((keys[i] >> SITE_BITS & mask) - offset) // stride % period
+        z = ((keys[i] & mask) - offset) // stride % period
+        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
+        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import pack_site_keys, unpack_site_keys, world_to_voxel
+from embodied_perceptron.nn.grid_kernels import rank_sites
 from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -150,13 +151,22 @@ def thin(x: SparseTensor, max_sites: int) -> SparseTensor:
     bounds = x.sites.bounds
     if max(bounds[i + 1] - bounds[i] for i in range(x.batch_size)) <= max_sites:
         return x
-    coords = torch.div(unpack_site_keys(x.keys)[1], x.stride, rounding_mode="floor") % _THINNING_PERIOD
+    rank = _ranks_compiled(x.sites) if x.device.type == "cpu" else thinning_ranks(x.sites)
+    chosen = [start + best_rows(-rank[start:end], max_sites) for start, end in itertools.pairwise(bounds)]
+    rows = torch.cat(chosen)  # in order: rows of one sample lie behind those of the one before
+    return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])
+
+
+def thinning_ranks(sites: Sites) -> torch.Tensor:
+    """(N,) int64: sites of lower rank stay longer; any device."""
+    coords = torch.div(unpack_site_keys(sites.keys)[1], sites.stride, rounding_mode="floor") % _THINNING_PERIOD
     rank = (coords[:, 0] * _THINNING_PERIOD + coords[:, 1]) * _THINNING_PERIOD + coords[:, 2]
     # An odd factor permutes the 2^18 cells of a period; the high bits of the product scatter neighbours far apart.
     rank = (rank * 0x2545F491) & 0x3FFFF
-    rank = ((rank ^ (rank >> 9)) * 0x1B873593) & 0x3FFFF
-    keep = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    for start, end in itertools.pairwise(bounds):
-        keep[start + best_rows(-rank[start:end], max_sites)] = True
-    rows = keep.nonzero()[:, 0]
-    return SparseTensor(x.sites.derive(x.keys[rows], x.stride), x.feats[rows])
+    return ((rank ^ (rank >> 9)) * 0x1B873593) & 0x3FFFF
+
+
+def _ranks_compiled(sites: Sites) -> torch.Tensor:
+    rank = torch.empty(len(sites), dtype=torch.int64)
+    rank_sites(sites.keys.numpy(), sites.stride, _THINNING_PERIOD, rank.numpy())
+    return rank
