@@ -133,9 +133,9 @@ def decode_filled(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     What :func:`decode_occupancy` says of these cells, at the cost of these cells: most of a grid is empty.
     """
     rows = logits.movedim(0, -1)  # (X, Y, Z, K + 1)
-    label = rows.max(dim=-1).indices
-    filled = label != EMPTY
-    return filled.nonzero(), label[filled], torch.softmax(rows[filled], dim=-1).amax(-1)
+    filled = rows.amax(dim=-1) > rows[..., EMPTY]  # of equals the first class counts: empty
+    chosen = rows[filled]
+    return filled.nonzero(), chosen.max(dim=-1).indices, torch.softmax(chosen, dim=-1).amax(-1)
 
 
 def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int], cells: Sequence[int]) -> Tensor:
