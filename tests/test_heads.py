@@ -424,6 +424,15 @@ def test_queries_are_the_voxels_that_match_a_word_best() -> None:
 
 
 @torch.no_grad()
+def test_voxels_that_are_not_numbers_are_no_queries() -> None:
+    head = grounder()
+    visual, coords = torch.randn(1, 20, 16), torch.rand(1, 20, 3)
+    visual[0, 7] = torch.nan
+    none, words = torch.zeros(1, 20, dtype=torch.bool), torch.zeros(1, 3, dtype=torch.bool)
+    assert 7 not in head(visual, coords, none, torch.randn(1, 3, 12), words).query_index[0].tolist()
+
+
+@torch.no_grad()
 def test_fewer_voxels_than_queries() -> None:
     head = grounder()
     visual, coords = torch.randn(2, 4, 16), torch.rand(2, 4, 3)

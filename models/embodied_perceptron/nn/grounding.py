@@ -232,6 +232,7 @@ class GroundingHead(nn.Module):
         text = self.text_projection(tokens)
         selection = self.alignment(visual, text, token_pad).masked_fill(visual_pad[..., None], float("-inf"))
         best = selection.max(dim=-1).values  # (B, N)
+        best = best.masked_fill(best.isnan(), float("-inf"))  # which topk would put first
         index = best.topk(min(self.num_queries, visual.shape[1]), dim=1).indices
         query = torch.gather(visual, 1, index[..., None].expand(-1, -1, visual.shape[2]))
         query_coords = torch.gather(coords_m, 1, index[..., None].expand(-1, -1, 3))
