@@ -192,7 +192,7 @@ def geometry_rows(config: NetworkConfig, net: PerceptionNetwork, x: SparseTensor
         shared = net.detect(levels) if net.detection is not None else None
         tokens = torch.randn(1, 12, config.grounding.text_channels)
         viewpoint = None if config.inputs == "xyz" else Viewpoint(torch.zeros(1, 3), torch.zeros(1))
-        calls["grounding (neck of its own)" if net.grounding.neck is not None else "grounding"] = lambda: net.ground(
+        calls["grounding (neck of its own)" if config.grounding.own_neck else "grounding"] = lambda: net.ground(
             [fresh(level) for level in levels], shared, tokens, torch.zeros(1, 12, dtype=torch.bool), viewpoint
         )
     return best_of({**calls, **passes(config, net, x, lookup)})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from embodied_perceptron.nn.network import PerceptionNetwork
+from embodied_perceptron.nn.network import GroundingBranch, PerceptionNetwork
 from embodied_perceptron.nn.presets import NetworkConfig, network_config
 
 
@@ -102,16 +102,17 @@ def _head_rows(network: PerceptionNetwork) -> Iterator[StageRow]:
         yield StageRow("occupancy head", f"{o.num_classes} + 1", "", f"{o.cell_size_m:g} m", count(branch.head))
     if network.grounding is not None and config.grounding is not None:
         g, grounding = config.grounding, network.grounding
-        if grounding.neck is not None:
-            neck = count(grounding.neck, grounding.score)
-            yield StageRow("grounding neck", str(g.channels), "", _kept(g.keep), neck)
-        elif count(grounding.project):
-            yield StageRow("grounding projection", str(g.channels), parameters=count(grounding.project))
+        if isinstance(grounding, GroundingBranch):
+            if grounding.neck is not None:
+                neck = count(grounding.neck, grounding.score)
+                yield StageRow("grounding neck", str(g.channels), "", _kept(g.keep), neck)
+            elif count(grounding.project):
+                yield StageRow("grounding projection", str(g.channels), parameters=count(grounding.project))
         text = f"text {g.text_encoder} (frozen)"
         yield StageRow(text, f"{g.text_channels} -> {g.channels}", "", "", count(grounding.head.text_projection))
         decoder = f"grounding decoder, {g.layers} layers"
         rest = count(grounding.head) - count(grounding.head.text_projection)
-        yield StageRow(decoder, str(g.channels), "", f"{g.num_queries} queries", rest)
+        yield StageRow(decoder, str(g.channels), "", f"{g.num_queries} {g.queries}", rest)
 
 
 def _list(values: tuple[int, ...]) -> str:
