@@ -20,6 +20,7 @@ from embodied_perceptron.nn.object_grounding import (
     ObjectGroundingOutput,
     RelativeAttention,
     detected_objects,
+    joined_objects,
     own_features,
     pair_features,
 )
@@ -336,3 +337,17 @@ def test_presets_ground_among_objects_and_released_weights_among_voxels() -> Non
     paper = network_config("paper").grounding
     assert paper is not None
     assert (paper.queries, paper.num_queries) == ("voxels", 256)
+
+
+def test_objects_of_several_parts_are_joined_best_first() -> None:
+    a, b = things(4, padding=2, seed=1), things(3, padding=1, seed=2)
+    both = joined_objects([a, b], 5)
+    scores = torch.cat([a.scores[0, :4], b.scores[0, :3]]).sort(descending=True).values
+    assert torch.equal(both.scores[0], scores[:5])
+    assert bool(both.valid.all())
+    at = int((a.boxes[0] - both.boxes[0, 0]).abs().sum(1).argmin())
+    source = a if torch.equal(a.boxes[0, at], both.boxes[0, 0]) else b
+    at = int((source.boxes[0] - both.boxes[0, 0]).abs().sum(1).argmin())
+    assert torch.equal(source.features[0, at], both.features[0, 0])
+    assert torch.equal(source.classes[0, at], both.classes[0, 0])
+    assert joined_objects([things(0, padding=2)], 5).boxes.shape == (1, 0, 9)

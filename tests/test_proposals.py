@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,8 +13,10 @@ from small_networks import small_config, small_network
 from embodied_perceptron import perceptron as answering
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.geometry import Intrinsics
+from embodied_perceptron.lattice import Region
 from embodied_perceptron.nn import proposals as proposing
-from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.nn.inference import NetworkInference, viewpoint_of
+from embodied_perceptron.nn.live import ScenePart
 from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.perceptron import Perceptron
@@ -99,3 +102,30 @@ def test_an_answer_comes_without_them_too(
     perceptron.reset()
     assert perceptron.sight is None
     assert perceptron.ground("the table", POSE).status == GroundingStatus.NOT_FOUND
+
+
+def test_windows_are_asked_about_together(perceptron: Perceptron) -> None:
+    """A look in two halves knows the same things, each of them once: the answer is that of one look at all."""
+    sight, inference = perceptron.sight, perceptron.inference
+    assert sight is not None
+    assert inference is not None
+    assert inference.grounds_objects
+    (whole,) = sight.parts
+    middle = float(np.median(inference.objects(whole.scene).boxes[0, :, 0]))
+    low, high = np.full(3, -np.inf), np.full(3, np.inf)
+    west, east = (np.array([middle, np.inf, np.inf]), np.array([middle, -np.inf, -np.inf]))
+    halves = (ScenePart(whole.scene, Region(low, west)), ScenePart(whole.scene, Region(east, high)))
+    asked = [("the chair by the lamp", (4, 9)), ("the table", None)]
+    expected = propose(inference, sight, asked, POSE)
+    for found, wanted in zip(
+        propose(inference, dataclasses.replace(sight, parts=halves), asked, POSE), expected, strict=True
+    ):
+        assert len(found.boxes) > 1
+        np.testing.assert_allclose(found.boxes, wanted.boxes, atol=1e-5)
+        np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5)
+    # as one scene by itself answers, which is how training asks
+    (alone,) = inference.ground(whole.scene, asked[0][0], [asked[0][1]], viewpoint_of(POSE, sight.floor_z_m))
+    np.testing.assert_allclose(alone.boxes, expected[0].boxes, atol=1e-4)
+    np.testing.assert_allclose(alone.scores, expected[0].scores, atol=1e-4)
+    nothing = dataclasses.replace(sight, parts=(ScenePart(whole.scene, Region.nowhere()),))
+    assert [len(found.boxes) for found in propose(inference, nothing, asked, POSE)] == [0, 0]

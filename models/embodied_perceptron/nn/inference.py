@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +26,21 @@ from embodied_perceptron.boxes import nms
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import check_transform
-from embodied_perceptron.lattice import WORLD, Lattice
+from embodied_perceptron.lattice import WORLD, Lattice, Region
 from embodied_perceptron.nn.detection import decode_detections
+from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
-from embodied_perceptron.nn.network import DetectionOutput, ImageLookup, PerceptionNetwork, Viewpoint
+from embodied_perceptron.nn.network import (
+    DetectionOutput,
+    ImageLookup,
+    ObjectGroundingBranch,
+    PerceptionNetwork,
+    Viewpoint,
+)
+from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.occupancy import color_sums, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
-from embodied_perceptron.nn.text_encoder import TextEncoder
+from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
 from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup, view_projection
 from embodied_perceptron.nn.weights import check_classes
 from embodied_perceptron.nn.windows import occupancy_origin
@@ -337,34 +346,73 @@ class NetworkInference:
         iou_threshold: float = 0.5,
     ) -> list[list[PhraseCandidates]]:
         """:meth:`ground` for many sentences of one speaker in one pass: (text, phrases) -> candidates per phrase."""
-        if self.network.grounding is None or self.text_encoder is None:
-            raise ValueError("grounding needs a grounding head and a text encoder")
         if not sentences:
             return []
-        features = self.text_encoder.encode([text for text, _ in sentences])
-        named = [
-            [self._tokens(spans, phrase, text) for phrase in phrases]
-            for spans, (text, phrases) in zip(features.spans, sentences, strict=True)
-        ]
+        features, named = self._read(sentences)
         if sum(len(level) for level in scene.levels) == 0:
-            return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
+            return _no_candidates(sentences)
         device = scene.sites.device
         if viewpoint is not None:
             viewpoint = _on_lattice(viewpoint, scene.lattice)
         out = self.network.ground(
             scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
         )
-        results = []
-        for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):
-            valid = out.query_valid[row]
-            boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
-            results.append(
-                [
-                    _candidates(phrase, boxes, probability[:, words.to(device)], limit, iou_threshold, scene.lattice)
-                    for phrase, words in zip(phrases, tokens, strict=True)
-                ]
-            )
-        return results
+        return _ranked(out, sentences, named, limit, iou_threshold, scene.lattice)
+
+    @property
+    def grounds_objects(self) -> bool:
+        """Whether sentences choose among detected objects: then those of several looks can be asked about together."""
+        return isinstance(self.network.grounding, ObjectGroundingBranch)
+
+    @torch.inference_mode()
+    def objects(self, scene: LookedAt, within: Region | None = None) -> DetectedObjects:
+        """What sentences choose among in a scene, in the world; only what is centred ``within`` a region is valid.
+
+        Raises ``ValueError`` unless :attr:`grounds_objects`.
+        """
+        if not isinstance(self.network.grounding, ObjectGroundingBranch) or scene.detection is None:
+            raise ValueError("this network grounds sentences among voxels")
+        found = self.network.grounding.objects(scene.detection)
+        boxes = scene.lattice.boxes_to_world(found.boxes[0].double().cpu().numpy())
+        valid = found.valid
+        if within is not None:
+            valid = valid & torch.from_numpy(within.contains(boxes[:, :3])).to(valid.device)
+        return dataclasses.replace(found, boxes=torch.from_numpy(boxes[None]).to(found.boxes), valid=valid)
+
+    @torch.inference_mode()
+    def ground_among(
+        self,
+        objects: DetectedObjects,
+        sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
+        viewpoint: Viewpoint,
+        limit: int = 10,
+        iou_threshold: float = 0.5,
+    ) -> list[list[PhraseCandidates]]:
+        """:meth:`ground_many` among objects of :meth:`objects`, of one scene. Raises alike."""
+        if not isinstance(self.network.grounding, ObjectGroundingBranch):
+            raise ValueError("this network grounds sentences among voxels")
+        if not sentences:
+            return []
+        features, named = self._read(sentences)
+        if not bool(objects.valid.any()):
+            return _no_candidates(sentences)
+        device = objects.boxes.device
+        speaker = Viewpoint(viewpoint.origin_m.to(device), viewpoint.yaw_rad.to(device))
+        out = self.network.grounding(objects, features.tokens.to(device), features.pad.to(device), speaker)
+        return _ranked(out, sentences, named, limit, iou_threshold, WORLD)
+
+    def _read(
+        self, sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]]
+    ) -> tuple[TextFeatures, list[list[Tensor]]]:
+        """Tokens of each sentence, and which of them name each of its phrases."""
+        if self.network.grounding is None or self.text_encoder is None:
+            raise ValueError("grounding needs a grounding head and a text encoder")
+        features = self.text_encoder.encode([text for text, _ in sentences])
+        named = [
+            [self._tokens(spans, phrase, text) for phrase in phrases]
+            for spans, (text, phrases) in zip(features.spans, sentences, strict=True)
+        ]
+        return features, named
 
     def _tokens(self, spans: Tensor, phrase: tuple[int, int] | None, text: str) -> Tensor:
         """(T,) bool tokens of a phrase; ``spans`` (T, 2)."""
@@ -376,6 +424,34 @@ class NetworkInference:
             shown = text[start : min(end, start + 40)]
             raise ValueError(f"phrase {(start, end)} {shown!r} has no token; the encoder read up to {int(spans.max())}")
         return tokens
+
+
+def _no_candidates(
+    sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
+) -> list[list[PhraseCandidates]]:
+    return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
+
+
+def _ranked(
+    out: GroundingOutput,
+    sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
+    named: Sequence[Sequence[Tensor]],
+    limit: int,
+    iou_threshold: float,
+    lattice: Lattice,
+) -> list[list[PhraseCandidates]]:
+    """The decoder's answers as candidates for each phrase of each sentence; boxes on ``lattice`` -> world."""
+    results = []
+    for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):
+        valid = out.query_valid[row]
+        boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
+        results.append(
+            [
+                _candidates(phrase, boxes, probability[:, words.to(boxes.device)], limit, iou_threshold, lattice)
+                for phrase, words in zip(phrases, tokens, strict=True)
+            ]
+        )
+    return results
 
 
 def _candidates(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor, nn
@@ -101,6 +101,14 @@ def _objects_of(
         functional.pad(scores[keep], (0, missing)),
         torch.arange(count, device=boxes.device) < len(keep),
     )
+
+
+def joined_objects(parts: Sequence[DetectedObjects], count: int) -> DetectedObjects:
+    """The ``count`` best of what is valid in several parts of one scene, all in one frame; without padding."""
+    together = DetectedObjects(*(torch.cat([getattr(p, f.name) for p in parts], 1) for f in fields(DetectedObjects)))
+    order = together.scores[0].argsort(descending=True, stable=True)
+    kept = order[together.valid[0, order]][:count]
+    return DetectedObjects(*(getattr(together, f.name)[:, kept] for f in fields(DetectedObjects)))
 
 
 # --------------------------------------------------------------------------------------------------------------------

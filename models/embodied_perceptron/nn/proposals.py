@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.boxes import nms
 from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates, viewpoint_of
 from embodied_perceptron.nn.live import Sight
+from embodied_perceptron.nn.object_grounding import joined_objects
 from embodied_perceptron.scene.language import parse
 from embodied_perceptron.scene.query import query_problem
 
@@ -19,6 +20,7 @@ _LOG = logging.getLogger(__name__)
 Phrase = tuple[int, int] | None
 _SAME_IOU = 0.5
 _BATCH = 20  # sentences in one pass
+_MAX_OBJECTS = 256  # of all windows, the best, that sentences choose among: every pair of them is looked at
 
 
 def propose(
@@ -30,6 +32,9 @@ def propose(
 ) -> list[PhraseCandidates]:
     """Candidates for one phrase of each sentence, best first; of each window those that it sees best.
 
+    A decoder over objects chooses among those of all windows at once: what a sentence compares may stand in several,
+    and scores of different windows do not compare.
+
     Args:
         inference: the network that looked.
         sight: its look.
@@ -40,6 +45,15 @@ def propose(
     Raises as :meth:`NetworkInference.ground`.
     """
     viewpoint = viewpoint_of(T_world_camera, sight.floor_z_m)
+    if inference.grounds_objects and sight.parts:
+        objects = joined_objects([inference.objects(p.scene, p.core) for p in sight.parts], _MAX_OBJECTS)
+        return [
+            candidates
+            for start in range(0, len(sentences), _BATCH)
+            for (candidates,) in inference.ground_among(
+                objects, [(text, (p,)) for text, p in sentences[start : start + _BATCH]], viewpoint, limit
+            )
+        ]
     found: list[list[PhraseCandidates]] = [[] for _ in sentences]
     for start in range(0, len(sentences), _BATCH):
         batch = [(text, (phrase,)) for text, phrase in sentences[start : start + _BATCH]]
