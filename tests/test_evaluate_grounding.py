@@ -80,6 +80,8 @@ class Answering:
 class Decoder:
     """Stands for a network: the same candidates in every window."""
 
+    grounds_objects = False
+
     def __init__(self, rows: list[int]) -> None:
         self.rows = rows
         self.phrases: list[tuple[int, int] | None] = []

@@ -34,7 +34,7 @@ WEIGHTS = {
     "right-of-all": 0.65,
     "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
     "tall": 0.4, "short": 0.4, "long": 0.2, "narrow": 0.2, "round": 0.1, "high": 0.3, "low": 0.5, "alone": 0.3,
-    "colour": 1.0, "material": 0.0, "candidates": 1.0,
+    "colour": 1.0, "material": 0.0, "candidates": 0.5,
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ _ONE_THING, _PART = 0.4, 0.7  # overlap of two candidates, and share of one with
 _SAME_PLACE = 0.2  # overlap of a proposed box with an object
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
-_UNSURE = 0.2  # score of a proposed box that says little
+_UNSURE = 0.02  # score of a proposed box that says little
 _AS_GOOD = 0.75  # of the best one's probability: just as good
 # what holds less than this for all candidates does not hold for any
 _HARDLY = {"colour": 0.04, "on": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
@@ -195,7 +195,7 @@ class _Answer:
         if len(candidates.boxes) == 0 or not self.objects:
             return np.ones(len(self.objects))
         overlap = self.geometry.overlaps(candidates.boxes)
-        score = np.where(overlap > _SAME_PLACE, overlap * candidates.scores[None], 0.0).max(axis=1)
+        score = np.where(overlap > _SAME_PLACE, candidates.scores[None], 0.0).max(axis=1)
         return np.asarray((score + _UNSURE) / (float(candidates.scores.max()) + _UNSURE))
 
     def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
