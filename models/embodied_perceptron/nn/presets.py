@@ -277,7 +277,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             anchor_shift=True,
             max_per_level=2500,
             iou_threshold=0.25,
-            max_candidates=8000,
+            max_candidates=20_000,
         ),
         occupancy=OccupancyConfig(
             in_channels=16 if tiny else 32, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)
