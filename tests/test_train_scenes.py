@@ -325,10 +325,12 @@ def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
         runs = [pool.submit(built.losses, model, built.collate([h]), meeting.member(i)) for i, h in enumerate(halves)]
         parts = [learned(run.result()) for run in runs]
     assert np.mean([value for value, _ in parts]) == pytest.approx(loss, rel=1e-5)
-    # where large terms cancel, what is left is right to the rounding of the terms
-    atol = 1e-5 * max(float(whole.abs().max()) for whole in gradients)
+    # as vectors: by rounding, an activation close to zero may fall on the other side and move single entries; where
+    # large terms cancel, what is left is right to the rounding of the terms
+    largest = max(float(whole.norm()) for whole in gradients)
     for whole, *half in zip(gradients, *(g for _, g in parts), strict=True):
-        torch.testing.assert_close(torch.stack(half).mean(0), whole, rtol=1e-3, atol=atol)
+        error = float((torch.stack(half).mean(0) - whole).norm())
+        assert error <= 1e-3 * float(whole.norm()) + 1e-5 * largest
 
 
 def test_fewer_views_are_asked_for_the_same_things(homes: Path) -> None:
