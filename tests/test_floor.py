@@ -7,7 +7,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from embodied_perceptron.geometry import (
@@ -103,6 +103,8 @@ unit = st.tuples(*[st.floats(-1, 1)] * 3).filter(lambda v: np.linalg.norm(v) > 1
 
 @settings(max_examples=100, deadline=None)
 @given(unit, st.floats(0.1, 20.0))
+@example((0.0, 1e-5, -1.0), 1.0)
+@example((1.3e-6, 0.0, -1.0), 1.0)
 def test_gravity_rotation_turns_up_into_z_by_the_smallest_angle(v: tuple[float, float, float], scale: float) -> None:
     up = np.array(v) / np.linalg.norm(v)
     R = gravity_rotation(scale * up)

@@ -88,9 +88,10 @@ def gravity_rotation(up: FloatArray) -> NDArray[np.float64]:
     if v.shape != (3,) or not np.isfinite(norm) or norm < 1e-9:
         raise ValueError(f"up must be a finite vector of 3 numbers that is not zero, got {np.asarray(up).tolist()}")
     x, y, z = v / norm
-    if z < -1 + 1e-12:
+    level = x * x + y * y
+    if z < 0 and level < 1e-30:
         return np.diag([1.0, -1.0, -1.0])  # upside down: every horizontal axis is as good, x is taken
-    k = 1.0 / (1.0 + z)
+    k = 1.0 / (1.0 + z) if z > 0 else (1.0 - z) / level  # the same; 1 + z would cancel near -1
     return np.array([[1 - k * x * x, -k * x * y, -x], [-k * x * y, 1 - k * y * y, -y], [x, y, z]])
 
 
