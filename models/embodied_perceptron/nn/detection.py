@@ -198,9 +198,7 @@ def decode_detections(
         boxes, scores = [], []
         for level in levels:
             first, end = level.sites.bounds[sample : sample + 2]
-            # both factors rise with their logits: the best class needs no other's score
-            best = level.class_logits[first:end].amax(1, keepdim=True).sigmoid()
-            best = (best * _centreness(level.center_logits[first:end], official))[:, 0]
+            best = best_scores(level, slice(first, end), official)
             rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # the others have no class that could count
             rows = first + rows[best_rows(best[rows], max_per_level)]
             score = level.class_logits[rows].sigmoid() * _centreness(level.center_logits[rows], official)
@@ -211,6 +209,13 @@ def decode_detections(
             suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, official, max_candidates)
         )
     return results
+
+
+def best_scores(level: DetectionLevel, rows: slice, official: bool = False) -> Tensor:
+    """(N,) score of the best class of each site; see :func:`decode_detections`."""
+    # both factors rise with their logits: the best class needs no other's score
+    best = level.class_logits[rows].amax(1, keepdim=True).sigmoid()
+    return (best * _centreness(level.center_logits[rows], official))[:, 0]
 
 
 def _centreness(logits: Tensor, official: bool) -> Tensor:

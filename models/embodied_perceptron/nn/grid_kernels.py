@@ -10,6 +10,13 @@ from embodied_perceptron.geometry import SITE_BITS
 
 
 @njit(cache=True, nogil=True)
+def _coordinates(key: int) -> tuple[int, int, int]:
+    """x, y, z of a site: ``geometry.unpack_site_keys`` of one key."""
+    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
+    return (key >> (2 * SITE_BITS) & mask) - offset, (key >> SITE_BITS & mask) - offset, (key & mask) - offset
+
+
+@njit(cache=True, nogil=True)
 def sum_in_cells(
     keys: NDArray[np.int64],
     feats: NDArray[np.float32],
@@ -26,11 +33,9 @@ def sum_in_cells(
         first: (3,) lower corner of the grid, in sites; stride: edge of a cell, in sites; cells: (3,) of the grid.
         total: (X * Y * Z, C + 1) out, filled with zeros: sums, and the number of sites.
     """
-    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
     for i in range(keys.shape[0]):
-        x = ((keys[i] >> (2 * SITE_BITS) & mask) - offset - first[0]) // stride
-        y = ((keys[i] >> SITE_BITS & mask) - offset - first[1]) // stride
-        z = ((keys[i] & mask) - offset - first[2]) // stride
+        site = _coordinates(keys[i])
+        x, y, z = (site[0] - first[0]) // stride, (site[1] - first[1]) // stride, (site[2] - first[2]) // stride
         if x < 0 or y < 0 or z < 0 or x >= cells[0] or y >= cells[1] or z >= cells[2]:
             continue
         flat = (x * cells[1] + y) * cells[2] + z
@@ -42,10 +47,8 @@ def sum_in_cells(
 @njit(cache=True, nogil=True)
 def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
     """See ``input_features.thinning_ranks``, whose arithmetic this is."""
-    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
     for i in range(keys.shape[0]):
-        x = ((keys[i] >> (2 * SITE_BITS) & mask) - offset) // stride % period
-        y = ((keys[i] >> SITE_BITS & mask) - offset) // stride % period
-        z = ((keys[i] & mask) - offset) // stride % period
+        site = _coordinates(keys[i])
+        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
         cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
         rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF

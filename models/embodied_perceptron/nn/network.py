@@ -369,7 +369,7 @@ def _ground_objects(
         return found
     answers: list[ObjectGroundingOutput] = []
     for row in range(len(tokens)):
-        scene = DetectedObjects(*(x if len(x) == 1 else x[row : row + 1] for x in vars(objects).values()))
+        scene = objects if len(objects.boxes) == 1 else objects.scene(row)
         speaker = Viewpoint(viewpoint.origin_m[row : row + 1], viewpoint.yaw_rad[row : row + 1])
         answers.append(branch(scene, tokens[row : row + 1], token_pad[row : row + 1], speaker))
     return GroundingOutput(

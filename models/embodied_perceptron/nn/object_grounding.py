@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from embodied_perceptron.boxes import rotations, voted_nms
 from embodied_perceptron.nn.box_coding import MIN_SIZE_M, boxes_from_faces
-from embodied_perceptron.nn.detection import DetectionLevel
+from embodied_perceptron.nn.detection import DetectionLevel, best_scores
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -54,6 +54,10 @@ class DetectedObjects:
     scores: Tensor
     valid: Tensor
 
+    def scene(self, row: int) -> DetectedObjects:
+        """One of the scenes, by itself."""
+        return DetectedObjects(*(x[row : row + 1] for x in vars(self).values()))
+
 
 @torch.no_grad()
 def detected_objects(levels: Sequence[DetectionLevel], features: Sequence[SparseTensor], count: int) -> DetectedObjects:
@@ -72,11 +76,7 @@ def _objects_of(
     levels: Sequence[DetectionLevel], features: Sequence[SparseTensor], sample: int, count: int
 ) -> tuple[Tensor, ...]:
     """Boxes, features, class probabilities, scores, validity of one scene, padded to ``count``."""
-    scored = []
-    for level in levels:
-        rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
-        best = level.class_logits[rows].amax(1).sigmoid()
-        scored.append(best * level.center_logits[rows, 0].sigmoid().pow(1.0 / 3.0))  # as decoding scores boxes
+    scored = [best_scores(x, slice(x.sites.bounds[sample], x.sites.bounds[sample + 1])) for x in levels]
     joined = torch.cat(scored)
     chosen = best_rows(joined, _CANDIDATES)  # ascending
     columns: list[list[Tensor]] = [[], [], []]

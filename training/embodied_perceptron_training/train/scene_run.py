@@ -21,7 +21,6 @@ from embodied_perceptron.nn.network import (
     Viewpoint,
     pad_samples,
 )
-from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -115,12 +114,11 @@ class Run:
             sentences = sample.sentences
             if sentences is None:
                 continue
-            mine = DetectedObjects(*(x[i : i + 1] for x in vars(objects).values()))
             viewpoint = Viewpoint(
                 sentences.viewpoint_m[None],
                 torch.tensor([sentences.viewpoint_yaw_rad], device=sentences.viewpoint_m.device),
             )
-            out = branch(mine, sentences.tokens, sentences.pad, viewpoint)
+            out = branch(objects.scene(i), sentences.tokens, sentences.pad, viewpoint)
             answers.append(Pointed(out, sentences.boxes, sentences.named, sentences.pad))
         return answers
 
