@@ -42,6 +42,7 @@ from embodied_perceptron.config import KeyframeConfig, NetworkOptions, Perceptro
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.fusion.export import Window
 from embodied_perceptron.fusion.volume import FeatureVolume, warm_up
+from embodied_perceptron.gaze import Gaze
 from embodied_perceptron.geometry import Intrinsics, make_transform
 from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import LiveNetwork
@@ -150,7 +151,8 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
     frames = frames_of(1, count)
     volume = FeatureVolume(None, every_frame(count))
     least_score = DOUBTFUL * inference.min_score  # as Perceptron has it
-    live = LiveNetwork(inference, volume.config.voxel_size_m, 6.4, least_score)
+    options = NetworkOptions()
+    live = LiveNetwork(inference, volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead)
     clock = _Clock()
     original = live._lookup.__class__.__call__
     rows: list[Row] = []
@@ -162,9 +164,10 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
         with clock("encode"):
             live.remember(keyframe)
         copy, keyframes = volume.copy(), tuple(volume.keyframes)
+        gaze = Gaze.of(frame.T_world_camera)
         live._lookup = _timed_lookup(live._lookup, clock, original)
         with clock("look"):
-            ours = live.look(copy, keyframes, frame.T_world_camera[:3, 3], 0.0)
+            ours = live.look(copy, keyframes, gaze, 0.0)
         spent = clock.take()
         row = {
             "frames": n,
@@ -186,7 +189,8 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
                 with clock("fuse"):
                     return batch(level, sites)  # type: ignore[no-any-return]
 
-            window = Window(np.array([*frame.T_world_camera[:2, 3], 0.0]), np.array([6.4, 6.4, np.inf]), live._coarsest)
+            center = np.array([*gaze.ahead_m(options.window_ahead * options.window_m)[:2], 0.0])
+            window = Window(center, np.array([options.window_m, options.window_m, np.inf]), live._coarsest)
             with clock("look"):
                 sites = copy.as_sparse_tensor(
                     live._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0

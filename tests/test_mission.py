@@ -28,7 +28,7 @@ FRAMES = 100
 @pytest.fixture(scope="module")
 def tour() -> Tour:
     home = build_home(700007, HomeSpec(1, "living room"))
-    spec = RobotSpec()
+    spec = RobotSpec(rest_s=0.0)  # a view-dependent question wants a robot that looks around
     base = robot_tour(free_space(home), 250, 10.0, spec, 700007)[-FRAMES:]
     return watch(home, np.arange(FRAMES) * 100_000_000, base @ spec.T_base_camera, CAMERA)
 

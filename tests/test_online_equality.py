@@ -85,7 +85,7 @@ def posed_at(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
 
 def look(it: Perceptron) -> Sight:
     """One more look of the live network, as it stands."""
-    return it._live.look(it._volume.copy(), tuple(it._volume.keyframes), it._seen.camera_m, 0.0)
+    return it._live.look(it._volume.copy(), tuple(it._volume.keyframes), it._seen.gaze, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(30))

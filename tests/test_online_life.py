@@ -104,7 +104,7 @@ def test_damaged_cells_are_refused_and_change_nothing(damage, tmp_path):
 def see_shapes(monkeypatch, it: Perceptron) -> None:
     """A network that finds what stands there by its shape, and calls chair what is as high as one."""
 
-    def look(self, copy, keyframes, camera_m, floor_z_m, window_m=None):
+    def look(self, copy, keyframes, gaze, floor_z_m, window_m=None):
         snapshot = copy.snapshot()
         found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, it.config.objects), it.config.objects)
         found = found.take(np.flatnonzero(found.boxes[:, 5] > 0.4))

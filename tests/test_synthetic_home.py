@@ -14,6 +14,7 @@ from embodied_perceptron.categories import ALL_CATEGORIES, DETECTION_CLASSES
 from embodied_perceptron.geometry import Intrinsics, back_project, transform_points
 from embodied_perceptron.io.tum import read_tum_camera
 from embodied_perceptron_training.synthetic.floorplan import HomeError
+from embodied_perceptron_training.synthetic.freespace import free_space
 from embodied_perceptron_training.synthetic.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.synthetic.mesh import rotation
 from embodied_perceptron_training.synthetic.model import euler_zxy
@@ -22,7 +23,7 @@ from embodied_perceptron_training.synthetic.placement import Pieces, pieces_coll
 from embodied_perceptron_training.synthetic.raycast import RayCaster, pixel_rays
 from embodied_perceptron_training.synthetic.recording import RecordingSpec, render_recording
 from embodied_perceptron_training.synthetic.render import RayCastRenderer
-from embodied_perceptron_training.synthetic.robot import R_BODY_OPTICAL, RobotSpec
+from embodied_perceptron_training.synthetic.robot import R_BODY_OPTICAL, RobotSpec, robot_tour
 from embodied_perceptron_training.synthetic.surfaces import SurfaceDistance, surface_distance_m
 
 CAMERA = Intrinsics(130.0, 130.0, 79.5, 59.5, 160, 120)
@@ -180,6 +181,19 @@ def test_recording_is_exact_and_the_same_for_any_number_of_workers(tmp_path: Pat
         distance = surface_distance_m(tmp_path / "a", transform_points(T, points[valid]))
         assert valid.mean() > 0.95
         assert distance.max() < 0.001  # half a millimetre of quantisation along the ray
+
+
+def test_a_drive_ends_with_the_robot_standing(home: Home) -> None:
+    space, moving = free_space(home), RobotSpec(rest_s=0.0)
+    base = robot_tour(space, 200, 10.0, RobotSpec(), 3)
+    assert base.shape == (200, 4, 4)
+    np.testing.assert_array_equal(base[180:], np.repeat(base[179:180], 20, axis=0))  # two seconds
+    driven = robot_tour(space, 200, 10.0, moving, 3)
+    np.testing.assert_array_equal(base[:180], driven[:180])
+    assert (driven[180:] != base[180:]).any()
+    short = robot_tour(space, 40, 10.0, RobotSpec(), 3)
+    np.testing.assert_array_equal(short[36:], np.repeat(short[35:36], 4, axis=0))  # a tenth of a short one
+    assert len(robot_tour(space, 1, 10.0, RobotSpec(), 3)) == 1
 
 
 def test_bad_specs_are_refused() -> None:

@@ -198,8 +198,10 @@ class NetworkOptions:
     Attributes:
         weights: a shipped name (``tiny``), a path of a weights file, or "" = no network: class-agnostic boxes.
         device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
-        window_m: edge of the square around the newest camera that the network looks at; widened to whole cells of its
-            coarsest stride. ``.inf`` = the whole map.
+        window_m: edge of the square that the network looks at; widened to whole cells of its coarsest stride.
+            ``.inf`` = the whole map.
+        window_ahead: how far before the cameras the middle of that square lies, as a share of its edge: 0 = around
+            them, 0.5 = they are at its border. Of cameras that look to different sides the mean counts.
         min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
         all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
             answer, from :data:`~embodied_perceptron.scene.detections.DOUBTFUL` of ``min_score`` on, which is cheaper.
@@ -212,6 +214,7 @@ class NetworkOptions:
     weights: str = "tiny"
     device: str = "cpu"
     window_m: float = 6.4
+    window_ahead: float = 0.25
     min_score: float | None = None
     all_boxes: bool = False
     features: Literal["float16", "float32"] = "float16"
@@ -222,6 +225,7 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         _require(self.window_m >= 1.0, f"window_m must be at least 1, got {self.window_m}")
+        _require(0 <= self.window_ahead <= 0.5, f"window_ahead must be in [0, 0.5], got {self.window_ahead}")
         _require(
             self.min_score is None or 0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}"
         )

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from embodied_perceptron.fusion.correction import Correction
 from embodied_perceptron.fusion.keyframes import Keyframe
 from embodied_perceptron.fusion.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.gaze import Seen
 from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates
 from embodied_perceptron.nn.live import LiveNetwork, Sight
 from embodied_perceptron.nn.loading import inference_from_options
@@ -54,14 +55,6 @@ from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
 
 
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """The newest fused frame: its stamp, and where its camera was."""
-
-    stamp_ns: int = 0
-    camera_m: NDArray[np.float64] | None = None
-
-
 class Perceptron:
     """Online perception of one robot. See the module docstring for threads.
 
@@ -86,14 +79,16 @@ class Perceptron:
         self._known = Known()
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._semantic = SemanticMap()
-        self._seen = _Seen()
+        self._seen = Seen()
         self._floor = FloorHeight(max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m))
         self._live: LiveNetwork | None = None
         self._sight: Sight | None = None
         if inference is not None:
             options = self.config.network
             least_score = 0.0 if options.all_boxes else DOUBTFUL * inference.min_score
-            self._live = LiveNetwork(inference, self._volume.config.voxel_size_m, options.window_m, least_score)
+            self._live = LiveNetwork(
+                inference, self._volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead
+            )
 
     @classmethod
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
@@ -112,7 +107,7 @@ class Perceptron:
         with self._volume_lock:
             report = self._volume.integrate(posed)
             if report.fused:
-                self._seen = _Seen(max(self._seen.stamp_ns, report.stamp_ns), posed.T_world_camera[:3, 3].copy())
+                self._seen = self._seen.after(posed.frame.camera, report.stamp_ns, posed.T_world_camera)
             if report.keyframe:
                 keyframe = self._volume.keyframes.newest
         if self._live is not None and keyframe is not None:
@@ -123,7 +118,7 @@ class Perceptron:
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
         """Objects with persistent ids, labelled voxels and the navigation grid of the map as it is now.
 
-        With a network, objects and labels around the newest camera are looked at anew and the rest of the map keeps
+        With a network, objects and labels before the cameras are looked at anew and the rest of the map keeps
         what is known of it; without, the whole map is cut into class-agnostic boxes.
 
         Args:
@@ -146,7 +141,7 @@ class Perceptron:
                 semantic = self._perceive_shapes(snapshot, floor_z_m, now, seen, ms)
             else:
                 with _stage(ms, "network"):
-                    sight = self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
+                    sight = self._live.look(copy, keyframes, seen.gaze, floor_z_m, window_m)
                 self._sight = sight
                 semantic = self._take_in(sight, snapshot, now, seen, ms)
                 diagnostics = sight.diagnostics
@@ -267,7 +262,7 @@ class Perceptron:
         """Accept frames of any stamp again, for a clock that was set back; map and objects stay."""
         with self._volume_lock:
             self._volume.forget_stamps()
-            self._seen = _Seen(0, self._seen.camera_m)
+            self._seen = self._seen.without_stamps()
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
         """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
@@ -292,9 +287,7 @@ class Perceptron:
                 self._semantic.move(newest)
                 self._publish()
                 self._floor.forget()
-                if self._seen.camera_m is not None:
-                    camera_m = newest[:3, :3] @ self._seen.camera_m + newest[:3, 3]
-                    self._seen = _Seen(self._seen.stamp_ns, camera_m)
+                self._seen = self._seen.moved(newest)
         return correction
 
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
@@ -340,7 +333,7 @@ class Perceptron:
             with self._volume_lock:
                 copy, keyframes, seen = self._volume.copy(), tuple(self._volume.keyframes), self._seen
             floor_z_m = self._floor.of(copy.snapshot().mean_point_m)
-            return self._live.look(copy, keyframes, seen.camera_m, floor_z_m, window_m)
+            return self._live.look(copy, keyframes, seen.gaze, floor_z_m, window_m)
 
     @property
     def sight(self) -> Sight | None:
@@ -367,7 +360,7 @@ class Perceptron:
         return objects
 
     def _perceive_shapes(
-        self, snapshot: VoxelSnapshot, floor_z_m: float, now_ns: int, seen: _Seen, ms: dict[str, float]
+        self, snapshot: VoxelSnapshot, floor_z_m: float, now_ns: int, seen: Seen, ms: dict[str, float]
     ) -> SemanticVoxels:
         """Objects and labels from geometry alone."""
         with _stage(ms, "layers"):
@@ -380,7 +373,7 @@ class Perceptron:
             return semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
 
     def _take_in(
-        self, sight: Sight, snapshot: VoxelSnapshot, now_ns: int, seen: _Seen, ms: dict[str, float]
+        self, sight: Sight, snapshot: VoxelSnapshot, now_ns: int, seen: Seen, ms: dict[str, float]
     ) -> SemanticVoxels:
         """What the network saw, into what is known."""
         assert self._live is not None
@@ -411,7 +404,7 @@ class Perceptron:
         if self._live is not None:
             self._live.forget()
         self._sight = None
-        self._seen = _Seen()
+        self._seen = Seen()
         self._floor.forget()
 
 

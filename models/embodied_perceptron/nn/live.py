@@ -2,11 +2,11 @@
 
     live = LiveNetwork(inference, voxel_size_m=0.02, window_m=6.4)
     live.remember(keyframe)                              once per keyframe: its image features
-    sight = live.look(copy, keyframes, camera_m, floor_z_m)
+    sight = live.look(copy, keyframes, gaze, floor_z_m)
     sight.detections, sight.semantic
 
 A look is a pure function of the voxels, the keyframes and the window: what is kept (features of keyframes, their sums
-at the sites of the window) saves work and changes nothing. The window follows the camera in steps of the network's
+at the sites of the window) saves work and changes nothing. The window goes before the camera in steps of the network's
 coarsest stride, so every site stays on one lattice, and that lattice is turned with the walls.
 """
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.boxes import nms
 from embodied_perceptron.fusion.export import VoxelCopy, Window
 from embodied_perceptron.fusion.keyframes import Keyframe
+from embodied_perceptron.gaze import Gaze
 from embodied_perceptron.lattice import WORLD, Lattice, Region, wall_lattice
 from embodied_perceptron.nn.image_memory import ImageMemory
 from embodied_perceptron.nn.inference import LookedAt, NetworkInference
@@ -83,17 +84,24 @@ class LiveNetwork:
         voxel_size_m: of the map.
         window_m: edge of what :meth:`look` looks at; infinite = the whole map.
         least_score: what scores less is not made a box of.
+        window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
 
     Raises ``ValueError`` when the network's sites are no multiple of the map's voxels.
     """
 
     def __init__(
-        self, inference: NetworkInference, voxel_size_m: float, window_m: float, least_score: float = 0.0
+        self,
+        inference: NetworkInference,
+        voxel_size_m: float,
+        window_m: float,
+        least_score: float = 0.0,
+        window_ahead: float = 0.0,
     ) -> None:
         config = inference.network.config
         self.inference = inference
         self.window_m = window_m
         self.least_score = least_score
+        self.window_ahead = window_ahead
         self.memory = ImageMemory(inference.view) if config.uses_images else None
         self._from_map = config.reads_map
         self._site_voxels = inference.site_voxels(voxel_size_m) if self._from_map else 1
@@ -175,11 +183,11 @@ class LiveNetwork:
         self,
         copy: VoxelCopy,
         keyframes: Sequence[Keyframe],
-        camera_m: NDArray[np.float64] | None,
+        gaze: Gaze | None,
         floor_z_m: float,
         window_m: float | None = None,
     ) -> Sight:
-        """Boxes and occupancy around the camera, or of the whole map.
+        """Boxes and occupancy before the cameras, or of the whole map.
 
         A map that is larger than an infinite window's working size is looked at in overlapping windows of the size
         that the network is used to; of each, the middle counts. When the accelerator runs out of memory the window is
@@ -188,7 +196,7 @@ class LiveNetwork:
         Args:
             copy: the voxels.
             keyframes: with images, oldest first.
-            camera_m: (3,) where the window is; None = at the newest keyframe, or else in the middle of the map.
+            gaze: of the cameras; None = that of the newest keyframe, or else the middle of the map is looked at.
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
         """
@@ -202,7 +210,7 @@ class LiveNetwork:
         while True:
             size_m = min(wanted, self._limit_m)
             try:
-                sight = self._look(copy, keyframes, camera_m, floor_z_m, size_m)
+                sight = self._look(copy, keyframes, gaze, floor_z_m, size_m)
             except torch.OutOfMemoryError as error:
                 self._forget_caches()
                 _free_cache()
@@ -227,7 +235,7 @@ class LiveNetwork:
         self,
         copy: VoxelCopy,
         keyframes: Sequence[Keyframe],
-        camera_m: NDArray[np.float64] | None,
+        gaze: Gaze | None,
         floor_z_m: float,
         window_m: float,
     ) -> Sight:
@@ -238,11 +246,9 @@ class LiveNetwork:
             self._turn_to(lattice)
         views = self._views(keyframes)
         if math.isfinite(window_m):
-            center = _middle(copy)[0]
-            if camera_m is not None:
-                center = camera_m
-            elif keyframes:  # of a map from a file
-                center = keyframes[-1].T_world_camera[:3, 3]
+            if gaze is None and keyframes:  # of a map from a file
+                gaze = Gaze.of(keyframes[-1].T_world_camera)
+            center = _middle(copy)[0] if gaze is None else gaze.ahead_m(self.window_ahead * window_m)
             self._lookup.views = views
             if lattice.yaw_rad:
                 # no more than may lie in the window, which is widened to whole cells

@@ -23,11 +23,13 @@ class RobotSpec:
 
     Attributes:
         speed_m_s, turn_rad_s: how it drives.
+        rest_s: how long it stands at the end of its drive, at most a tenth of it.
         camera_height_m, camera_forward_m, camera_pitch_rad: the camera on the base (pitch down is positive).
     """
 
     speed_m_s: float = 0.5
     turn_rad_s: float = 0.8
+    rest_s: float = 2.0
     camera_height_m: float = 1.2
     camera_forward_m: float = 0.1
     camera_pitch_rad: float = 0.30
@@ -40,9 +42,10 @@ class RobotSpec:
 
 
 def robot_tour(space: FreeSpace, frames: int, rate_hz: float, spec: RobotSpec, seed: int) -> F64:
-    """(frames, 4, 4) base poses ``T_world_base`` at ``rate_hz``: look around, drive on, look around, ...
+    """(frames, 4, 4) base poses ``T_world_base`` at ``rate_hz``: look around, drive on, look around, ..., stand.
 
     Way points are farthest points of the free floor; the last lap repeats when the recording is longer than the tour.
+    At the end the robot stands while its camera goes on: what comes into view last is seen more than once.
     """
     if frames < 1 or not rate_hz > 0:
         raise ValueError(f"need frames >= 1 and rate_hz > 0, got {frames} and {rate_hz}")
@@ -68,8 +71,9 @@ def robot_tour(space: FreeSpace, frames: int, rate_hz: float, spec: RobotSpec, s
             _drive(states, position, point, heading, spec, step)
             position = point
         lap += 1
-    poses = np.array([make_transform(rotation("z", yaw), np.array([x, y, 0.0])) for x, y, yaw in states[:frames]])
-    return poses
+    driving = frames - int(min(spec.rest_s, duration / 10) * rate_hz)
+    poses = np.array([make_transform(rotation("z", yaw), np.array([x, y, 0.0])) for x, y, yaw in states[:driving]])
+    return np.concatenate([poses, np.repeat(poses[-1:], frames - driving, axis=0)])
 
 
 def _nearest_order(points: F64) -> list[int]:

@@ -21,7 +21,7 @@ from embodied_perceptron_ros.mission import Question, read_questions
 RENDERER = "embodied_perceptron_training"
 # Outside of the seeds that networks are trained and tested on; two rooms, so that there is something to find
 DEFAULT_SEED = 700_036
-ROOMS, FRAMES = 2, 300
+ROOMS, FRAMES = 2, 450
 
 
 class SimulationError(RuntimeError):
