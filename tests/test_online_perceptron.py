@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from online_world import CELLS, CLASSES, config, inference, perceptron, walk
+from online_world import CELLS, CLASSES, config, inference, look_at, perceptron, photograph, walk
 from small_networks import small_config, small_network
 
 from embodied_perceptron.nn.inference import NetworkInference
@@ -51,6 +51,28 @@ def test_every_keyframe_is_encoded_once():
     assert it.statistics().memory_bytes == it._volume.statistics().memory_bytes + memory.nbytes
     assert memory.nbytes > 1000 * len(memory)
     assert len(memory) <= 4 + 1  # what left the map left the memory; the sums may hold the last one
+
+
+def test_the_window_lies_before_the_camera():
+    eye = np.array([0.1, 0.2, 1.3])
+    frames = [photograph(look_at(eye, [1.8, 0.2, 0.6]), 1), photograph(look_at(eye, [0.1, -1.8, 0.6]), 200_000_000)]
+    around, before = (
+        Perceptron(
+            dataclasses.replace(c, network=dataclasses.replace(c.network, window_ahead=share)), inference=inference()
+        )
+        for c, share in ((config(), 0.0), (config(), 0.25))
+    )
+    for frame in frames:
+        middles = []
+        for it in (around, before):
+            assert it.integrate(frame).fused
+            it.perceive()
+            middles.append(0.5 * (it.sight.region.lower_m[:2] + it.sight.region.upper_m[:2]))
+        cell_m = before._live._cell_m
+        ahead_m = 0.25 * 2.56 * frame.T_world_camera[:2, 2]
+        np.testing.assert_allclose(middles[0], eye[:2], atol=cell_m / 2 + 1e-9)
+        np.testing.assert_allclose(middles[1], eye[:2] + ahead_m, atol=cell_m / 2 + 1e-9)
+        assert np.linalg.norm(middles[1] - middles[0]) >= 0.9 * cell_m  # so one cannot pass for the other
 
 
 def test_the_same_frames_give_the_same_answers():

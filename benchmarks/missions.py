@@ -1,0 +1,101 @@
+"""The demo's mission in several homes, as fast as the machine goes: what maps and answers are worth, home by home.
+
+    python benchmarks/missions.py                              # four homes; table, and out/bench/missions.json
+    python benchmarks/missions.py --homes 12 --ahead 0 0.25    # windows around the camera, and before it
+
+Each home is driven through as `make demo` does, and replayed without ROS: the same looks at the same recorded times
+whatever the machine. Questions of a home that has none of some kind are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig
+from embodied_perceptron.io.recording import open_recording
+from embodied_perceptron.replay import ReplayResult, replay
+from embodied_perceptron_ros.mission import TimedAnswer, is_right, read_questions
+from embodied_perceptron_ros.simulated import render, simulated_recording
+from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
+from embodied_perceptron_training.synthetic.mission import MissionError, make_questions
+from embodied_perceptron_training.synthetic.tour import Tour, watch_recording
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "missions.json"
+PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion
+SHOWN = ("AP25", "AP25_furniture", "AP50", "AR25", "mIoU")
+console = Console()
+
+
+def ask(result: ReplayResult, tour: Tour) -> dict[str, bool]:
+    """Kind of question -> whether its answer is right; empty where the home has none of some kind."""
+    try:
+        asked = make_questions(tour)
+    except MissionError as reason:
+        console.print(f"no questions: {reason}")
+        return {}
+    right = {}
+    for question in read_questions([q.as_dict() for q in asked]):
+        T_world_camera = result.T_world_camera
+        if question.stamp_ns:
+            T_world_camera = tour.T_world_camera[int(np.searchsorted(tour.stamps_ns, question.stamp_ns))]
+        answer = result.perceptron.ground(question.text, T_world_camera)
+        right[question.kind] = bool(is_right(question, [TimedAnswer(answer, answer.latency_ms)]))
+        if not right[question.kind]:
+            console.print(f"wrong: {question.text!r} -> {answer.status.name}: {answer.reason}")
+    return right
+
+
+def mission(seed: int, weights: str, ahead: float) -> dict[str, Any]:
+    """Figures of one home, in percent, and which answers are right."""
+    source = simulated_recording(seed)
+    render(source, seed)
+    tour = watch_recording(source)
+    options = NetworkOptions(weights=weights, window_ahead=ahead)
+    config = dataclasses.replace(PerceptronConfig(), network=options)
+    result = replay(open_recording(source), config, perceive_every_s=PERCEIVE_S)
+    figures = score_objects(tour, result.perception.objects) | score_occupancy(tour, result.perception.semantic)
+    shown = {name: round(figures[name], 1) for name in SHOWN}
+    return {"seed": seed, "window_ahead": ahead, **shown, "answers": ask(result, tour)}
+
+
+def print_table(rows: list[dict[str, Any]], ahead: float) -> None:
+    table = Table("home", *SHOWN, "answers right", title=f"missions, window_ahead {ahead}")
+    for row in rows:
+        right = row["answers"].values()
+        table.add_row(str(row["seed"]), *(str(row[n]) for n in SHOWN), f"{sum(right)} of {len(right)}" if right else "")
+    asked = [right for row in rows for right in row["answers"].values()]
+    means = (f"{np.mean([row[n] for row in rows]):.1f}" for n in SHOWN)
+    table.add_section()
+    table.add_row("mean", *means, f"{sum(asked)} of {len(asked)}")
+    console.print(table)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--homes", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=700_101, help="of the first home")
+    parser.add_argument("--weights", default=NetworkOptions.weights)
+    parser.add_argument("--ahead", type=float, nargs="+", default=[NetworkOptions.window_ahead], metavar="SHARE")
+    arguments = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for ahead in arguments.ahead:
+        for seed in range(arguments.seed, arguments.seed + arguments.homes):
+            rows.append(mission(seed, arguments.weights, ahead))
+            console.print(rows[-1])
+        print_table([row for row in rows if row["window_ahead"] == ahead], ahead)
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(rows, indent=1))
+    console.print(f"wrote {OUT}")
+
+
+if __name__ == "__main__":
+    main()
