@@ -8,8 +8,8 @@ import pytest
 from embodied_perceptron.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.geometry import Intrinsics
 from embodied_perceptron.lattice import Region
-from embodied_perceptron.nn.inference import PhraseCandidates
 from embodied_perceptron.nn.live import ScenePart, Sight
+from embodied_perceptron.nn.phrases import PhraseCandidates
 from embodied_perceptron.nn.proposals import propose
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections

@@ -28,9 +28,10 @@ from embodied_perceptron.fusion.keyframes import Keyframe
 from embodied_perceptron.fusion.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.gaze import Seen
-from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates
+from embodied_perceptron.nn.inference import NetworkInference
 from embodied_perceptron.nn.live import LiveNetwork, Sight
 from embodied_perceptron.nn.loading import inference_from_options
+from embodied_perceptron.nn.phrases import PhraseCandidates
 from embodied_perceptron.nn.proposals import propose_targets
 from embodied_perceptron.results import (
     FusionReport,

@@ -22,13 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_perceptron.boxes import nms
 from embodied_perceptron.frame import PosedFrame
 from embodied_perceptron.fusion.export import SiteFeature
 from embodied_perceptron.geometry import check_transform
 from embodied_perceptron.lattice import WORLD, Lattice, Region
 from embodied_perceptron.nn.detection import decode_detections
-from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
 from embodied_perceptron.nn.network import (
     DetectionOutput,
@@ -39,6 +37,7 @@ from embodied_perceptron.nn.network import (
 )
 from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.occupancy import color_sums, decode_filled
+from embodied_perceptron.nn.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
 from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup, view_projection
@@ -68,21 +67,6 @@ class LookedAt:
     lookup: ImageLookup | None
     detection: DetectionOutput | None
     lattice: Lattice = WORLD
-
-
-@dataclass(frozen=True, eq=False)
-class PhraseCandidates:
-    """Where one phrase of a sentence may be, best first.
-
-    Attributes:
-        phrase: [start, end) characters of the sentence, or None = the sentence as a whole.
-        boxes: (K, 9) float64, world frame.
-        scores: (K,) float64 in [0, 1].
-    """
-
-    phrase: tuple[int, int] | None
-    boxes: NDArray[np.float64]
-    scores: NDArray[np.float64]
 
 
 class PreparedEncoder(Protocol):
@@ -340,7 +324,7 @@ class NetworkInference:
     def ground_many(
         self,
         scene: LookedAt,
-        sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
+        sentences: Sentences,
         viewpoint: Viewpoint | None = None,
         limit: int = 10,
         iou_threshold: float = 0.5,
@@ -350,14 +334,14 @@ class NetworkInference:
             return []
         features, named = self._read(sentences)
         if sum(len(level) for level in scene.levels) == 0:
-            return _no_candidates(sentences)
+            return no_candidates(sentences)
         device = scene.sites.device
         if viewpoint is not None:
             viewpoint = _on_lattice(viewpoint, scene.lattice)
         out = self.network.ground(
             scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
         )
-        return _ranked(out, sentences, named, limit, iou_threshold, scene.lattice)
+        return ranked(out, sentences, named, limit, iou_threshold, scene.lattice)
 
     @property
     def grounds_objects(self) -> bool:
@@ -383,7 +367,7 @@ class NetworkInference:
     def ground_among(
         self,
         objects: DetectedObjects,
-        sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
+        sentences: Sentences,
         viewpoint: Viewpoint,
         limit: int = 10,
         iou_threshold: float = 0.5,
@@ -395,73 +379,18 @@ class NetworkInference:
             return []
         features, named = self._read(sentences)
         if not bool(objects.valid.any()):
-            return _no_candidates(sentences)
+            return no_candidates(sentences)
         device = objects.boxes.device
         speaker = Viewpoint(viewpoint.origin_m.to(device), viewpoint.yaw_rad.to(device))
         out = self.network.grounding(objects, features.tokens.to(device), features.pad.to(device), speaker)
-        return _ranked(out, sentences, named, limit, iou_threshold, WORLD)
+        return ranked(out, sentences, named, limit, iou_threshold, WORLD)
 
-    def _read(
-        self, sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]]
-    ) -> tuple[TextFeatures, list[list[Tensor]]]:
+    def _read(self, sentences: Sentences) -> tuple[TextFeatures, list[list[Tensor]]]:
         """Tokens of each sentence, and which of them name each of its phrases."""
         if self.network.grounding is None or self.text_encoder is None:
             raise ValueError("grounding needs a grounding head and a text encoder")
         features = self.text_encoder.encode([text for text, _ in sentences])
-        named = [
-            [self._tokens(spans, phrase, text) for phrase in phrases]
-            for spans, (text, phrases) in zip(features.spans, sentences, strict=True)
-        ]
-        return features, named
-
-    def _tokens(self, spans: Tensor, phrase: tuple[int, int] | None, text: str) -> Tensor:
-        """(T,) bool tokens of a phrase; ``spans`` (T, 2)."""
-        start, end = (0, len(text)) if phrase is None else phrase
-        if not 0 <= start <= end <= len(text):
-            raise ValueError(f"phrase {phrase} is outside of the text of {len(text)} characters")
-        tokens = (spans[:, 0] < end) & (spans[:, 1] > start) & (spans[:, 1] > spans[:, 0])
-        if not bool(tokens.any()):
-            shown = text[start : min(end, start + 40)]
-            raise ValueError(f"phrase {(start, end)} {shown!r} has no token; the encoder read up to {int(spans.max())}")
-        return tokens
-
-
-def _no_candidates(
-    sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
-) -> list[list[PhraseCandidates]]:
-    return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
-
-
-def _ranked(
-    out: GroundingOutput,
-    sentences: Sequence[tuple[str, Sequence[tuple[int, int] | None]]],
-    named: Sequence[Sequence[Tensor]],
-    limit: int,
-    iou_threshold: float,
-    lattice: Lattice,
-) -> list[list[PhraseCandidates]]:
-    """The decoder's answers as candidates for each phrase of each sentence; boxes on ``lattice`` -> world."""
-    results = []
-    for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):
-        valid = out.query_valid[row]
-        boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
-        results.append(
-            [
-                _candidates(phrase, boxes, probability[:, words.to(boxes.device)], limit, iou_threshold, lattice)
-                for phrase, words in zip(phrases, tokens, strict=True)
-            ]
-        )
-    return results
-
-
-def _candidates(
-    phrase: tuple[int, int] | None, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float, lattice: Lattice
-) -> PhraseCandidates:
-    """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> what remains, best first."""
-    scores = words.amax(1) if phrase is None else words.mean(1)
-    keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
-    there = lattice.boxes_to_world(boxes[keep].double().cpu().numpy())
-    return PhraseCandidates(phrase, there, scores[keep].double().cpu().numpy())
+        return features, phrase_tokens(features.spans, sentences)
 
 
 def _on_lattice(viewpoint: Viewpoint, lattice: Lattice) -> Viewpoint:

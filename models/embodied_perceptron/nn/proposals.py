@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.boxes import nms
-from embodied_perceptron.nn.inference import NetworkInference, PhraseCandidates, viewpoint_of
+from embodied_perceptron.nn.inference import NetworkInference, viewpoint_of
 from embodied_perceptron.nn.live import Sight
 from embodied_perceptron.nn.object_grounding import joined_objects
+from embodied_perceptron.nn.phrases import PhraseCandidates
 from embodied_perceptron.scene.language import parse
 from embodied_perceptron.scene.query import query_problem
 
