@@ -89,8 +89,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for ahead in arguments.ahead:
         for seed in range(arguments.seed, arguments.seed + arguments.homes):
+            console.print(f"home {seed}, window_ahead {ahead}")
             rows.append(mission(seed, arguments.weights, ahead))
-            console.print(rows[-1])
         print_table([row for row in rows if row["window_ahead"] == ahead], ahead)
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=1))
