@@ -163,7 +163,7 @@ def test_simulated_recording_depends_on_the_renderer(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     folder = simulated.simulated_recording(7)
     assert folder.parent == tmp_path / "embodied_perceptron"
-    assert folder.name == f"simulated_0007_2x300_{simulated.renderer_digest()}"
+    assert folder.name == f"simulated_0007_{simulated.ROOMS}x{simulated.FRAMES}_{simulated.renderer_digest()}"
     monkeypatch.setattr(simulated, "RENDERER", "no_such_renderer")
     with pytest.raises(simulated.SimulationError, match="no_such_renderer"):
         simulated.renderer_digest()
