@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from embodied_perceptron.geometry import Intrinsics, back_project, make_transform, pack_site_keys, transform_points
 from embodied_perceptron.io.tum import read_tum_camera
-from embodied_perceptron.nn import view_fusion
+from embodied_perceptron.nn import view_fusion, view_kernels
 from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.view_fusion import (
     FusionConfig,
@@ -191,6 +191,46 @@ def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | Non
             assert torch.equal(quick.feats, slow.feats)
             found += len(quick.rows)
     assert 0 < found < len(points) * sum(len(view.levels) for view in views)
+
+
+@pytest.mark.parametrize("margin_m", [None, 0.05])
+@pytest.mark.parametrize("some", [False, True])
+def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: float | None) -> None:
+    sites = make_sites(5, 2000)
+    points, config = site_points(sites, VOXEL_M), FusionConfig("nearest", margin_m)
+    subset = torch.arange(1, 2 * len(sites), 2) if some else None  # every other row of twice as many
+    rows = 2 * len(sites) if some else len(sites)
+    for level in range(2):
+        channels = make_view(0).levels[level].shape[-1]
+        total, count = torch.randn(rows, channels), torch.zeros(rows, dtype=torch.int32)
+        by_tensors, seen = total.clone(), count.clone()
+        for seed in range(4):
+            view = make_view(seed, dtype=torch.float16)
+            view_fusion._add(total, count, subset, points, view, level, config, 0.03)
+            sample = view_fusion._sample_by_tensors(view, level, points, config, 0.03)
+            at = sample.rows if subset is None else subset[sample.rows]
+            by_tensors.index_add_(0, at, sample.feats.float())
+            seen.index_add_(0, at, torch.ones_like(at, dtype=torch.int32))
+        assert torch.equal(total, by_tensors)
+        assert torch.equal(count, seen)
+        assert seen.max() > 1
+
+
+def test_every_half_has_its_float() -> None:
+    halves = np.arange(1 << 16, dtype=np.uint16)
+    floats = np.array([view_kernels._as_float(h) for h in halves], np.float32)
+    expected = halves.view(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(floats, expected)  # infinities and what is no number too
+    np.testing.assert_array_equal(np.signbit(floats[expected == 0]), np.signbit(expected[expected == 0]))
+
+
+def test_halves_that_learn_keep_their_gradient() -> None:
+    view = make_view(1, dtype=torch.float16)
+    view.levels[0].requires_grad_()
+    feats, count = batch(make_sites(1, 500), [view], FusionConfig())
+    assert count.sum() > 0
+    feats.sum().backward()
+    assert float(view.levels[0].grad.abs().sum()) > 0
 
 
 def test_streaming_touches_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry import Intrinsics, check_transform, invert_transform
-from embodied_perceptron.nn.view_kernels import look_up
+from embodied_perceptron.nn.view_kernels import Eye, add_halves, look_up
 from embodied_perceptron.sparse.tensor import Sites
 
 MIN_DEPTH_M = 1e-3
+_NO_DEPTH = np.zeros((1, 1), np.float32)
+_ALL_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -164,28 +166,30 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
     return torch.floor((pixel + 0.5) * (cells / size)).long().clamp_(0, cells - 1)
 
 
+def _is_compiled(points: torch.Tensor, config: FusionConfig) -> bool:
+    """Whether there are compiled kernels for it."""
+    on_cpu = points.device.type == "cpu" and points.dtype == torch.float64
+    return on_cpu and config.mode == "nearest" and not config.official
+
+
 def _sample(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
-    compiled = points.device.type == "cpu" and points.dtype == torch.float64
-    if compiled and config.mode == "nearest" and not config.official:
-        rows, cells = _nearest_cells(view, level, points, config, radius_m)
-        return _Sample(rows, view.levels[level].flatten(0, 1)[cells], rows)
-    return _sample_by_tensors(view, level, points, config, radius_m)
+    if not _is_compiled(points, config):
+        return _sample_by_tensors(view, level, points, config, radius_m)
+    rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
+    seen = look_up(points.contiguous().numpy(), _eye(view, level, config, radius_m), rows, cells)
+    sites, found = torch.from_numpy(rows[:seen]), torch.from_numpy(cells[:seen])
+    return _Sample(sites, view.levels[level].flatten(0, 1)[found], sites)
 
 
-def _nearest_cells(
-    view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of the points that a view sees, and the cells of its feature map that they read; compiled, in one pass."""
+def _eye(view: View, level: int, config: FusionConfig, radius_m: float) -> Eye:
+    """What the compiled kernels ask of a view."""
     if config.occlusion_margin_m is not None and view.depth_m is None:
         raise ValueError("the occlusion test needs the depth image of every view")
-    depth, margin_m = np.zeros((1, 1), np.float32), -1.0  # not tested
+    depth, margin_m = _NO_DEPTH, -1.0  # not tested
     if view.depth_m is not None and config.occlusion_margin_m is not None:
         depth, margin_m = view.depth_m.float().contiguous().numpy(), config.occlusion_margin_m + radius_m
     h, w = view.levels[level].shape[:2]
-    rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
-    place, P = points.contiguous().numpy(), view.projection.cpu().numpy()
-    seen = look_up(place, P, *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M, rows, cells)
-    return torch.from_numpy(rows[:seen]), torch.from_numpy(cells[:seen])
+    return Eye(tuple(view.projection.flatten().tolist()), *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M)
 
 
 def _sample_by_tensors(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
@@ -259,9 +263,17 @@ def _add(
     config: FusionConfig, radius_m: float,
 ) -> None:  # fmt: skip
     """Add one view to the sums, in place; ``subset``: rows of the sums that ``points`` stand for (None = all)."""
+    feature_map = view.levels[level]
+    if feature_map.shape[-1] != total.shape[1]:
+        raise ValueError(f"level {level} has {feature_map.shape[-1]} channels, expected {total.shape[1]}")
+    halves = feature_map.dtype == torch.float16 and not feature_map.requires_grad
+    if halves and total.dtype == torch.float32 and _is_compiled(points, config):
+        features = feature_map.flatten(0, 1).view(torch.int16).contiguous().numpy().view(np.uint16)
+        rows_of = _ALL_ROWS if subset is None else subset.numpy()
+        eye = _eye(view, level, config, radius_m)
+        add_halves(points.contiguous().numpy(), rows_of, eye, features, total.numpy(), count.numpy())
+        return
     sample = _sample(view, level, points, config, radius_m)
-    if sample.feats.shape[1] != total.shape[1]:
-        raise ValueError(f"level {level} has {sample.feats.shape[1]} channels, expected {total.shape[1]}")
     rows, seen = sample.rows, sample.seen
     if subset is not None:
         rows, seen = subset[rows], subset[seen]
@@ -347,12 +359,14 @@ class StreamingFusion:
         if len(filled):
             self._total[filled] = 0.0
             self._count[filled] = 0
+            places = points[filled]
             for view in views:
-                _add(self._total, self._count, filled, points[filled], view, self.level, self.config, radius)
+                _add(self._total, self._count, filled, places, view, self.level, self.config, radius)
         kept = (~fresh).nonzero()[:, 0]
         if len(kept):
+            places = points[kept]
             for view in added:
-                _add(self._total, self._count, kept, points[kept], view, self.level, self.config, radius)
+                _add(self._total, self._count, kept, places, view, self.level, self.config, radius)
         self._views = list(views)
 
     def _compare(self, views: Sequence[View]) -> tuple[list[View], list[View]]:
