@@ -10,8 +10,8 @@ whatever the machine. Questions of a home that has none of some kind are left ou
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.io.recording import open_recording
 from embodied_perceptron.replay import ReplayResult, replay
-from embodied_perceptron_ros.mission import TimedAnswer, is_right, read_questions
+from embodied_perceptron_ros.mission import Question, TimedAnswer, is_right, read_questions
 from embodied_perceptron_ros.simulated import render, simulated_recording
 from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
 from embodied_perceptron_training.synthetic.mission import MissionError, make_questions
@@ -35,15 +35,19 @@ SHOWN = ("AP25", "AP25_furniture", "AP50", "AR25", "mIoU")
 console = Console()
 
 
-def ask(result: ReplayResult, tour: Tour) -> dict[str, bool]:
-    """Kind of question -> whether its answer is right; empty where the home has none of some kind."""
+def questions_of(tour: Tour) -> tuple[Question, ...]:
+    """None where the home has none of some kind."""
     try:
-        asked = make_questions(tour)
+        return read_questions([question.as_dict() for question in make_questions(tour)])
     except MissionError as reason:
         console.print(f"no questions: {reason}")
-        return {}
+        return ()
+
+
+def ask(result: ReplayResult, tour: Tour, questions: Sequence[Question]) -> dict[str, bool]:
+    """Kind of question -> whether its answer is right."""
     right = {}
-    for question in read_questions([q.as_dict() for q in asked]):
+    for question in questions:
         T_world_camera = result.T_world_camera
         if question.stamp_ns:
             T_world_camera = tour.T_world_camera[int(np.searchsorted(tour.stamps_ns, question.stamp_ns))]
@@ -54,17 +58,19 @@ def ask(result: ReplayResult, tour: Tour) -> dict[str, bool]:
     return right
 
 
-def mission(seed: int, weights: str, ahead: float) -> dict[str, Any]:
-    """Figures of one home, in percent, and which answers are right."""
+def missions(seed: int, weights: str, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
+    """Figures of one home, in percent, and which answers are right, for each share that the window lies ahead."""
     source = simulated_recording(seed)
     render(source, seed)
     tour = watch_recording(source)
-    options = NetworkOptions(weights=weights, window_ahead=ahead)
-    config = dataclasses.replace(PerceptronConfig(), network=options)
-    result = replay(open_recording(source), config, perceive_every_s=PERCEIVE_S)
-    figures = score_objects(tour, result.perception.objects) | score_occupancy(tour, result.perception.semantic)
-    shown = {name: round(figures[name], 1) for name in SHOWN}
-    return {"seed": seed, "window_ahead": ahead, **shown, "answers": ask(result, tour)}
+    questions = questions_of(tour)
+    for ahead in shares:
+        console.print(f"home {seed}, window_ahead {ahead}")
+        config = PerceptronConfig(network=NetworkOptions(weights=weights, window_ahead=ahead))
+        result = replay(open_recording(source), config, perceive_every_s=PERCEIVE_S)
+        figures = score_objects(tour, result.perception.objects) | score_occupancy(tour, result.perception.semantic)
+        shown = {name: round(figures[name], 1) for name in SHOWN}
+        yield {"seed": seed, "window_ahead": ahead, **shown, "answers": ask(result, tour, questions)}
 
 
 def print_table(rows: list[dict[str, Any]], ahead: float) -> None:
@@ -87,10 +93,9 @@ def main() -> None:
     parser.add_argument("--ahead", type=float, nargs="+", default=[NetworkOptions.window_ahead], metavar="SHARE")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    for seed in range(arguments.seed, arguments.seed + arguments.homes):
+        rows += missions(seed, arguments.weights, arguments.ahead)
     for ahead in arguments.ahead:
-        for seed in range(arguments.seed, arguments.seed + arguments.homes):
-            console.print(f"home {seed}, window_ahead {ahead}")
-            rows.append(mission(seed, arguments.weights, ahead))
         print_table([row for row in rows if row["window_ahead"] == ahead], ahead)
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=1))
