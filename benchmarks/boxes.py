@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.spatial import ConvexHull, HalfspaceIntersection, QhullError
 
-from embodied_perceptron import boxes as bx
+from embodied_perceptron.geometry import boxes as bx
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "boxes.json"
 ROOM_M = 5.0

@@ -45,10 +45,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
-from embodied_perceptron.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.fusion.volume import FeatureVolume
-from embodied_perceptron.geometry import Intrinsics, back_project, invert_transform, transform_points
-from embodied_perceptron.io.tum import read_tum_camera
+from embodied_perceptron.geometry.transforms import Intrinsics, back_project, invert_transform, transform_points
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.recordings.tum import read_tum_camera
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 REPO = Path(__file__).resolve().parents[1]
 OUT = REPO / "out" / "bench" / "fusion.json"

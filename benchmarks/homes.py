@@ -20,19 +20,18 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.categories import ALL_CATEGORIES
-from embodied_perceptron.geometry import Intrinsics
-from embodied_perceptron_training.synthetic.freespace import free_space
-from embodied_perceptron_training.synthetic.generate import generate
-from embodied_perceptron_training.synthetic.gl_render import GlRenderer, GlUnavailableError
-from embodied_perceptron_training.synthetic.home import HomeSpec, build_home
-from embodied_perceptron_training.synthetic.noise import noisy_depth
-from embodied_perceptron_training.synthetic.occupancy import occupancy_truth
-from embodied_perceptron_training.synthetic.prompts import PromptSpec, make_prompts
-from embodied_perceptron_training.synthetic.relations import make_scene
-from embodied_perceptron_training.synthetic.render import RayCastRenderer
-from embodied_perceptron_training.synthetic.sample import SampleSpec, write_sample
-from embodied_perceptron_training.synthetic.views import view_set
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron_training.homes.building.freespace import free_space
+from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
+from embodied_perceptron_training.homes.generate import SampleSpec, generate, write_sample
+from embodied_perceptron_training.homes.noise import noisy_depth
+from embodied_perceptron_training.homes.occupancy import occupancy_truth
+from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
+from embodied_perceptron_training.homes.relations import make_scene
+from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer, GlUnavailableError
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.tours import view_set
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "homes.json"
 

@@ -29,15 +29,14 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize
 
-from embodied_perceptron.categories import STRUCTURE_CLASSES
-from embodied_perceptron.files import write_atomically
+from embodied_perceptron.language import answer as answers
+from embodied_perceptron.language.answer import FEATURES, Traits, ground_objects
+from embodied_perceptron.language.answer import WEIGHTS as CALIBRATION
+from embodied_perceptron.language.parser import parse
+from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
-from embodied_perceptron.scene import grounding as answers
-from embodied_perceptron.scene.calibration import FEATURES, Traits
-from embodied_perceptron.scene.calibration import WEIGHTS as CALIBRATION
-from embodied_perceptron.scene.grounding import ground_objects
-from embodied_perceptron.scene.language import parse
-from embodied_perceptron_training.fit_colors import measured_colors
+from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
+from embodied_perceptron_training.training.fit_colors import measured_colors
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "language.json"
@@ -238,7 +237,7 @@ def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
 
 
 def calibrate(folder: Path, split: str, described: Path) -> None:
-    """Fit the logistic regression of :mod:`embodied_perceptron.scene.calibration` on shaken boxes of homes and on the
+    """Fit the logistic regression of :mod:`embodied_perceptron.language.answer` on shaken boxes of homes and on the
     first half of the human descriptions, which count the same."""
     seen: list[Traits] = []
 

@@ -20,14 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
+from embodied_perceptron.apps.replay import ReplayResult, replay
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
-from embodied_perceptron.io.recording import open_recording
-from embodied_perceptron.replay import ReplayResult, replay
-from embodied_perceptron_ros.mission import Question, TimedAnswer, is_right, read_questions
-from embodied_perceptron_ros.simulated import render, simulated_recording
+from embodied_perceptron.recordings.recording import open_recording
+from embodied_perceptron_ros.demo.mission import Question, TimedAnswer, is_right, read_questions
+from embodied_perceptron_ros.demo.simulated import render, simulated_recording
 from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
-from embodied_perceptron_training.synthetic.mission import MissionError, make_questions
-from embodied_perceptron_training.synthetic.tour import Tour, watch_recording
+from embodied_perceptron_training.homes.mission import MissionError, make_questions
+from embodied_perceptron_training.homes.recording_truth import Tour, watch_recording
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "missions.json"
 PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion

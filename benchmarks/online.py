@@ -38,22 +38,22 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 # isort: split
 import torch
 
-from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig
-from embodied_perceptron.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.fusion.export import Window
-from embodied_perceptron.fusion.volume import FeatureVolume, warm_up
-from embodied_perceptron.gaze import Gaze
-from embodied_perceptron.geometry import Intrinsics, make_transform
-from embodied_perceptron.nn.inference import NetworkInference
-from embodied_perceptron.nn.live import LiveNetwork
-from embodied_perceptron.nn.loading import load_inference
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.inference.map_predictor import LiveNetwork
+from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.mapping.export import Window
+from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.nn.view_fusion import view_lookup
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.scene.detections import DOUBTFUL
+from embodied_perceptron.sensors.camera_rig import Gaze
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.weights import available
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "online.json"
 K = Intrinsics(280.0, 280.0, 159.5, 119.5, 320, 240)

@@ -36,11 +36,11 @@ from sensor_msgs.msg import CameraInfo, Image, PointCloud2
 from tf2_msgs.msg import TFMessage
 from vision_msgs.msg import Detection3DArray
 
-from embodied_perceptron.geometry import Intrinsics
-from embodied_perceptron.io.tum import read_tum_camera
-from embodied_perceptron_ros.conversions import make_camera_info, make_image, make_transform_stamped, ns_to_stamp
-from embodied_perceptron_ros.health import read_diagnostics
-from embodied_perceptron_ros.processes import ros_environment
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.recordings.tum import read_tum_camera
+from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped, ns_to_stamp
+from embodied_perceptron_ros.node.health import read_diagnostics
+from embodied_perceptron_ros.players.processes import ros_environment
 
 REPO = Path(__file__).resolve().parents[1]
 OUT = REPO / "out" / "bench" / "ros_latency.json"
@@ -151,7 +151,7 @@ def run(mode: str, frames: list[Any], args: argparse.Namespace) -> dict[str, Any
     parameters = [f"perception_hz:={args.perception_hz}"]
     parameters += [f"qos_overrides./{topic}.subscription.reliability:={subscription_qos}" for topic in TOPICS]
     arguments = [a for p in parameters for a in ("-p", p)]
-    command = [sys.executable, "-m", "embodied_perceptron_ros.node", "--ros-args", *arguments]
+    command = [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node", "--ros-args", *arguments]
     process = subprocess.Popen(command, env=environment)
     publisher = Publisher(domain, publisher_qos, not args.no_viewers)
     try:

@@ -26,9 +26,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.io.recording import ColorSample, open_recording
-from embodied_perceptron_ros.replaying import ReplayOutcome, ReplayPlan, replay_over_ros
-from embodied_perceptron_ros.simulated import DEFAULT_SEED, render, simulated_recording
+from embodied_perceptron.recordings.recording import ColorSample, open_recording
+from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, render, simulated_recording
+from embodied_perceptron_ros.players.replaying import ReplayOutcome, ReplayPlan, replay_over_ros
 
 REPO = Path(__file__).resolve().parents[1]
 OUT = REPO / "out" / "bench" / "ros_overhead.json"

@@ -21,14 +21,15 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry import pack_keys, unpack_keys, world_to_voxel
+from embodied_perceptron.geometry.transforms import pack_keys, unpack_keys, world_to_voxel
 from embodied_perceptron.results import Perception, VoxelSnapshot
-from embodied_perceptron.scene.components import find_boxes
-from embodied_perceptron.scene.floor import estimate_floor_z
-from embodied_perceptron.scene.layers import separate_layers
+from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectMap
-from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
-from embodied_perceptron.viewer import render_3d, render_top_view
+from embodied_perceptron.scene.segmentation.components import find_boxes
+from embodied_perceptron.scene.segmentation.floor import estimate_floor_z
+from embodied_perceptron.scene.segmentation.layers import separate_layers
+from embodied_perceptron.visualization.room_view import render_3d
+from embodied_perceptron.visualization.top_view import render_top_view
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "scene.json"
 VOXEL_M = 0.02

@@ -29,14 +29,14 @@ from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.io.recording import PosedFrameStream, open_recording
-from embodied_perceptron_ros.conversions import make_camera_info, make_image, make_transform_stamped
-from embodied_perceptron_ros.monitor import NodeMonitor
-from embodied_perceptron_ros.playback import image_qos
-from embodied_perceptron_ros.processes import Supervisor, ros_environment
-from embodied_perceptron_ros.replaying import choose_domain
-from embodied_perceptron_ros.simulated import DEFAULT_SEED, render, simulated_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, open_recording
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
+from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, render, simulated_recording
+from embodied_perceptron_ros.node.monitor import NodeMonitor
+from embodied_perceptron_ros.players.playback import image_qos
+from embodied_perceptron_ros.players.processes import Supervisor, ros_environment
+from embodied_perceptron_ros.players.replaying import choose_domain
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "soak.json"
 CAMERA_FRAME = "camera_color_optical_frame"
@@ -165,7 +165,7 @@ def soak(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     OUT.parent.mkdir(parents=True, exist_ok=True)
     done: list[Lap] = []
     with Supervisor() as processes, NodeMonitor(domain) as monitor:
-        command = [sys.executable, "-m", "embodied_perceptron_ros.node", "--ros-args", *options]
+        command = [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node", "--ros-args", *options]
         processes.start("node", command, environment, OUT.with_name("soak_node.log"))
         deadline = time.monotonic() + 180.0
         while monitor.status.state != "active":

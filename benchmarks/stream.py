@@ -18,15 +18,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.assembler import FrameAssembler
-from embodied_perceptron.camera_model import CameraModel
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.frame import canonical_depth
-from embodied_perceptron.geometry import Intrinsics, make_transform, quaternion_to_rotation
-from embodied_perceptron.io.image_codec import decode_compressed_color as decode_jpeg
-from embodied_perceptron.io.image_codec import decode_depth_file as decode_png
-from embodied_perceptron.io.image_codec import decode_image, encode_color_file, encode_depth_file
-from embodied_perceptron.transform_tree import TransformTree, TreePoses
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
+from embodied_perceptron.recordings.image_codec import decode_compressed_color as decode_jpeg
+from embodied_perceptron.recordings.image_codec import decode_depth_file as decode_png
+from embodied_perceptron.recordings.image_codec import decode_image, encode_color_file, encode_depth_file
+from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.frame import canonical_depth
+from embodied_perceptron.sensors.poses import TransformTree, TreePoses
+from embodied_perceptron.sensors.synchronizer import FrameAssembler
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "stream.json"
 WIDTH, HEIGHT = 640, 480

@@ -25,13 +25,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron_training.synthetic.generate import generate
-from embodied_perceptron_training.synthetic.sample import SampleSpec
-from embodied_perceptron_training.train.folder import RunFolder
-from embodied_perceptron_training.train.interface import TaskRequest
-from embodied_perceptron_training.train.settings import TrainSettings, default_settings
-from embodied_perceptron_training.train.tasks import SceneTask, build_task
-from embodied_perceptron_training.train.trainer import Trainer
+from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.settings import TrainSettings, default_settings
+from embodied_perceptron_training.training.task import TaskRequest
+from embodied_perceptron_training.training.tasks import SceneTask, build_task
+from embodied_perceptron_training.training.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "training.json"

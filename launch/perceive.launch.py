@@ -18,14 +18,14 @@ from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironment
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from embodied_perceptron_ros.launch_options import (
+from embodied_perceptron_ros.players.launch_options import (
     RVIZ_TOPICS,
     node_parameters,
     parse_flag,
     parse_names,
     parse_overrides,
 )
-from embodied_perceptron_ros.processes import ros_environment
+from embodied_perceptron_ros.players.processes import ros_environment
 
 ARGUMENTS = (
     # name, default, meaning

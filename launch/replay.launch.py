@@ -26,7 +26,7 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from embodied_perceptron_ros.launch_options import parse_flag, player_command
+from embodied_perceptron_ros.players.launch_options import parse_flag, player_command
 
 ARGUMENTS = (
     # name, default (None = has to be given), meaning

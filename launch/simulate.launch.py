@@ -27,7 +27,7 @@ from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
-from embodied_perceptron_ros.simulated import render_command, simulated_recording
+from embodied_perceptron_ros.demo.simulated import render_command, simulated_recording
 
 ARGUMENTS = (
     # name, default, meaning

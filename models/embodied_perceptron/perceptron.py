@@ -22,17 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.fusion.correction import Correction
-from embodied_perceptron.fusion.keyframes import Keyframe
-from embodied_perceptron.fusion.storage import MapFileError, read_extra, read_some, write_map
-from embodied_perceptron.fusion.volume import FeatureVolume, VolumeStatistics
-from embodied_perceptron.gaze import Seen
-from embodied_perceptron.nn.inference import NetworkInference
-from embodied_perceptron.nn.live import LiveNetwork, Sight
-from embodied_perceptron.nn.loading import inference_from_options
-from embodied_perceptron.nn.phrases import PhraseCandidates
-from embodied_perceptron.nn.proposals import propose_targets
+from embodied_perceptron.inference.loading import inference_from_options
+from embodied_perceptron.inference.map_predictor import LiveNetwork, Sight
+from embodied_perceptron.inference.phrases import PhraseCandidates
+from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.language.answer import DEFAULT_TOP_K, ground_objects
+from embodied_perceptron.language.candidates import Known
+from embodied_perceptron.language.colors import mean_colors
+from embodied_perceptron.language.neural_candidates import propose_targets
+from embodied_perceptron.mapping.correction import Correction
+from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
+from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.results import (
     FusionReport,
     Grounding,
@@ -42,16 +43,15 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.appearance import mean_colors
-from embodied_perceptron.scene.components import find_boxes
 from embodied_perceptron.scene.detections import DOUBTFUL, Detections
-from embodied_perceptron.scene.doubtful import Known
-from embodied_perceptron.scene.floor import FloorHeight
-from embodied_perceptron.scene.grounding import DEFAULT_TOP_K, ground_objects
-from embodied_perceptron.scene.layers import separate_layers
+from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectMap
-from embodied_perceptron.scene.occupancy import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.segmentation.components import find_boxes
+from embodied_perceptron.scene.segmentation.floor import FloorHeight
+from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
+from embodied_perceptron.sensors.camera_rig import Seen
+from embodied_perceptron.sensors.frame import PosedFrame
 
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
 

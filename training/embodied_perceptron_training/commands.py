@@ -6,8 +6,8 @@ from __future__ import annotations
 import typer
 
 from embodied_perceptron_training.evaluation.commands import evaluate_app
-from embodied_perceptron_training.train.ablation_commands import ablate
-from embodied_perceptron_training.train.commands import train
+from embodied_perceptron_training.training.ablations import ablate
+from embodied_perceptron_training.training.commands import train
 
 
 def register(app: typer.Typer) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.nn.box_coding import decode_faces, decode_offsets
+from embodied_perceptron.nn.detection import decode_faces, decode_offsets
 
 BoxCoder = Literal["offsets", "faces"]
 

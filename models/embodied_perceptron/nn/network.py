@@ -13,12 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.geometry import pack_site_keys
+from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
 from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel
 from embodied_perceptron.nn.grounding import GroundingHead, GroundingOutput
-from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder
-from embodied_perceptron.nn.mobile_encoder import mobile_encoder
+from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder, mobile_encoder
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck, keep_best
 from embodied_perceptron.nn.object_grounding import (
     DetectedObjects,

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.boxes import rotations, voted_nms
-from embodied_perceptron.nn.box_coding import MIN_SIZE_M, boxes_from_faces
-from embodied_perceptron.nn.detection import DetectionLevel, best_scores
+from embodied_perceptron.geometry.boxes import rotations, voted_nms
+from embodied_perceptron.nn.detection import MIN_SIZE_M, DetectionLevel, best_scores, boxes_from_faces
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -62,7 +61,7 @@ class DetectedObjects:
 @torch.no_grad()
 def detected_objects(levels: Sequence[DetectionLevel], features: Sequence[SparseTensor], count: int) -> DetectedObjects:
     """The ``count`` best things of each scene: boxes after suppression whatever their class, what is suppressed having
-    its say about place and size (:func:`~embodied_perceptron.boxes.voted_nms`). No gradient passes.
+    its say about place and size (:func:`~embodied_perceptron.geometry.boxes.voted_nms`). No gradient passes.
 
     Args:
         levels: raw predictions, finest first.

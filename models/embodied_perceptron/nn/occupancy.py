@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.nn.grid_kernels import sum_in_cells
+from embodied_perceptron.nn.input_features import sum_in_cells
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.tensor import Sites
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from embodied_perceptron.geometry import pack_site_keys
+from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
 from embodied_perceptron.sparse.engine import Engine, get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor

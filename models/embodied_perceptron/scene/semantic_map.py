@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.fusion.storage import MapFileError, take_array
-from embodied_perceptron.geometry import pack_keys, unpack_keys
-from embodied_perceptron.lattice import Region
+from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.geometry.transforms import pack_keys, unpack_keys
+from embodied_perceptron.mapping.storage import MapFileError, take_array
 from embodied_perceptron.results import SemanticVoxels
 
 PREFIX = "semantic."  # of the tensors in a map file

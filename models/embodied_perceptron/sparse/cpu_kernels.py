@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry import SITE_BITS
+from embodied_perceptron.geometry.transforms import SITE_BITS
 
 Floats = NDArray[np.floating[Any]]
 

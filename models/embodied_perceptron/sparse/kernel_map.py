@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry import site_key_step
+from embodied_perceptron.geometry.transforms import site_key_step
 from embodied_perceptron.sparse import cpu_kernels
 
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import torch
 
-from embodied_perceptron.geometry import floor_site_keys, site_key_step, unpack_site_keys
+from embodied_perceptron.geometry.transforms import floor_site_keys, site_key_step, unpack_site_keys
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor, unique_keys
 

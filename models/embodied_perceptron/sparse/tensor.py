@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
-from embodied_perceptron.geometry import (
+from embodied_perceptron.geometry.transforms import (
     MAX_SAMPLES,
     MAX_SITE_COORDINATE,
     floor_site_keys,

@@ -15,7 +15,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_perceptron.files import atomic_path
+from embodied_perceptron.recordings.files import atomic_path
 
 FOLDER = Path(__file__).resolve().parent
 MANIFEST = "manifest.json"

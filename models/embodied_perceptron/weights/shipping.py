@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from embodied_perceptron.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron.weights import FOLDER, ShippedWeights, WeightsError, add_weights
+from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 
 _ABSOLUTE = re.compile(r"(?<![\w./])/(?:[^\s/=:,'\"]+/)*([^\s/=:,'\"]+)/?")
 

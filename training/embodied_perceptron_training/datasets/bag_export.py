@@ -12,10 +12,9 @@ from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, Qo
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
 
-from embodied_perceptron.camera_model import CameraModel
-from embodied_perceptron.geometry import rotation_to_quaternion
-from embodied_perceptron.io.image_codec import encode_image
-from embodied_perceptron.io.recording import (
+from embodied_perceptron.geometry.transforms import rotation_to_quaternion
+from embodied_perceptron.recordings.image_codec import encode_image
+from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
     DepthSample,
@@ -23,7 +22,8 @@ from embodied_perceptron.io.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.trajectory import NS_PER_S
+from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Scan
 
 _STORE = get_typestore(Stores.ROS2_JAZZY)
@@ -34,7 +34,7 @@ _LATCHED = Qos(
 
 
 class ScanRecording:
-    """The views of a dataset's scan as a :class:`~embodied_perceptron.io.recording.Recording` at a fixed rate.
+    """The views of a dataset's scan as a :class:`~embodied_perceptron.recordings.recording.Recording` at a fixed rate.
 
     Colour is resized to the depth image where their sizes differ (depth stays as measured); poses are those of the
     views, interpolation between far views is up to the consumer.

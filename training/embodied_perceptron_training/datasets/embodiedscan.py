@@ -16,8 +16,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
-from embodied_perceptron.geometry import Intrinsics, check_transform, invert_transform, make_transform
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, make_transform
+from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.datasets.restricted_pickle import load_plain_pickle
 
 F64 = NDArray[np.float64]
@@ -93,7 +93,7 @@ class Scan:
         sample_idx: '<source>/...'.
         facts: of its source.
         images: views in order.
-        boxes: (N, 9) float64, see :mod:`embodied_perceptron.boxes`.
+        boxes: (N, 9) float64, see :mod:`embodied_perceptron.geometry.boxes`.
         labels: (N,) class names.
         ids: (N,) bbox_id of each row.
     """

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron import boxes as bx
+from embodied_perceptron.geometry import boxes as bx
 
 # by the largest side in metres, [low, high); "furniture" is everything that is not small
 SIZE_RANGES_M: dict[str, tuple[float, float]] = {

@@ -8,18 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_perceptron.categories import (
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.weights.categories import (
     COMMON_CLASSES,
     DETECTION_CLASSES,
     HEAD_CLASSES,
     OCCUPANCY_CLASSES,
     TAIL_CLASSES,
 )
-from embodied_perceptron.nn.inference import NetworkInference
-from embodied_perceptron.nn.loading import load_inference
-from embodied_perceptron_training.datasets import DatasetError, EmbodiedScanDataset, Prompt
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import detection_metrics
-from embodied_perceptron_training.evaluation.grounding_task import score_grounding
 from embodied_perceptron_training.evaluation.occupancy_metrics import occupancy_metrics
 from embodied_perceptron_training.evaluation.parallel import (
     MAX_CORRUPT_SHARE,
@@ -27,7 +26,13 @@ from embodied_perceptron_training.evaluation.parallel import (
     EvaluationError,
     map_scenes,
 )
-from embodied_perceptron_training.evaluation.scene_tasks import TASKS, Sample, SceneResult, evaluate_scene
+from embodied_perceptron_training.evaluation.scene_tasks import (
+    TASKS,
+    Sample,
+    SceneResult,
+    evaluate_scene,
+    score_grounding,
+)
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene, by_scan, load_scene
 
 ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron import boxes as bx
+from embodied_perceptron.geometry import boxes as bx
 
 THRESHOLDS = (0.25, 0.5)
 RANKS = (1, 10)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.results import SceneObject, SemanticVoxels
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
-from embodied_perceptron_training.synthetic.tour import Tour
+from embodied_perceptron_training.homes.recording_truth import Tour
 
 _SCENE = "tour"
 _UNNAMED = len(DETECTION_CLASSES)  # of predictions whose label is none of the classes: right for no class

@@ -15,16 +15,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.boxes import box_iou
-from embodied_perceptron.categories import DETECTION_CLASSES
-from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.nn.inference import NetworkInference
+from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.inference.predictor import NetworkInference
 from embodied_perceptron.results import Perception, SceneObject
-from embodied_perceptron.viewing.drawing import INK, SHADE, Color, Image, draw_boxes_on_image, text, text_size
-from embodied_perceptron.viewing.top_view import render_top_view
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, draw_boxes_on_image, text, text_size
+from embodied_perceptron.visualization.top_view import render_top_view
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.perceiving import scene_perceptron
-from embodied_perceptron_training.evaluation.scene_tasks import SceneResult
+from embodied_perceptron_training.evaluation.scene_tasks import SceneResult, scene_perceptron
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
 FOUND: Color = (94, 210, 110)

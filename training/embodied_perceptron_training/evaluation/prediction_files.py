@@ -21,11 +21,7 @@ import numpy as np
 
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.grounding_metrics import OPPOSITES, GroundingQuery, grounding_metrics
-from embodied_perceptron_training.evaluation.occupancy_metrics import (
-    IGNORE_LABEL,
-    SceneOccupancy,
-    occupancy_metrics,
-)
+from embodied_perceptron_training.evaluation.occupancy_metrics import IGNORE_LABEL, SceneOccupancy, occupancy_metrics
 
 Metric = Literal["detection", "grounding", "occupancy"]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from embodied_perceptron.apps.replay import ReplayProgress, replay
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.files import write_atomically
-from embodied_perceptron.frame import PosedFrame
-from embodied_perceptron.io.recording import PosedFrameStream, open_recording
-from embodied_perceptron.replay import ReplayProgress, replay
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.recording import PosedFrameStream, open_recording
 from embodied_perceptron.results import SceneObject
-from embodied_perceptron.viewer import render_top_view
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.top_view import render_top_view
 from embodied_perceptron_training.evaluation.pictures import draw_view, is_shown, save_picture
 
 

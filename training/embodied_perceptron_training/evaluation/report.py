@@ -10,10 +10,10 @@ from collections import Counter
 from pathlib import Path
 
 from embodied_perceptron import __version__
-from embodied_perceptron.categories import COMMON_CLASSES, DETECTION_CLASSES, HEAD_CLASSES, TAIL_CLASSES
-from embodied_perceptron.checkpoint import load_checkpoint, state_digest
-from embodied_perceptron.files import write_atomically
+from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights import weights_file
+from embodied_perceptron.weights.categories import COMMON_CLASSES, DETECTION_CLASSES, HEAD_CLASSES, TAIL_CLASSES
+from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron.weights.shipping import without_folders
 from embodied_perceptron_training.evaluation.evaluate import Evaluation
 

@@ -2,29 +2,180 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from embodied_perceptron.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
-from embodied_perceptron.nn.inference import NetworkInference
-from embodied_perceptron.nn.live import Sight
+from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
+from embodied_perceptron.inference.map_predictor import Sight
+from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.language.neural_candidates import propose
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.results import GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
+from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
-from embodied_perceptron_training.evaluation.grounding_task import GroundingResult, ground_scene
+from embodied_perceptron_training.evaluation.grounding_metrics import RANKS, GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
-from embodied_perceptron_training.evaluation.perceiving import (
-    cells_at,
-    look_everywhere,
-    perceive_everywhere,
-    scene_perceptron,
-)
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
+from embodied_perceptron_training.homes.prompts import is_view_dependent
+
+# --------------------------------------------------------------------------------------------------------------------
+# The deployed algorithm under evaluation, and how its answers are read at the benchmark's places.
+
+F64 = NDArray[np.float64]
+EVERYWHERE = math.inf  # window of a look at the whole scene
+_RADIUS_M = 1000.0  # nothing of a scene is forgotten
+
+
+def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig | None = None) -> PerceptronConfig:
+    """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
+
+    A benchmark's views are few and far apart, and the whole scene is looked at once.
+    """
+    base = PerceptronConfig() if base is None else base
+    return dataclasses.replace(
+        base,
+        volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M),
+        keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
+        objects=dataclasses.replace(base.objects, confirm_count=1),
+        network=dataclasses.replace(base.network, window_m=window_m, all_boxes=True),
+    )
+
+
+def scene_perceptron(inference: NetworkInference, views: int, window_m: float = 6.4) -> Perceptron:
+    """A perceptron for one scene of so many views."""
+    return Perceptron(evaluation_config(views, window_m), inference=inference)
+
+
+def cells_at(points_m: F64, semantic: SemanticVoxels | None) -> NDArray[np.int64]:
+    """(N,) labels of the cells that (N, 3) world points fall into: 0 free or never looked at, k + 1 = class k."""
+    labels = np.zeros(len(points_m), np.int64)
+    if semantic is None or len(semantic.labels) == 0:
+        return labels
+    size = semantic.cell_size_m
+    wanted = np.floor(points_m / size).astype(np.int64)
+    known = np.floor(semantic.centers_m.astype(np.float64) / size).astype(np.int64)
+    low, high = wanted.min(axis=0), wanted.max(axis=0)
+    near = np.flatnonzero(((known >= low) & (known <= high)).all(axis=1))
+    grid = np.zeros(high - low + 1, np.int64)
+    grid[tuple((known[near] - low).T)] = semantic.labels[near] + 1
+    labels[:] = grid[tuple((wanted - low).T)]
+    return labels
+
+
+def look_everywhere(perceptron: Perceptron) -> Sight:
+    """The network over the whole map, boxes of any score."""
+    return perceptron.look(EVERYWHERE)
+
+
+def perceive_everywhere(perceptron: Perceptron) -> Perception:
+    """Objects and cells of the whole map; ``perceptron.sight`` is then what the network saw."""
+    return perceptron.perceive(window_m=EVERYWHERE)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Sentences about one scene: the decoder alone, relations alone, and the deployed answer.
+#
+# neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
+# relations   the sentence parsed and answered by categories, colours and geometry of what is predicted alone
+# fused       what :meth:`Perceptron.ground` answers, from both; its figures stand without a prefix
+#
+# The speaker stands where the last view was taken. Nothing but the map is known: no truth goes into any answer.
+
+VARIANTS = ("fused", "neural", "relations")
+_LIMIT = max(RANKS)
+
+
+@dataclass(eq=False)
+class GroundingResult:
+    """Answers about one scene.
+
+    Attributes:
+        queries: per variant, in the order of the prompts.
+        statuses: how the deployed one ended, of sentences that have an answer.
+        negatives: the same, of sentences that have none.
+        skipped: sentences about what no used view shows.
+        objects: in the map when it was asked, as predictions.
+    """
+
+    queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})
+    statuses: Counter[str] = field(default_factory=Counter)
+    negatives: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0
+    objects: tuple[SceneObject, ...] = ()
+
+
+def ground_scene(
+    scene: EvaluationScene, perceptron: Perceptron, perception: Perception, sight: Sight, inference: NetworkInference
+) -> GroundingResult:
+    """Ask everything about a scene. ``perception`` is what ``perceptron`` made of all of it, ``sight`` what the network
+    saw then."""
+    result = GroundingResult()
+    objects = perception.objects
+    result.objects = objects
+    pose = scene.frames[-1].T_world_camera
+    shown = set(scene.ids[scene.seen_rows()].tolist())
+    asked = [p for p in scene.prompts if shown.issuperset(p.target_ids)]
+    result.skipped = len(scene.prompts) - len(asked)
+    sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
+    proposed = propose(inference, sight, sentences, pose, _LIMIT)
+    answers = perceptron.ground_many([p.text for p in asked], pose, _LIMIT)
+    plain = perceptron.ground_many([p.text for p in asked], pose, _LIMIT, neural=False)
+    for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
+        result.statuses[GroundingStatus(answer.status).name] += 1
+        found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}
+        truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
+        for variant, boxes in found.items():
+            result.queries[variant].append(GroundingQuery(boxes, truth, flags))
+    for answer in perceptron.ground_many([p.text for p in scene.negatives], pose):
+        result.negatives[GroundingStatus(answer.status).name] += 1
+    return result
+
+
+def flags_of(prompt: Prompt) -> dict[str, bool]:
+    """Properties that the benchmark reports apart."""
+    return {"hard": prompt.hard, "view_dependent": is_view_dependent(prompt.text), "unique": not prompt.distractor_ids}
+
+
+def score_grounding(results: Sequence[GroundingResult]) -> dict[str, float]:
+    """Figures in percent: of ``fused`` without prefix, of the others as ``neural/...`` and ``relations/...``;
+    ``answers/<status>`` of sentences with an answer, ``negatives/<status>`` of those without: of these NOT_FOUND is
+    right."""
+    figures: dict[str, float] = {}
+    for variant in VARIANTS:
+        found = grounding_metrics([q for r in results for q in r.queries[variant]])
+        prefix = "" if variant == "fused" else f"{variant}/"
+        figures.update({prefix + name: value for name, value in found.items()})
+    figures.update(_shares("answers", [r.statuses for r in results]))
+    figures.update(_shares("negatives", [r.negatives for r in results]))
+    return figures
+
+
+def _shares(prefix: str, counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    total = Counter[str]()
+    for counter in counters:
+        total.update(counter)
+    number = total.total()
+    if number == 0:
+        return {}
+    return {f"{prefix}/{s.name.lower()}": 100.0 * total[s.name] / number for s in GroundingStatus}
+
+
+def _boxes(objects: Sequence[SceneObject]) -> F64:
+    return np.stack([o.box for o in objects]) if objects else np.zeros((0, 9))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# What is evaluated of one scene, task by task; pure over a loaded scene and a network.
 
 TASKS = (
     "detection",

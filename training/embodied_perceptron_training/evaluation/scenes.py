@@ -10,13 +10,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.boxes import transform_boxes
-from embodied_perceptron.categories import DETECTION_CLASSES
-from embodied_perceptron.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.geometry import make_transform
-from embodied_perceptron.trajectory import NS_PER_S
-from embodied_perceptron_training.datasets import DatasetError, EmbodiedScanDataset, Prompt, Scan
-from embodied_perceptron_training.datasets.embodiedscan import OCCUPANCY_SHAPE
+from embodied_perceptron.geometry.boxes import transform_boxes
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sensors.poses import NS_PER_S
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
+from embodied_perceptron_training.datasets.embodiedscan import (
+    OCCUPANCY_SHAPE,
+    DatasetError,
+    EmbodiedScanDataset,
+    Prompt,
+    Scan,
+)
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 
 F64 = NDArray[np.float64]

@@ -50,8 +50,13 @@ def perceive_command(
     list_parameters: Annotated[bool, typer.Option("--list-parameters", help="Only list them and end.")] = False,
 ) -> None:
     """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
-    from embodied_perceptron_ros.launch_options import DEFAULT_CONFIG, node_parameters, parse_overrides, split_pair
-    from embodied_perceptron_ros.launch_options import ros_arguments as make_arguments
+    from embodied_perceptron_ros.players.launch_options import (
+        DEFAULT_CONFIG,
+        node_parameters,
+        parse_overrides,
+        split_pair,
+    )
+    from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
 
     require_ros()
     if list_parameters:
@@ -69,7 +74,7 @@ def perceive_command(
         arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    commands = {"node": [sys.executable, "-m", "embodied_perceptron_ros.node", *arguments]}
+    commands = {"node": [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node", *arguments]}
     if rviz:
         commands["rviz"] = _rviz_command(namespace)
     raise typer.Exit(run_processes(commands))
@@ -90,7 +95,7 @@ def _rviz_command(namespace: str) -> list[str]:
 
 def rviz_remappings(namespace: str) -> list[str]:
     """Arguments that move the layout's topics into ``namespace``."""
-    from embodied_perceptron_ros.launch_options import RVIZ_TOPICS
+    from embodied_perceptron_ros.players.launch_options import RVIZ_TOPICS
 
     prefix = namespace.strip("/")
     return [part for topic in RVIZ_TOPICS if prefix for part in ("-r", f"{topic}:=/{prefix}{topic}")]
@@ -98,7 +103,7 @@ def rviz_remappings(namespace: str) -> list[str]:
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
     """Run commands until all of ``until``, or any other, has ended, or Ctrl-C (the usual way out); one exit code."""
-    from embodied_perceptron_ros.processes import Supervisor, combined_exit_code, ros_environment
+    from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, ros_environment
 
     with Supervisor() as processes:
         for name, command in commands.items():
@@ -112,7 +117,7 @@ def _list_parameters() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from embodied_perceptron_ros.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+    from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
 
     table = Table("parameter", "default", "range", "meaning")
     for prefix, declarations in (("", DECLARATIONS), ("<camera>.", CAMERA_DECLARATIONS)):
@@ -135,7 +140,7 @@ def simulate_command(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the node running afterwards.")] = False,
 ) -> None:
     """A simulated robot drives through a furnished home: real topics, and the node that maps them."""
-    from embodied_perceptron_ros.simulated import DEFAULT_SEED, SimulationError, render, simulated_recording
+    from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, SimulationError, render, simulated_recording
 
     require_ros()
     seed = DEFAULT_SEED if seed is None else seed
@@ -148,10 +153,10 @@ def simulate_command(
 
 
 def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
-    from embodied_perceptron.io.recording import open_recording
-    from embodied_perceptron_ros.launch_options import DEFAULT_CONFIG, player_command
-    from embodied_perceptron_ros.launch_options import ros_arguments as make_arguments
-    from embodied_perceptron_ros.replaying import recording_parameters
+    from embodied_perceptron.recordings.recording import open_recording
+    from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command
+    from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
+    from embodied_perceptron_ros.players.replaying import recording_parameters
 
     try:
         executable, player = player_command(source, rate)
@@ -162,7 +167,7 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
     commands = {"player": [*module, f"embodied_perceptron_ros.{executable}", *player, "--timeout", "180"]}
     if with_node:
         arguments = make_arguments(DEFAULT_CONFIG, parameters)
-        commands = {"node": [*module, "embodied_perceptron_ros.node", *arguments], **commands}
+        commands = {"node": [*module, "embodied_perceptron_ros.node.perception_node", *arguments], **commands}
     return run_processes(commands, until=("player", "node") if keep and with_node else ("player",))
 
 
@@ -177,8 +182,8 @@ def demo_command(
 ) -> None:
     """Show it all: recording -> real topics -> node -> live map and answers; pictures and figures afterwards."""
     require_ros()
-    from embodied_perceptron_ros.demo import open_viewer, run_demo
-    from embodied_perceptron_ros.simulated import DEFAULT_SEED
+    from embodied_perceptron_ros.demo.demo import open_viewer, run_demo
+    from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
 
     number = DEFAULT_SEED if seed is None else seed
     result = _guarded(lambda: run_demo(out, source, rate, number, weights=weights, sentences=query or ()))
@@ -194,9 +199,14 @@ def replay_over_topics(*, source: Path, out: Path, config: Path | None, max_fram
     require_ros()
     from rich.console import Console
 
-    from embodied_perceptron_ros.demo import ProgressDisplay
-    from embodied_perceptron_ros.replaying import ReplayPlan, replay_over_ros
-    from embodied_perceptron_ros.result_files import final_perception, walk, write_result_files
+    from embodied_perceptron_ros.demo.demo import ProgressDisplay
+    from embodied_perceptron_ros.players.replaying import (
+        ReplayPlan,
+        final_perception,
+        replay_over_ros,
+        walk,
+        write_result_files,
+    )
 
     parameters = {} if config is None else {"config_file": str(config.absolute())}
     plan = ReplayPlan(source, out, rate, parameters=parameters, max_frames=max_frames or 0)
@@ -214,8 +224,8 @@ def replay_over_topics(*, source: Path, out: Path, config: Path | None, max_fram
 
 
 def _guarded(action: Callable[[], Any]) -> Any:
-    from embodied_perceptron_ros.replaying import ReplayFailedError
-    from embodied_perceptron_ros.simulated import SimulationError
+    from embodied_perceptron_ros.demo.simulated import SimulationError
+    from embodied_perceptron_ros.players.replaying import ReplayFailedError
 
     try:
         return action()

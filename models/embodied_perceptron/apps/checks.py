@@ -1,0 +1,400 @@
+"""Pure checks of what usually keeps a map from being right: numbers in, findings with a remedy out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.scene.segmentation.floor import estimate_up
+from embodied_perceptron.sensors.poses import (
+    NS_PER_S,
+    Disconnected,
+    Found,
+    Gap,
+    PoseLookup,
+    TooEarly,
+    TooOld,
+    seconds_to_ns,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# Does depth lie on colour? Measured from the images alone.
+#
+# Where depth steps from near to far there is mostly an edge in the colour image too. Shifting the outlines of depth
+# over the colour gradients shows where they fit best: at zero when depth is registered to colour, elsewhere when it is
+# not.
+# This is done tile by tile, since the offsets of a wrong focal length point outwards and cancel over the whole image.
+
+_STEP = 1.08  # a surface is behind another from this ratio of depths on
+_MIN_OUTLINE = 0.45  # pixels of outline in a tile, per pixel of image width, before it is trusted
+_MIN_PEAK = 3.0  # standard deviations by which the best shift must stand out
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Result of :func:`measure_alignment`.
+
+    Attributes:
+        offset_px: median over the tiles of the distance by which depth must move to fit colour best.
+        offset_share: the same as a share of the image width.
+        gain: median over the tiles of how much better it fits there than as it is; 1 = no better.
+        tiles: tiles that had something to say.
+    """
+
+    offset_px: float
+    offset_share: float
+    gain: float
+    tiles: int
+
+
+def measure_alignment(
+    pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]], tiles: int = 3
+) -> Alignment | None:
+    """Offset between colour and depth.
+
+    Args:
+        pairs: (H, W, 3) uint8 RGB and (H, W) float32 canonical depth, a dozen from all over; all of one size.
+        tiles: per side.
+
+    Returns:
+        None when fewer than three tiles show enough outlines to tell.
+
+    Raises:
+        ValueError: sizes that differ.
+    """
+    if not pairs:
+        return None
+    height, width = pairs[0][1].shape
+    reach = max(4, round(0.045 * width))
+    score = np.zeros((tiles, tiles, 2 * reach + 1, 2 * reach + 1))
+    outline = np.zeros((tiles, tiles))
+    for color, depth_m in pairs:
+        if color.shape[:2] != depth_m.shape or depth_m.shape != (height, width):
+            raise ValueError(f"colour {color.shape} and depth {depth_m.shape} must both be {(height, width)}")
+        gradient, edges = np.fft.rfft2(_contrast(color)), _outlines(depth_m)
+        for row in range(tiles):
+            for column in range(tiles):
+                part = np.zeros_like(edges)
+                window = np.s_[
+                    row * height // tiles : (row + 1) * height // tiles,
+                    column * width // tiles : (column + 1) * width // tiles,
+                ]
+                part[window] = edges[window]
+                fit = np.fft.irfft2(gradient * np.conj(np.fft.rfft2(part)), (height, width))
+                score[row, column] += np.roll(fit, (reach, reach), (0, 1))[: 2 * reach + 1, : 2 * reach + 1]
+                outline[row, column] += part.sum()
+    offsets, gains = [], []
+    for fit, pixels in zip(score.reshape(-1, *score.shape[2:]), outline.ravel(), strict=True):
+        if pixels < _MIN_OUTLINE * width or fit.max() - fit.mean() < _MIN_PEAK * fit.std():
+            continue
+        y, x = np.unravel_index(int(fit.argmax()), fit.shape)
+        offsets.append(float(np.hypot(int(x) - reach, int(y) - reach)))
+        gains.append(float(fit.max() / max(fit[reach, reach], 1e-9)))
+    if len(offsets) < 3:
+        return None
+    offset = float(np.median(offsets))
+    return Alignment(offset, offset / width, float(np.median(gains)), len(offsets))
+
+
+def _contrast(color: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(H, W) gradient of brightness, relative to its surroundings so that no single texture decides."""
+    grey = np.asarray(cv2.GaussianBlur(cv2.cvtColor(color, cv2.COLOR_RGB2GRAY), (0, 0), 1.0), dtype=np.float32)
+    gradient = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
+    around = cv2.blur(gradient, (61, 61)) + 2.0
+    return np.asarray(np.minimum(gradient / around, 4.0), dtype=np.float32)
+
+
+def _outlines(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(H, W) 1 on the near side of depth steps; sensors leave a gap there, which is bridged."""
+    known = (depth_m > 0) & np.isfinite(depth_m)
+    near = np.where(known, depth_m, 0.0).astype(np.float32)
+    behind = np.asarray(cv2.dilate(near, np.ones((9, 9)))) > _STEP * depth_m
+    holes_far = np.where(known, depth_m, 1e6).astype(np.float32)
+    border = np.asarray(cv2.dilate(holes_far, np.ones((3, 3)))) > _STEP * depth_m
+    edges = (known & behind & border).astype(np.float32)
+    edges[:2] = edges[-2:] = 0.0
+    edges[:, :2] = edges[:, -2:] = 0.0
+    return edges
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Pure checks of what usually keeps a map from being right: numbers in, findings with a remedy out.
+#
+# They know nothing of files, topics or nodes, so that a recording and a live graph are examined by the same ones.
+
+
+class Severity(IntEnum):
+    """How bad a finding is."""
+
+    OK = 0
+    INFO = 1
+    WARNING = 2  # it works, but worse than it could
+    ERROR = 3  # the map will be wrong, or there will be none
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        check: what was looked at, in a word or two.
+        severity: how bad.
+        message: what was found, with numbers.
+        remedy: what to do; empty when there is nothing to do.
+    """
+
+    check: str
+    severity: Severity
+    message: str
+    remedy: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """JSON form."""
+        return {
+            "check": self.check,
+            "severity": self.severity.name.lower(),
+            "message": self.message,
+            "remedy": self.remedy,
+        }
+
+
+def has_errors(findings: Sequence[Finding]) -> bool:
+    """Whether any finding is an error."""
+    return any(finding.severity == Severity.ERROR for finding in findings)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# images
+
+_NEAREST_PLAUSIBLE_M = 0.1
+_FURTHEST_PLAUSIBLE_M = 30.0
+
+
+def check_depth(depths_m: Sequence[NDArray[np.float32]]) -> list[Finding]:
+    """Is depth there, and in metres? ``depths_m``: (H, W) float32 canonical images, a few from all over."""
+    if not depths_m:
+        return [Finding("depth", Severity.ERROR, "no depth image could be read")]
+    known_share = float(np.mean([(depth > 0).mean() for depth in depths_m]))
+    empty = sum(not bool((depth > 0).any()) for depth in depths_m)
+    if empty == len(depths_m):
+        return [
+            Finding(
+                "depth",
+                Severity.ERROR,
+                f"no pixel of any of {empty} depth images has a value",
+                "check the sensor (emitter on, range), and depth_invalid or the encoding",
+            )
+        ]
+    findings = []
+    values = np.concatenate([depth[(depth > 0) & np.isfinite(depth)].ravel()[::17] for depth in depths_m])
+    median = float(np.median(values)) if len(values) else 0.0
+    if len(values) and median > _FURTHEST_PLAUSIBLE_M:
+        remedy = "millimetres were read as metres: use encoding 16UC1, or divide; in camera.json, raise depth_scale"
+        findings.append(Finding("depth unit", Severity.ERROR, f"the median depth is {median:.1f} m", remedy))
+    elif len(values) and median < _NEAREST_PLAUSIBLE_M:
+        remedy = "the unit is too small: 16UC1 means millimetres, 32FC1 metres; in camera.json, lower depth_scale"
+        findings.append(Finding("depth unit", Severity.ERROR, f"the median depth is {median * 1e3:.2f} mm", remedy))
+    else:
+        findings.append(Finding("depth unit", Severity.OK, f"the median depth is {median:.2f} m"))
+    if empty:
+        message = f"{empty} of {len(depths_m)} depth images that were looked at have no value at all"
+        findings.append(Finding("depth", Severity.WARNING, message, "the sensor may be covered or out of range"))
+    if known_share < 0.1:
+        message = f"only {known_share:.1%} of the depth pixels have a value"
+        findings.append(Finding("depth", Severity.WARNING, message, "check range, emitter, and registration"))
+    else:
+        findings.append(Finding("depth", Severity.OK, f"{known_share:.0%} of the pixels have a value"))
+    return findings
+
+
+def check_sizes(
+    color: tuple[int, int] | None, depth: tuple[int, int] | None, calibration: tuple[int, int] | None
+) -> list[Finding]:
+    """Do the sizes (width, height) agree? None = not seen."""
+    sizes = {"colour": color, "depth": depth, "camera_info": calibration}
+    missing = [name for name, size in sizes.items() if size is None]
+    if missing:
+        return [Finding("sizes", Severity.ERROR, f"no {' and no '.join(missing)} could be read")]
+    text = ", ".join(f"{name} {size[0]}x{size[1]}" for name, size in sizes.items() if size)
+    if len(set(sizes.values())) == 1:
+        return [Finding("sizes", Severity.OK, text)]
+    if color != depth:
+        remedy = "depth is not registered to colour: turn on alignment in the driver (align_depth, depth_registration)"
+    else:
+        remedy = "camera_info belongs to another resolution: check the topic, or camera.json"
+    return [Finding("sizes", Severity.ERROR, text, remedy)]
+
+
+def check_registration(color_frame: str, depth_frame: str) -> list[Finding]:
+    """Registered depth carries the frame id of the colour camera."""
+    if color_frame == depth_frame:
+        return [Finding("registration", Severity.OK, f"colour and depth are both in {color_frame!r}")]
+    return [
+        Finding(
+            "registration",
+            Severity.WARNING,
+            f"colour is in {color_frame!r} but depth in {depth_frame!r}: depth is probably not registered to colour",
+            "turn on alignment in the driver (align_depth, depth_registration) and use that topic",
+        )
+    ]
+
+
+def check_alignment(pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]]) -> list[Finding]:
+    """Do outlines in depth lie on edges in colour? ``pairs`` as :func:`measure_alignment` takes them."""
+    alignment = measure_alignment(pairs)
+    if alignment is None:
+        return []  # too few outlines to tell
+    text = f"outlines of depth lie {alignment.offset_px:.0f} px off those of colour"
+    if alignment.offset_share < 0.012 or alignment.gain < 1.15:
+        return [Finding("registration", Severity.OK, text)]
+    return [
+        Finding(
+            "registration",
+            Severity.WARNING,
+            f"{text}: depth is probably not registered to colour, so surfaces get their neighbours' colours",
+            "turn on alignment in the driver (align_depth, depth_registration), or calibrate the two cameras",
+        )
+    ]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# stamps and poses
+
+
+def check_order(name: str, stamps_ns: Sequence[int]) -> list[Finding]:
+    """Do the stamps of one stream grow? Equal and older ones are dropped."""
+    if not stamps_ns:
+        return []
+    if not any(stamps_ns):
+        return [Finding("stamps", Severity.ERROR, f"all {name} stamps are zero", "let the driver stamp its messages")]
+    steps = np.diff(np.asarray(stamps_ns, dtype=np.int64))
+    equal, back = int((steps == 0).sum()), int((steps < 0).sum())
+    if equal or back:
+        message = f"{name}: {equal} stamps equal their predecessor, {back} are older"
+        return [Finding("stamps", Severity.WARNING, message, "such frames are dropped; check the driver or the clock")]
+    rate = f", {NS_PER_S / float(np.median(steps)):.1f} Hz" if len(steps) else ""
+    return [Finding("stamps", Severity.OK, f"{name}: {len(stamps_ns)} in order{rate}")]
+
+
+def check_pairing(color_ns: Sequence[int], depth_ns: Sequence[int], tolerance_s: float) -> list[Finding]:
+    """Does every colour image have a depth image within the tolerance?"""
+    if not color_ns or not depth_ns:
+        lack = "colour" if not color_ns else "depth"
+        return [Finding("pairing", Severity.ERROR, f"there are no {lack} images")]
+    depths = np.sort(np.asarray(depth_ns, dtype=np.int64))
+    colors = np.asarray(color_ns, dtype=np.int64)
+    right = np.clip(np.searchsorted(depths, colors), 0, len(depths) - 1)
+    left = np.maximum(right - 1, 0)
+    nearer_left = np.abs(depths[left] - colors) <= np.abs(depths[right] - colors)
+    offsets = np.where(nearer_left, depths[left], depths[right]) - colors
+    alone = int((np.abs(offsets) > seconds_to_ns(tolerance_s)).sum())
+    offset_ms = float(np.median(offsets)) / 1e6
+    text = f"{len(colors) - alone} of {len(colors)} colour images have depth within {tolerance_s * 1e3:.0f} ms"
+    text += f", depth is {offset_ms:+.1f} ms off"
+    if alone == 0:
+        return [Finding("pairing", Severity.OK, text)]
+    severity = Severity.ERROR if alone > len(colors) // 2 else Severity.WARNING
+    remedy = "synchronise the streams in the driver"
+    if alone > len(colors) // 2 and abs(offset_ms) < 200:
+        remedy += f", or set assembler.pair_tolerance_s above {abs(offset_ms) / 1e3:.3f}"
+    return [Finding("pairing", severity, text, remedy)]
+
+
+def check_poses(camera: str, answers: Sequence[PoseLookup]) -> list[Finding]:
+    """Is there a pose for every image? ``answers``: lookups at the stamps of the colour images, in order."""
+    kinds = Counter(type(answer) for answer in answers)
+    found = kinds[Found]
+    if not answers or found == len(answers):
+        return [Finding("poses", Severity.OK, f"{camera}: all {found} images have a pose")] if answers else []
+    text = f"{camera}: {found} of {len(answers)} images have a pose"
+    severity = Severity.WARNING if found > 0.9 * len(answers) else Severity.ERROR
+    worst = max((kind for kind in kinds if kind is not Found), key=lambda kind: kinds[kind])
+    example = next(answer for answer in answers if isinstance(answer, worst))
+    remedies: dict[Any, str] = {
+        Disconnected: "publish the missing link (odometry, robot_state_publisher, a static transform), or name "
+        "another frame",
+        TooEarly: "poses end before the images, or lag behind: check the publisher and the clocks",
+        TooOld: "poses begin after the images: check the publisher and the clocks",
+        Gap: "publish poses more often, or raise assembler.max_pose_gap_s",
+    }
+    findings = [Finding("poses", severity, f"{text}; {kinds[worst]} times: {example}", remedies[worst])]
+    if found == 0 and isinstance(example, (TooEarly, TooOld)):
+        findings += _clock_offset(example)
+    return findings
+
+
+def _clock_offset(example: TooEarly | TooOld) -> list[Finding]:
+    known = example.newest_ns if isinstance(example, TooEarly) else example.oldest_ns
+    if known is None:
+        return []
+    offset_s = (example.stamp_ns - known) / NS_PER_S
+    if abs(offset_s) < 1.0:
+        return []
+    message = f"images and poses never overlap: they are {abs(offset_s):.1f} s apart"
+    remedy = "the clocks differ: synchronise the machines (chrony), or use_sim_time everywhere"
+    return [Finding("clock offset", Severity.ERROR, message, remedy)]
+
+
+def check_clocks(delays_s: Mapping[str, float], limit_s: float = 0.5) -> list[Finding]:
+    """Do all sources use one clock? ``delays_s``: time of arrival (or recording) minus stamp, by topic."""
+    if len(delays_s) < 2:
+        return []
+    slow, fast = max(delays_s, key=lambda t: delays_s[t]), min(delays_s, key=lambda t: delays_s[t])
+    spread_s = delays_s[slow] - delays_s[fast]
+    if spread_s <= limit_s:
+        return [Finding("clock offset", Severity.OK, f"stamps of all topics agree within {spread_s * 1e3:.0f} ms")]
+    message = (
+        f"{slow} arrives {delays_s[slow]:+.2f} s after its stamps but {fast} {delays_s[fast]:+.2f} s: "
+        f"{spread_s:.2f} s apart"
+    )
+    remedy = "clocks differ (synchronise the machines with chrony, or use_sim_time everywhere), or one source is slow"
+    return [Finding("clock offset", Severity.WARNING, message, remedy)]
+
+
+def check_motion(
+    camera: str, stamps_ns: Sequence[int], positions_m: NDArray[np.float64], max_speed_m_s: float = 5.0
+) -> list[Finding]:
+    """Does the camera jump? ``positions_m``: (N, 3) at ``stamps_ns``."""
+    if len(stamps_ns) < 2:
+        return []
+    seconds = np.diff(np.asarray(stamps_ns, dtype=np.int64)) / NS_PER_S
+    steps = np.linalg.norm(np.diff(positions_m, axis=0), axis=1)
+    moving = seconds > 0
+    speeds = steps[moving] / seconds[moving]
+    jumps = int((speeds > max_speed_m_s).sum())
+    if jumps:
+        message = f"{camera}: {jumps} jumps, the fastest {float(speeds.max()):.1f} m/s"
+        return [Finding("motion", Severity.WARNING, message, "fuse in a continuous frame (odom), not in map")]
+    length = float(steps.sum())
+    text = f"{camera}: {length:.1f} m in {seconds.sum():.0f} s"
+    if length < 0.01:
+        return [Finding("motion", Severity.INFO, f"{text}: it does not move", "check that the right frame moves")]
+    return [Finding("motion", Severity.OK, text)]
+
+
+def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
+    """Is z up? ``points_m``: (N, 3) in the world frame, from all over."""
+    if len(points_m) < 1000:
+        return []
+    up = estimate_up(points_m, np.array([0.0, 0.0, 1.0]))
+    if up is None:
+        return [
+            Finding(
+                "level",
+                Severity.WARNING,
+                "no roughly horizontal surface was found",
+                "if a floor or table was in view: the camera's frame may not be optical (z forward), or z is not up",
+            )
+        ]
+    tilt = float(np.degrees(np.arccos(np.clip(up[2], -1.0, 1.0))))
+    if tilt > 8.0:
+        message = f"the dominant horizontal surface is tilted by {tilt:.0f} degrees"
+        return [Finding("level", Severity.WARNING, message, "check the mount of the camera, and that z is up")]
+    return [Finding("level", Severity.OK, f"the dominant horizontal surface is level within {tilt:.1f} degrees")]

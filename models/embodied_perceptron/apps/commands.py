@@ -1,0 +1,327 @@
+"""The library's own sub-commands: ``replay``, ``doctor`` and ``bench``.
+
+Imports of the heavy parts stand inside of the commands, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from embodied_perceptron.apps.errors import EXIT_BAD_RESULT, CommandError
+
+if TYPE_CHECKING:
+    from embodied_perceptron.apps.checks import Finding
+    from embodied_perceptron.apps.replay import ReplayResult
+    from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron.recordings.recording import Recording
+
+ROS_REPLAY_GROUP = "embodied_perceptron.ros_replay"
+LIVE_CHECKS_GROUP = "embodied_perceptron.live_checks"
+
+_SHOWN_DROPS = 5
+
+console = Console()
+
+
+class RosReplay(Protocol):
+    """What an entry point of :data:`ROS_REPLAY_GROUP` is: plays a source over real topics into a running node."""
+
+    def __call__(self, *, source: Path, out: Path, config: Path | None, max_frames: int | None, rate: float) -> int:
+        """Write the same files as a direct replay; returns the exit code."""
+        ...
+
+
+class LiveChecks(Protocol):
+    """What an entry point of :data:`LIVE_CHECKS_GROUP` is: looks at the running system."""
+
+    def __call__(self, *, duration_s: float) -> list[Finding]:
+        """Findings after listening for ``duration_s``."""
+        ...
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("replay")(replay_command)
+    app.command("doctor")(doctor_command)
+    app.command("bench")(bench_command)
+
+
+def _load_config(path: Path | None) -> PerceptronConfig:
+    from embodied_perceptron.config import PerceptronConfig, load_config
+
+    return PerceptronConfig() if path is None else load_config(path)
+
+
+def _load_plugin(group: str, purpose: str) -> Any:
+    """The one function of an entry point group."""
+    found = list(entry_points(group=group))
+    if not found:
+        raise CommandError(f"{purpose} needs the ROS package: run `make setup`, or source your ROS 2 workspace")
+    try:
+        return found[0].load()
+    except Exception as error:
+        raise CommandError(f"{purpose} is not available: {type(error).__name__}: {error}") from error
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# replay
+
+Source = Annotated[Path, typer.Argument(help="Folder in TUM RGB-D layout, or bag (MCAP, SQLite, ROS 1).")]
+ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="YAML configuration.")]
+WorldFrame = Annotated[str | None, typer.Option(help="Frame of the map; by default the recording's own.")]
+ColorTopic = Annotated[str | None, typer.Option(help="Colour topic of a bag, where it is not found by itself.")]
+DepthTopic = Annotated[str | None, typer.Option(help="Depth topic of a bag.")]
+InfoTopic = Annotated[str | None, typer.Option(help="camera_info topic of a bag.")]
+
+
+def _open(
+    source: Path, *, world_frame: str | None, topics: tuple[str | None, str | None, str | None], tolerant: bool
+) -> Recording:
+    from embodied_perceptron.recordings.bag import CameraTopics
+    from embodied_perceptron.recordings.recording import open_recording
+
+    options: dict[str, Any] = {"tolerate_damage": tolerant}
+    if world_frame is not None:
+        options["world_frame"] = world_frame
+    if any(topics):
+        color, depth, info = topics
+        if color is None or depth is None or info is None:
+            raise CommandError("--color-topic, --depth-topic and --info-topic belong together")
+        options["cameras"] = [CameraTopics("camera", color, depth, info)]
+    return open_recording(source, **options)
+
+
+def replay_command(
+    source: Source,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results; made where it is missing.")],
+    direct: Annotated[
+        bool, typer.Option("--direct/--ros", help="Straight through the library, or over real ROS 2 topics.")
+    ] = True,
+    config: ConfigOption = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Stop after so many frames.")] = None,
+    world_frame: WorldFrame = None,
+    color_topic: ColorTopic = None,
+    depth_topic: DepthTopic = None,
+    info_topic: InfoTopic = None,
+    perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
+    skip_damaged: Annotated[bool, typer.Option(help="Count damaged images instead of stopping at them.")] = False,
+    rate: Annotated[float, typer.Option(min=0.01, help="Speed of playing with --ros.")] = 1.0,
+    query: Annotated[
+        list[str] | None, typer.Option("--query", "-q", help="Ask this about the map at the end; repeatable.")
+    ] = None,
+) -> None:
+    """Build a map from a recording, and write it with pictures, objects and timings.
+
+    Writes map.safetensors, voxels.ply, objects.json, occupancy.npz, top_view.png, occupancy_grid.pgm and .yaml,
+    timings.json, and, where something was asked, groundings.json.
+    """
+    if query and not direct:
+        raise CommandError("--query belongs to --direct; a running node is asked on its topics")
+    if not direct:
+        play: RosReplay = _load_plugin(ROS_REPLAY_GROUP, "replay --ros")
+        raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
+    from embodied_perceptron.apps.replay import write_results
+
+    settings = _load_config(config)
+    topics = (color_topic, depth_topic, info_topic)
+    recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged)
+    result = _replay_with_progress(recording, settings, max_frames, world_frame, perceive_every)
+    answers = result.ask(query or ())
+    files = write_results(result, out, answers)
+    console.print(_replay_table(source, result))
+    for answer in answers:
+        found = ", ".join(f"{o.label} {o.id} ({o.score:.2f})" for o in answer.candidates[:3])
+        words = f"{answer.status.name}  {found}  {answer.reason}"
+        console.print(f"[bold]{escape(answer.text)}[/]\n  {escape(words)}", highlight=False, soft_wrap=True)
+    console.print(f"wrote {', '.join(files)} to {escape(str(out))}", highlight=False, soft_wrap=True)
+    if result.fused == 0:
+        console.print("[bold red]nothing was fused[/]; `embodied-perceptron doctor` looks for the cause")
+        raise typer.Exit(EXIT_BAD_RESULT)
+
+
+def _replay_with_progress(
+    recording: Recording,
+    settings: PerceptronConfig,
+    max_frames: int | None,
+    world_frame: str | None,
+    perceive_every: float,
+) -> ReplayResult:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from embodied_perceptron.apps.replay import ReplayProgress, replay
+    from embodied_perceptron.sensors.synchronizer import Drop
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    drops = 0
+
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("replay", total=None)
+
+        def on_progress(p: ReplayProgress) -> None:
+            dropped = sum(p.dropped.values())
+            text = f"fused {p.fused}" + (f", dropped {dropped}" if dropped else "")
+            bar.update(task, completed=p.frames, total=p.total, description=text)
+
+        def on_drop(drop: Drop) -> None:
+            nonlocal drops
+            drops += 1
+            if drops <= _SHOWN_DROPS:
+                bar.console.print(f"[yellow]{escape(str(drop))}[/]", highlight=False, soft_wrap=True)
+            elif drops == _SHOWN_DROPS + 1:
+                bar.console.print("[yellow]more frames are dropped; the summary counts them[/]")
+
+        return replay(
+            recording,
+            settings,
+            max_frames=max_frames,
+            world_frame=world_frame,
+            perceive_every_s=perceive_every,
+            on_progress=on_progress,
+            on_drop=on_drop,
+        )
+
+
+def _replay_table(source: Path, result: ReplayResult) -> Table:
+    from embodied_perceptron.apps.replay import timings
+
+    numbers = timings(result)
+    table = Table(title=f"replay of {escape(str(source))}", show_header=False)
+    table.add_row("frames", f"{result.frames} played, {result.fused} fused")
+    for reason, count in numbers["dropped"].items():
+        table.add_row(f"  dropped, {reason}", str(count))
+    for name, label in (("fuse_ms", "fusing, ms a frame"), ("perceive_ms", "perceiving, ms")):
+        p50, p99 = numbers[name]["p50"], numbers[name]["p99"]
+        table.add_row(label, "-" if p50 is None else f"p50 {p50:.1f}   p99 {p99:.1f}")
+    table.add_row("voxels", f"{numbers['voxels']:,}")
+    table.add_row("map memory", f"{numbers['memory_mb']} MB, {numbers['keyframes']} keyframes")
+    perception = result.perception
+    table.add_row("objects", f"{len(perception.objects)} confirmed, {len(perception.tentative)} tentative")
+    return table
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# doctor
+
+_COLORS = {"OK": "green", "INFO": "cyan", "WARNING": "yellow", "ERROR": "bold red"}
+
+
+def doctor_command(
+    source: Annotated[Path | None, typer.Argument(help="Folder or bag to examine; none = the installation.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Examine the running ROS 2 system.")] = False,
+    duration: Annotated[float, typer.Option(min=0.1, help="How long to listen with --live, seconds.")] = 5.0,
+    config: ConfigOption = None,
+    world_frame: WorldFrame = None,
+    color_topic: ColorTopic = None,
+    depth_topic: DepthTopic = None,
+    info_topic: InfoTopic = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find out why a map is wrong or missing: transforms, depth unit, registration, stamps, clocks, packages.
+
+    Exits with 1 when there is an error among the findings.
+    """
+    from embodied_perceptron.apps.checks import has_errors
+
+    findings: list[Finding] = []
+    if source is not None:
+        topics = (color_topic, depth_topic, info_topic)
+        findings += _examine_source(source, _load_config(config), world_frame, topics)
+    if live:
+        look: LiveChecks = _load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
+        findings += look(duration_s=duration)
+    if source is None and not live:
+        from embodied_perceptron.apps.doctor import examine_environment
+
+        findings += examine_environment()
+    if as_json:
+        print(json.dumps([finding.as_dict() for finding in findings], indent=1))
+    else:
+        _print_findings(findings)
+    if has_errors(findings):
+        raise typer.Exit(EXIT_BAD_RESULT)
+
+
+def _examine_source(
+    source: Path, config: PerceptronConfig, world_frame: str | None, topics: tuple[str | None, str | None, str | None]
+) -> list[Finding]:
+    from rich.progress import Progress
+
+    from embodied_perceptron.apps.checks import Finding, Severity
+    from embodied_perceptron.apps.doctor import examine_recording
+    from embodied_perceptron.recordings.recording import RecordingError
+
+    try:
+        recording = _open(source, world_frame=world_frame, topics=topics, tolerant=True)
+    except RecordingError as error:
+        return [Finding("reading", Severity.ERROR, str(error))]
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("looking", total=len(recording))
+        return examine_recording(recording, config.assembler, lambda done, _: bar.update(task, completed=done))
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    from embodied_perceptron.apps.checks import Severity
+
+    table = Table(show_header=False, box=None, padding=(0, 1))
+    for finding in sorted(findings, key=lambda f: -f.severity):
+        color = _COLORS[finding.severity.name]
+        text = escape(finding.message) + (f"\n[dim]-> {escape(finding.remedy)}[/]" if finding.remedy else "")
+        table.add_row(f"[{color}]{finding.severity.name.lower()}[/]", f"[bold]{finding.check}[/]", text)
+    console.print(table)
+    counts = {s: sum(f.severity == s for f in findings) for s in (Severity.ERROR, Severity.WARNING)}
+    console.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# bench
+
+
+def benchmarks_folder() -> Path | None:
+    """The source tree's ``benchmarks/``: of the working directory, or of the tree that this package lies in."""
+    for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
+        if (root / "benchmarks").is_dir() and (root / "pyproject.toml").is_file():
+            return root / "benchmarks"
+    return None
+
+
+def bench_command(
+    ctx: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(help="Which ones; none = list them.")] = None,
+    run_all: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
+) -> None:
+    """Run benchmarks by name: tables on the screen, JSON in out/bench/."""
+    folder = benchmarks_folder()
+    if folder is None:
+        raise CommandError("benchmarks are part of the source tree: run this in a clone of the repository")
+    known = {path.stem: path for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")}
+    chosen = list(known) if run_all else list(names or ())
+    if not chosen:
+        for name, path in known.items():
+            console.print(f"[bold]{name}[/]  {escape(_first_line(path))}", highlight=False)
+        return
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise CommandError(f"unknown benchmark {', '.join(unknown)}; there are: {', '.join(known) or 'none'}")
+    for name in chosen:
+        console.rule(name)
+        code = subprocess.run([sys.executable, str(known[name])], check=False).returncode
+        if code != 0:
+            raise CommandError(f"benchmark {name} failed with exit code {code}", 1)
+
+
+def _first_line(path: Path) -> str:
+    """First line of a script's docstring."""
+    import ast
+
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return docstring.splitlines()[0] if docstring else ""

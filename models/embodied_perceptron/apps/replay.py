@@ -1,0 +1,260 @@
+"""A recording straight through the perceptron, without ROS: the node's loop, as fast as the machine goes.
+
+Everything is decided by the recording's stamps and nothing by the clock of the machine, so the same recording and
+configuration give the same map, bit for bit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.artifacts import (
+    write_groundings_json,
+    write_json,
+    write_objects_json,
+    write_occupancy_grid,
+    write_occupancy_npz,
+    write_ply,
+    write_png,
+)
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
+from embodied_perceptron.results import Grounding, Perception
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sensors.poses import seconds_to_ns
+from embodied_perceptron.sensors.synchronizer import Drop
+from embodied_perceptron.visualization.top_view import render_top_view
+
+NOT_FUSED = "no_usable_depth"  # a drop that only fusion can see
+
+
+@dataclass
+class ReplayProgress:
+    """How far a replay is.
+
+    Attributes:
+        frames: colour images played.
+        total: colour images of the recording (or fewer, when limited).
+        fused: frames in the map.
+        dropped: by reason.
+    """
+
+    frames: int
+    total: int
+    fused: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, eq=False)
+class ReplayResult:
+    """What a replay gave.
+
+    Attributes:
+        perceptron: with the map.
+        perception: of the whole map at the end.
+        trajectory_m: (N, 3) positions of the cameras of all fused frames.
+        frames: colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
+        fused, dropped: what became of them.
+        fuse_ms, perceive_ms: wall time of each call.
+        T_world_camera: (4, 4) pose of the newest fused frame, or None.
+    """
+
+    perceptron: Perceptron
+    perception: Perception
+    trajectory_m: NDArray[np.float64]
+    frames: int
+    fused: int
+    dropped: dict[str, int]
+    fuse_ms: NDArray[np.float64]
+    perceive_ms: NDArray[np.float64]
+    T_world_camera: NDArray[np.float64] | None = None
+
+    def ask(self, sentences: Sequence[str]) -> tuple[Grounding, ...]:
+        """Answers about the map, as seen by the camera at the end."""
+        return tuple(self.perceptron.ground(text, self.T_world_camera) for text in sentences)
+
+
+def replay(
+    recording: Recording,
+    config: PerceptronConfig,
+    *,
+    max_frames: int | None = None,
+    world_frame: str | None = None,
+    perceive_every_s: float = 1.0,
+    on_progress: Callable[[ReplayProgress], None] | None = None,
+    on_drop: Callable[[Drop], None] | None = None,
+) -> ReplayResult:
+    """Play a recording into a new map.
+
+    Args:
+        recording: played from its beginning.
+        config: of everything.
+        max_frames: stop after so many fused frames.
+        world_frame: of the map; by default the recording's own.
+        perceive_every_s: objects are looked for at this interval of recorded time, and at the end.
+        on_progress: called after every frame.
+        on_drop: called for every frame that was dropped.
+
+    Raises:
+        RecordingError: what cannot be read.
+        ValueError: transforms that are none; limits that are not positive.
+    """
+    if max_frames is not None and max_frames < 1:
+        raise ValueError(f"max_frames must be positive, got {max_frames}")
+    if not perceive_every_s > 0:
+        raise ValueError(f"perceive_every_s must be positive, got {perceive_every_s}")
+    perceptron = Perceptron.from_config(config)
+    stream = PosedFrameStream(recording, config.assembler, world_frame=world_frame)
+    total = len(recording) if max_frames is None else min(len(recording), max_frames)
+    progress = ReplayProgress(0, total)
+    positions: list[NDArray[np.float64]] = []
+    last_pose: NDArray[np.float64] | None = None
+    fuse_ms: list[float] = []
+    perceive_ms: list[float] = []
+    unusable = 0
+    due_ns: int | None = None
+    jumps = 0
+    frames = iter(stream)
+    first = next(frames, None)
+    if first is not None:
+        _warm_up(perceptron, first)
+    for posed in chain([] if first is None else [first], frames):
+        stamp_ns = posed.frame.stamp_ns
+        if (seen := stream.stats.time_jumps) != jumps:  # the recording starts over
+            jumps, due_ns = seen, None
+            perceptron.forget_stamps()
+        started = time.perf_counter()
+        report = perceptron.integrate(posed)
+        fuse_ms.append((time.perf_counter() - started) * 1e3)
+        if report.fused:
+            progress.fused += 1
+            last_pose = posed.T_world_camera.copy()
+            positions.append(last_pose[:3, 3])
+        else:
+            unusable += 1
+            if on_drop:
+                on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
+        if due_ns is None or stamp_ns >= due_ns:
+            due_ns = stamp_ns + seconds_to_ns(perceive_every_s)
+            perceive_ms.append(_perceive_ms(perceptron))
+        _report(stream, progress, unusable, on_progress, on_drop)
+        if progress.fused == max_frames:
+            break
+    _report(stream, progress, unusable, on_progress, on_drop)
+    started = time.perf_counter()
+    perception = perceptron.perceive()
+    perceive_ms.append((time.perf_counter() - started) * 1e3)
+    return ReplayResult(
+        perceptron=perceptron,
+        perception=perception,
+        trajectory_m=np.array(positions).reshape(-1, 3),
+        frames=progress.frames,
+        fused=progress.fused,
+        dropped=dict(progress.dropped),
+        fuse_ms=np.array(fuse_ms),
+        perceive_ms=np.array(perceive_ms),
+        T_world_camera=last_pose,
+    )
+
+
+def _warm_up(perceptron: Perceptron, posed: PosedFrame) -> None:
+    """Compile everything on a throw-away map, so that timings tell of frames and not of the compiler."""
+    scratch = Perceptron(perceptron.config, inference=perceptron.inference)
+    scratch.integrate(posed)
+    scratch.perceive()
+
+
+def _perceive_ms(perceptron: Perceptron) -> float:
+    started = time.perf_counter()
+    perceptron.perceive()
+    return (time.perf_counter() - started) * 1e3
+
+
+def _report(
+    stream: PosedFrameStream,
+    progress: ReplayProgress,
+    unusable: int,
+    on_progress: Callable[[ReplayProgress], None] | None,
+    on_drop: Callable[[Drop], None] | None,
+) -> None:
+    for drop in stream.take_drops():
+        if on_drop:
+            on_drop(drop)
+    progress.frames = stream.exposures
+    progress.dropped = stream.stats.dropped
+    if unusable:
+        progress.dropped[NOT_FUSED] = unusable
+    if on_progress:
+        on_progress(progress)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# files
+
+
+def percentiles(values_ms: NDArray[np.float64]) -> dict[str, float | None]:
+    """``{"p50": .., "p99": ..}`` of (N,) milliseconds, rounded to microseconds; None without values."""
+    if len(values_ms) == 0:
+        return {"p50": None, "p99": None}
+    p50, p99 = np.percentile(values_ms, (50, 99))
+    return {"p50": round(float(p50), 3), "p99": round(float(p99), 3)}
+
+
+def timings(result: ReplayResult) -> dict[str, Any]:
+    """Contents of ``timings.json``."""
+    statistics = result.perceptron.statistics()
+    return {
+        "frames": result.frames,
+        "fused": result.fused,
+        "dropped": dict(sorted(result.dropped.items())),
+        "fuse_ms": percentiles(result.fuse_ms),
+        "perceive_ms": percentiles(result.perceive_ms),
+        "voxels": len(result.perception.voxels),
+        "blocks": statistics.blocks,
+        "keyframes": statistics.keyframes,
+        "memory_mb": round(statistics.memory_bytes / 1e6, 1),
+        "perceive_stage_ms": {name: round(ms, 3) for name, ms in result.perception.stage_ms.items()},
+    }
+
+
+def write_results(result: ReplayResult, out: str | Path, groundings: Sequence[Grounding] = ()) -> dict[str, Path]:
+    """Write everything that a replay gave into the folder ``out`` (made where it is missing).
+
+    Args:
+        result: of :func:`replay`.
+        out: the folder.
+        groundings: answers about the map, if something was asked.
+
+    Returns:
+        What was written, by name: ``map.safetensors``, ``voxels.ply``, ``objects.json`` (confirmed objects),
+        ``occupancy.npz`` (labelled cells), ``top_view.png``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``,
+        ``timings.json``, and ``groundings.json`` where something was asked.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    perception = result.perception
+    result.perceptron.save(out / "map.safetensors")
+    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
+    write_objects_json(out / "objects.json", perception.objects)
+    write_occupancy_npz(out / "occupancy.npz", perception.semantic)
+    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=result.trajectory_m))
+    picture, description = write_occupancy_grid(out / "occupancy_grid", perception.grid)
+    write_json(out / "timings.json", timings(result))
+    names = ["map.safetensors", "voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json"]
+    if groundings:
+        write_groundings_json(out / "groundings.json", groundings)
+        names.append("groundings.json")
+    return {name: out / name for name in names} | {picture.name: picture, description.name: description}

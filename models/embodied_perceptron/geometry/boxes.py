@@ -1,0 +1,350 @@
+"""Boxes with nine degrees of freedom; nothing here drops tilt.
+
+A set of boxes is a (N, 9) float tensor ``[x y z dx dy dz alpha beta gamma]``: centre and full size in metres, rotation
+``R = Rz(alpha) @ Rx(beta) @ Ry(gamma)`` in radians (intrinsic Z-X-Y) from the box's axes to the frame that the centre
+is in. Functions take any float dtype and device and return the same; the overlap functions compute in float64 on the
+CPU, whatever they are given. Sizes may be zero. Wrong shapes, non-finite entries and negative sizes raise
+``ValueError`` naming the first offender where geometry would silently be wrong (overlap, NMS).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry import overlap
+from embodied_perceptron.geometry.transforms import check_transform
+
+Tensor = torch.Tensor
+
+# x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
+CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+
+
+def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
+    """Return ``boxes`` or raise ``ValueError``: shape not (N, 9), not floating, not finite, or a negative size."""
+    if not isinstance(boxes, Tensor) or not boxes.is_floating_point():
+        raise ValueError(f"{name} must be a float tensor, got {getattr(boxes, 'dtype', type(boxes).__name__)}")
+    if boxes.ndim != 2 or boxes.shape[1] != 9:
+        raise ValueError(f"{name} must have shape (N, 9), got {tuple(boxes.shape)}")
+    with torch.no_grad():
+        bad = ~torch.isfinite(boxes).all(1) | (boxes[:, 3:6] < 0).any(1)
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0])
+            raise ValueError(f"{name}[{row}] has a non-finite entry or a negative size: {boxes[row].tolist()}")
+    return boxes
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# rotations
+
+
+def euler_to_matrix(angles: Tensor) -> Tensor:
+    """(..., 3) alpha, beta, gamma -> (..., 3, 3) ``Rz(alpha) @ Rx(beta) @ Ry(gamma)``."""
+    ca, cb, cg = torch.cos(angles).unbind(-1)
+    sa, sb, sg = torch.sin(angles).unbind(-1)
+    entries = [
+        ca * cg - sa * sb * sg, -sa * cb, ca * sg + sa * sb * cg,
+        sa * cg + ca * sb * sg, ca * cb, sa * sg - ca * sb * cg,
+        -cb * sg, sb, cb * cg,
+    ]  # fmt: skip
+    return torch.stack(entries, dim=-1).reshape(*angles.shape[:-1], 3, 3)
+
+
+def matrix_to_euler(R: Tensor) -> Tensor:
+    """(..., 3, 3) rotations -> (..., 3) alpha, beta, gamma; beta in [-pi/2, pi/2].
+
+    Where beta is +-pi/2 only the sum of the other two angles is defined; gamma is then 0 and the matrix is preserved.
+    """
+    cos_beta = torch.hypot(R[..., 0, 1], R[..., 1, 1])
+    locked = cos_beta < 10 * torch.finfo(R.dtype).eps  # what rounding alone leaves there
+    safe = torch.where(locked, 1.0, 0.0)  # keeps the gradients of the branch not taken finite
+    alpha = torch.atan2(-R[..., 0, 1], R[..., 1, 1] + safe)
+    gamma = torch.atan2(-R[..., 2, 0], R[..., 2, 2] + safe)
+    beta = torch.atan2(R[..., 2, 1], cos_beta)
+    alpha_locked = torch.atan2(R[..., 1, 0], R[..., 0, 0])
+    return torch.stack(
+        [torch.where(locked, alpha_locked, alpha), beta, torch.where(locked, torch.zeros_like(gamma), gamma)], dim=-1
+    )
+
+
+def matrix_to_sixd(R: Tensor) -> Tensor:
+    """(..., 3, 3) rotations -> (..., 6): their first and second column."""
+    return torch.cat([R[..., :, 0], R[..., :, 1]], dim=-1)
+
+
+def sixd_to_matrix(sixd: Tensor) -> Tensor:
+    """(..., 6) any numbers -> (..., 3, 3) rotations (Zhou et al., "On the Continuity of Rotation Representations").
+
+    The second three numbers give the y axis; the first three, less their part along y, the x axis. Always a rotation:
+    where a vector vanishes or both are parallel (nothing to learn from), a fixed axis stands in.
+    """
+    x_raw, y_raw = sixd[..., :3], sixd[..., 3:]
+    fallback = torch.zeros_like(y_raw)
+    fallback[..., 1] = 1.0
+    y = _unit(y_raw, fallback)
+    # an axis that is surely not parallel to y: the one along which y is smallest
+    helper = torch.nn.functional.one_hot(y.detach().abs().argmin(-1), 3).to(y.dtype)
+    z = _unit(torch.linalg.cross(_unit(x_raw, helper), y), _unit(torch.linalg.cross(helper, y), helper))
+    return torch.stack([torch.linalg.cross(y, z), y, z], dim=-1)
+
+
+def _unit(v: Tensor, fallback: Tensor, eps: float = 1e-8) -> Tensor:
+    """``v`` with length 1, or ``fallback`` where it is shorter than ``eps``. Gradients stay finite, NaN stays NaN."""
+    norm = v.norm(dim=-1, keepdim=True)
+    return torch.where(norm < eps, fallback, v / norm.clamp_min(eps))
+
+
+def rotations(boxes: Tensor) -> Tensor:
+    """(N, 9) -> (N, 3, 3): columns are the boxes' axes."""
+    return euler_to_matrix(boxes[..., 6:9])
+
+
+def make_boxes(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
+    """(N, 3) centres, (N, 3) sizes, (N, 3, 3) rotations -> (N, 9)."""
+    return torch.cat([centers, sizes, matrix_to_euler(R)], dim=-1)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# points and boxes
+
+
+def corners(boxes: Tensor) -> Tensor:
+    """(N, 9) -> (N, 8, 3) corners in metres, x slowest, z fastest: (-,-,-), (-,-,+), (-,+,-), ... (+,+,+)."""
+    local = 0.5 * CORNER_SIGNS.to(boxes) * boxes[:, None, 3:6]  # (N, 8, 3)
+    return torch.einsum("nij,nkj->nki", rotations(boxes), local) + boxes[:, None, :3]
+
+
+def volumes(boxes: Tensor) -> Tensor:
+    """(N, 9) -> (N,) cubic metres."""
+    return boxes[:, 3:6].prod(-1)
+
+
+def to_box_frames(points: Tensor, boxes: Tensor) -> Tensor:
+    """(P, 3) points, (N, 9) boxes -> (P, N, 3) the points as seen from each box's centre along its axes."""
+    return torch.einsum("nij,pni->pnj", rotations(boxes), points[:, None] - boxes[None, :, :3])
+
+
+def face_distances(points: Tensor, boxes: Tensor) -> Tensor:
+    """(P, 3), (N, 9) -> (P, N, 6) signed distances to the faces -x +x -y +y -z +z; all >= 0 inside. Any tilt."""
+    local = to_box_frames(points, boxes)
+    half = 0.5 * boxes[None, :, 3:6]
+    return torch.stack([half + local, half - local], dim=-1).flatten(-2)
+
+
+def points_in_boxes(points: Tensor, boxes: Tensor, chunk: int = 1 << 20) -> Tensor:
+    """(P, 3), (N, 9) -> (P, N) bool; faces count as inside. At most ``chunk`` pairs are expanded at a time."""
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"points must have shape (P, 3), got {tuple(points.shape)}")
+    inside = torch.empty(points.shape[0], boxes.shape[0], dtype=torch.bool, device=points.device)
+    step = max(chunk // max(boxes.shape[0], 1), 1)
+    half = 0.5 * boxes[None, :, 3:6]
+    for start in range(0, points.shape[0], step):
+        local = to_box_frames(points[start : start + step].to(boxes.dtype), boxes)
+        inside[start : start + step] = (local.abs() <= half).all(-1)
+    return inside
+
+
+def box_from_points(points: Tensor, yaw: float) -> Tensor:
+    """(P, 3) points -> (9,) the tightest upright box turned by ``yaw`` (alpha) about z.
+
+    Raises ``ValueError`` when there is no point.
+    """
+    if points.ndim != 2 or points.shape[1] != 3 or points.shape[0] == 0:
+        raise ValueError(f"points must have shape (P, 3) with P > 0, got {tuple(points.shape)}")
+    R = euler_to_matrix(torch.tensor([yaw, 0.0, 0.0], dtype=points.dtype, device=points.device))
+    local = points @ R
+    low, high = local.amin(0), local.amax(0)
+    return torch.cat([R @ (0.5 * (low + high)), high - low, points.new_tensor([yaw, 0.0, 0.0])])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# moving boxes
+
+
+def transform_boxes(T: NDArray[np.floating[Any]] | Tensor, boxes: Tensor) -> Tensor:
+    """Move (N, 9) boxes by the rigid (4, 4) ``T``: ``T_a_b`` takes boxes in frame b to frame a. All nine degrees.
+
+    Raises ``ValueError`` when ``T`` is not rigid.
+    """
+    matrix = check_transform(T.detach().cpu().numpy() if isinstance(T, Tensor) else T, "T")
+    M = torch.as_tensor(matrix, device=boxes.device)
+    b = boxes.to(torch.float64)
+    centers = b[:, :3] @ M[:3, :3].T + M[:3, 3]
+    return make_boxes(centers, b[:, 3:6], M[:3, :3] @ rotations(b)).to(boxes.dtype)
+
+
+def scale_boxes(boxes: Tensor, factor: float) -> Tensor:
+    """Scale the world by ``factor`` about the origin."""
+    return torch.cat([boxes[:, :6] * factor, boxes[:, 6:]], dim=-1)
+
+
+def mirror_boxes(boxes: Tensor, axis: int) -> Tensor:
+    """Mirror the world: coordinate ``axis`` (0, 1, 2) changes sign. Right for tilted boxes too.
+
+    A mirror M alone would leave a left-handed box; a box is its own mirror image along its axes, so ``M R M`` is the
+    same set of points and a rotation.
+    """
+    if axis not in (0, 1, 2):
+        raise ValueError(f"axis must be 0, 1 or 2, got {axis!r}")
+    M = torch.ones(3, dtype=boxes.dtype, device=boxes.device)
+    M[axis] = -1.0
+    return make_boxes(boxes[:, :3] * M, boxes[:, 3:6], M[:, None] * rotations(boxes) * M)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# overlap
+
+
+def _prepare(boxes: Tensor, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Checked centres, half sizes and rotations as contiguous float64 arrays."""
+    b = check_boxes(boxes, name).detach().to("cpu", torch.float64)
+    return (
+        np.ascontiguousarray(b[:, :3].numpy()),
+        np.ascontiguousarray(0.5 * b[:, 3:6].numpy()),
+        np.ascontiguousarray(rotations(b).numpy()),
+    )
+
+
+def box_iou(a: Tensor, b: Tensor) -> Tensor:
+    """(N, 9), (M, 9) -> (N, M) exact IoU of arbitrarily rotated boxes, in a's dtype and on its device.
+
+    Boxes without volume have IoU 0 with everything, themselves included. Not differentiable (see :func:`paired_iou`).
+    Raises ``ValueError`` only as :func:`check_boxes`.
+    """
+    iou = overlap.iou_matrix(*_prepare(a, "a"), *_prepare(b, "b"))
+    return torch.from_numpy(iou).to(a.device, a.dtype)
+
+
+def paired_iou(a: Tensor, b: Tensor) -> Tensor:
+    """(N, 9), (N, 9) -> (N,) exact IoU of the i-th boxes; differentiable in both, on their device, when one needs it.
+
+    The gradient is zero where boxes do not touch: a loss made of it needs another term to bring them together.
+    """
+    if a.shape != b.shape:
+        raise ValueError(f"need as many boxes on either side, got {tuple(a.shape)} and {tuple(b.shape)}")
+    if not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
+        iou = overlap.iou_pairs(*_prepare(a, "a"), *_prepare(b, "b"))
+        return torch.from_numpy(iou).to(a.device, a.dtype)
+    check_boxes(a, "a")
+    check_boxes(b, "b")
+    a64, b64 = a.double(), b.double()  # areas of faces cancel: float32 would leave 1e-4 of a thin box
+    inter = overlap.intersection_volumes(
+        a64[:, :3], 0.5 * a64[:, 3:6], rotations(a64), b64[:, :3], 0.5 * b64[:, 3:6], rotations(b64)
+    )
+    union = volumes(a64) + volumes(b64) - inter
+    solid = union > 0
+    return torch.where(solid, inter.clamp_min(0.0) / torch.where(solid, union, 1.0), 0.0).to(a.dtype)
+
+
+def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
+    """Greedy suppression with exact IoU, each label by itself.
+
+    Args:
+        boxes: (N, 9), scores: (N,) float, labels: (N,) integer; iou_threshold: a box goes when its IoU with a kept box
+            of its label and a better score (of equal scores the lower index) is greater.
+
+    Returns:
+        (K,) int64 indices of the kept boxes, best score first, on the device of ``boxes``.
+    """
+    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
+    keep = overlap.greedy_nms(center, half, rot, label, iou_threshold)
+    return order[torch.from_numpy(keep).to(order.device)]
+
+
+def voted_nms(
+    boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, voting_iou: float
+) -> tuple[Tensor, Tensor]:
+    """:func:`nms`, and what all boxes say together about each kept one: the weighted mean of those of its label around.
+
+    Many sites see one thing, each a little differently; the mean of their boxes is nearer to it than the box of the one
+    that is most certain (as Gidaris and Komodakis do it in images, ICCV 2015, section 4.2, "bounding box voting").
+    Centres and sizes are averaged, weighted by score times IoU; the rotation stays that of the kept box, and the sides
+    of the others are named by the axes of it that they are nearest to.
+
+    Args:
+        boxes: (N, 9) with volume; scores: (N,) >= 0; labels: (N,) integer; iou_threshold: see :func:`nms`.
+        voting_iou: boxes that overlap the kept one by more have a say; at least 0.
+
+    Returns:
+        (K,) as :func:`nms`, and (K, 9) what stands in their place; a kept box of score 0 stays as it is.
+    """
+    if not 0.0 <= voting_iou <= 1.0:
+        raise ValueError(f"voting_iou must be in [0, 1], got {voting_iou}")
+    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
+    weight = scores[order].detach().to("cpu", torch.float64).numpy()
+    kept, sums = overlap.greedy_nms_with_votes(center, half, rot, weight, label, iou_threshold, voting_iou)
+    keep, sums = order[torch.from_numpy(kept).to(order.device)], sums[kept]
+    result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
+    heard = sums[:, 0] > 0
+    result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
+    result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
+    return keep, torch.from_numpy(result).to(boxes.device, boxes.dtype)
+
+
+def _by_score(
+    boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float
+) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Checked: the order of falling score, and in it centres, half sizes, rotations and labels."""
+    n = boxes.shape[0]
+    if scores.shape != (n,) or labels.shape != (n,):
+        raise ValueError(f"need {n} scores and labels, got {tuple(scores.shape)} and {tuple(labels.shape)}")
+    if labels.is_floating_point():
+        raise ValueError(f"labels must be integers, got {labels.dtype}")
+    if not 0.0 <= iou_threshold <= 1.0:
+        raise ValueError(f"iou_threshold must be in [0, 1], got {iou_threshold}")
+    if bool(torch.isnan(scores).any()):
+        raise ValueError(f"scores[{int(torch.isnan(scores).nonzero()[0])}] is NaN")
+    order = torch.argsort(scores.detach(), descending=True, stable=True)
+    return order, *_prepare(boxes[order], "boxes"), labels[order].cpu().to(torch.int64).numpy()
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# bird's eye view
+
+
+def flatten_boxes(boxes: Tensor) -> Tensor:
+    """Upright boxes of height 1 at z = 0 with the boxes' x, y, dx, dy, alpha: their IoU is that of the rectangles."""
+    zero = torch.zeros_like(boxes[:, :1])
+    return torch.cat([boxes[:, :2], zero, boxes[:, 3:5], zero + 1.0, boxes[:, 6:7], zero, zero], dim=-1)
+
+
+def footprints(boxes: Tensor) -> Tensor:
+    """(N, 9) -> (N, 6, 2) the shadow of each box on the floor, counter-clockwise; corners repeat for upright boxes.
+
+    The shadow of a box is the sum of the shadows of its three edges: a hexagon that is walked along the edges in the
+    order of their directions.
+    """
+    edges = (rotations(boxes)[:, :2, :] * boxes[:, None, 3:6]).transpose(1, 2)  # (N, 3, 2)
+    edges = torch.where((edges[..., 1:] < 0) | ((edges[..., 1:] == 0) & (edges[..., :1] < 0)), -edges, edges)
+    angle = torch.atan2(edges[..., 1], edges[..., 0])  # [0, pi)
+    order = torch.argsort(angle, dim=1)
+    walk = torch.gather(edges, 1, order[..., None].expand_as(edges))
+    start = boxes[:, None, :2] - 0.5 * edges.sum(1, keepdim=True)
+    steps = torch.cat([walk, -walk[:, :2]], dim=1)  # the sixth step leads back
+    return torch.cat([start, start + torch.cumsum(steps, dim=1)], dim=1)
+
+
+def footprint_areas(boxes: Tensor) -> Tensor:
+    """(N, 9) -> (N,) square metres of the shadows."""
+    p = footprints(boxes)
+    q = p.roll(-1, dims=1)
+    return 0.5 * (p[..., 0] * q[..., 1] - p[..., 1] * q[..., 0]).sum(1)
+
+
+def footprint_overlaps(a: Tensor, b: Tensor) -> Tensor:
+    """(N, 9), (M, 9) -> (N, M) square metres common to the shadows of two boxes."""
+    pa = footprints(check_boxes(a, "a").detach().to("cpu", torch.float64))
+    pb = footprints(check_boxes(b, "b").detach().to("cpu", torch.float64))
+    area = overlap.convex_overlap_areas(pa.contiguous().numpy(), pb.contiguous().numpy())
+    return torch.from_numpy(area).to(a.device, a.dtype)
+
+
+def footprint_iou(a: Tensor, b: Tensor) -> Tensor:
+    """(N, 9), (M, 9) -> (N, M) IoU of the shadows on the floor."""
+    inter = footprint_overlaps(a.double(), b.double())
+    union = footprint_areas(a.double())[:, None] + footprint_areas(b.double())[None].to(inter.device) - inter
+    return torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0).clamp(0.0, 1.0).to(a.dtype)

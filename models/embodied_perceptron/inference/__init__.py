@@ -1,0 +1,1 @@
+"""From a trained network and a map to typed predictions."""

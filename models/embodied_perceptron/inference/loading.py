@@ -1,0 +1,361 @@
+"""From a weights file to a predictor: network, vocabulary, calibration, encoders, device; and networks as files."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from embodied_perceptron.config import NetworkOptions, config_from_dict
+from embodied_perceptron.inference.predictor import NetworkInference, check_classes
+from embodied_perceptron.mapping.devices import resolve_device
+from embodied_perceptron.nn.network import PerceptionNetwork
+from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
+from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
+from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseTransposedConv
+from embodied_perceptron.weights import weights_file
+from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
+from embodied_perceptron.weights.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    load_checkpoint,
+    load_into,
+    save_checkpoint,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# A network as a file, and a network from a file.
+
+
+def save_network(
+    path: str | Path,
+    network: PerceptionNetwork,
+    classes: tuple[str, ...],
+    extra: dict[str, Any] | None = None,
+    half: bool = True,
+) -> None:
+    """Write weights, configuration and detection classes, atomically.
+
+    ``half`` stores matrices and kernels in half precision; norms, biases and statistics stay exact, for they are small
+    and a variance may lie outside of what half precision can say. Raises ``ValueError`` when the number of classes is
+    not the network's, ``OSError`` when the file cannot be written.
+    """
+    check_classes(network.config, classes)
+    state = network.state_dict()
+    if half:
+        state = {k: v.half() if v.ndim > 1 and v.dtype == torch.float32 else v for k, v in state.items()}
+    config = dataclasses.asdict(network.config)
+    save_checkpoint(path, Checkpoint(dict(state), config, classes, {} if extra is None else extra))
+
+
+def load_network(path: str | Path) -> tuple[PerceptionNetwork, tuple[str, ...]]:
+    """The network of a weights file, in evaluation mode, and its detection classes. Raises as :func:`read_network`."""
+    network, checkpoint = read_network(path)
+    return network, checkpoint.classes
+
+
+def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
+    """The network of a weights file, in evaluation mode, and all that the file holds; boxes are decoded as its preset
+    decodes today.
+
+    Raises ``CheckpointError`` when the file is damaged, is no such file, or its parts do not fit together; ``OSError``
+    when it cannot be opened.
+    """
+    checkpoint = load_checkpoint(path)
+    try:
+        config = with_current_decoding(config_from_dict(NetworkConfig, checkpoint.config, f"{path}: config"))
+        check_classes(config, checkpoint.classes)
+        network = PerceptionNetwork(config)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    load_into(network, checkpoint.state, str(path))
+    return network.eval(), checkpoint
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Networks for inference: batch norms, whose statistics are constants by then, become part of the convolutions.
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+
+def folded(module: ModuleT) -> ModuleT:
+    """A copy for inference: batch norms are folded into the convolutions that they follow, and the weights of images'
+    convolutions lie as the processor likes them. What comes out agrees up to rounding (1e-6 of its range).
+
+    A batch norm follows a convolution when it is registered right after it, as in every part of the networks here; any
+    other stays as it is.
+    """
+    module = copy.deepcopy(module).eval().requires_grad_(False)
+    for parent in module.modules():
+        for (name, conv), (norm_name, norm) in itertools.pairwise(list(parent.named_children())):
+            fused = _fused(conv, norm)
+            if fused is not None:
+                setattr(parent, name, fused)
+                setattr(parent, norm_name, nn.Identity())
+    for parent in module.modules():
+        for name, conv in list(parent.named_children()):
+            if isinstance(conv, nn.Conv2d):
+                conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            elif type(conv) is nn.Conv3d:
+                setattr(parent, name, GridConv(conv))
+    return module
+
+
+class GridConv(nn.Module):
+    """A convolution of dense 3-D grids of one sample, for inference.
+
+    On the CPU torch takes its slow path for small inputs without a batch (five times the time at 20x20x8 cells), and
+    spreads a pointwise layer over a convolution: here it is what the processor does best in both cases.
+
+    Args:
+        conv: whose parameters and numbers it takes over.
+    """
+
+    def __init__(self, conv: nn.Conv3d) -> None:
+        super().__init__()
+        if conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+            raise ValueError(f"only padding by numbers of zeros is known, got {conv.padding} {conv.padding_mode}")
+        self.weight, self.bias = conv.weight, conv.bias
+        self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
+        self.groups = conv.groups
+        self._pointwise = conv.kernel_size == conv.stride == (1, 1, 1) and conv.padding == (0, 0, 0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, Cin, X, Y, Z) -> (B, Cout, X', Y', Z')."""
+        if self._pointwise and self.groups == 1:
+            return functional.linear(x.movedim(1, -1), self.weight.flatten(1), self.bias).movedim(-1, 1)
+        on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
+        if on_cpu and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+            return torch.mkldnn_convolution(
+                x, self.weight, self.bias, self.padding, self.stride, self.dilation, self.groups
+            )
+        return functional.conv3d(x, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+def _fused(conv: nn.Module, norm: nn.Module) -> nn.Module | None:
+    """Both in one, or None when they are no convolution with its batch norm."""
+    if isinstance(conv, (SparseConv, SparseTransposedConv)) and isinstance(norm, SparseBatchNorm):
+        return _fused_sparse(conv, norm.bn)
+    if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+        return fuse_conv_bn_eval(conv, norm)
+    if isinstance(conv, (nn.Conv3d, nn.ConvTranspose3d)) and isinstance(norm, nn.BatchNorm3d):
+        return fuse_conv_bn_eval(conv, norm, transpose=isinstance(conv, nn.ConvTranspose3d))
+    return None
+
+
+def _fused_sparse(conv: SparseConv | SparseTransposedConv, norm: nn.BatchNorm1d) -> nn.Module:
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None
+    assert variance is not None
+    scale = norm.weight * torch.rsqrt(variance + norm.eps)  # (Cout,)
+    bias = torch.zeros_like(mean) if conv.bias is None else conv.bias[0]
+    conv.kernel = nn.Parameter(conv.kernel * scale, requires_grad=False)
+    conv.bias = nn.Parameter((norm.bias + (bias - mean) * scale)[None], requires_grad=False)
+    return conv
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# From a weights file to something that answers: network, vocabulary, calibration, encoders, device.
+#
+#     inference = load_inference("tiny")                      a shipped name, or the path of a weights file
+#     inference = load_inference("mine.safetensors", "cuda")
+#
+# The text encoder is read when the first sentence comes: a robot that is asked nothing does not pay for it.
+
+Backend = Literal["torch", "onnx"]
+DEFAULT_MIN_SCORE = 0.1
+_CPU = ("CPUExecutionProvider",)
+
+
+def load_inference(
+    weights: str | Path,
+    device: str = "cpu",
+    *,
+    min_score: float | None = None,
+    feature_dtype: torch.dtype = torch.float16,
+    image_backend: Backend = "torch",
+    text_backend: Backend = "torch",
+    providers: Sequence[str] = _CPU,
+    threads: int = 1,
+    preset: str | None = None,
+    classes: Sequence[str] | None = None,
+) -> NetworkInference:
+    """The network of a weights file, ready to look.
+
+    What the file's ``extra`` may say: ``occupancy_classes`` (names, label 1 first; default: the benchmark's), and
+    ``calibration``, kept whole as ``inference.calibration``; of it ``calibration["detection"]["min_score"]`` is the
+    score from which a box is an object.
+
+    Args:
+        weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.
+        device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
+        min_score: overrides the calibrated one.
+        feature_dtype: of a keyframe's image features.
+        image_backend, text_backend: run that encoder by torch on ``device``, or by ONNX Runtime with ``providers``.
+        providers: of ONNX Runtime in order of preference.
+        threads: of ONNX Runtime on the CPU; 0 = as many as cores.
+        preset, classes: what the caller counts on; None = whatever the file holds.
+
+    Raises ``WeightsError`` for a name that is not shipped or a shipped file that is damaged, ``CheckpointError`` for a
+    file that is none, is damaged, or is of another preset or class list than asked for, ``OSError`` when it cannot be
+    opened, ``ConfigError`` for a device that is not available, ``ValueError`` for a provider that is not.
+    """
+    file = weights_file(weights)
+    target = resolve_device(device, "network device")
+    network, checkpoint = read_network(file)
+    _check_expected(file, network.config, checkpoint, preset, classes)
+    network, config = folded(network), network.config
+    text: TextEncoder | None = None
+    if config.grounding is not None:
+        name, channels = config.grounding.text_encoder, config.grounding.text_channels
+        text = LazyTextEncoder(channels, lambda: _text(name, target, text_backend, providers, threads))
+    images = None
+    if image_backend == "onnx" and network.image_encoder is not None:
+        images = _onnx_images(network.image_encoder, providers, threads)
+    calibration = _calibration(file, checkpoint)
+    try:
+        return NetworkInference(
+            network.to(target),
+            checkpoint.classes,
+            _occupancy_classes(file, config, checkpoint),
+            text,
+            image_encoder=images,
+            feature_dtype=feature_dtype,
+            calibration=calibration,
+            min_score=_min_score(calibration) if min_score is None else min_score,
+        )
+    except ValueError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def inference_from_options(options: NetworkOptions) -> NetworkInference | None:
+    """What the ``network`` section of a configuration asks for; None without weights. Raises as above."""
+    if not options.weights:
+        return None
+    return load_inference(
+        options.weights,
+        options.device,
+        min_score=options.min_score,
+        feature_dtype=torch.float16 if options.features == "float16" else torch.float32,
+        image_backend=options.image_backend,
+        text_backend=options.text_backend,
+        providers=options.providers,
+        threads=options.threads,
+    )
+
+
+class LazyTextEncoder:
+    """A text encoder that is made when the first text comes; one attempt at a time, from any thread.
+
+    Args:
+        channels: of the features it will give.
+        make: builds it.
+
+    :meth:`encode` raises what ``make`` raises (a package that is not installed, for example), again at each call, and
+    ``ValueError`` when what was made gives other channels.
+    """
+
+    def __init__(self, channels: int, make: Callable[[], TextEncoder]) -> None:
+        self.channels = channels
+        self._make = make
+        self._made: TextEncoder | None = None
+        self._lock = threading.Lock()
+
+    def encode(self, texts: Sequence[str]) -> TextFeatures:
+        """See :class:`TextEncoder`."""
+        return self.made().encode(texts)
+
+    def made(self) -> TextEncoder:
+        """The encoder itself."""
+        with self._lock:
+            if self._made is None:
+                encoder = self._make()
+                if encoder.channels != self.channels:
+                    raise ValueError(f"the network reads {self.channels} text channels, got {encoder.channels}")
+                self._made = encoder
+            return self._made
+
+    def release(self) -> None:
+        """Forget it; the next text makes it anew."""
+        with self._lock:
+            self._made = None
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def _check_expected(
+    file: Path, config: NetworkConfig, checkpoint: Checkpoint, preset: str | None, classes: Sequence[str] | None
+) -> None:
+    if preset is not None and preset not in PRESETS:
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    if preset is not None and config.name != preset:
+        raise CheckpointError(f"{file} holds a {config.name} network, expected {preset}")
+    if classes is not None and tuple(classes) != checkpoint.classes:
+        missing = [name for name in classes if name not in checkpoint.classes]
+        detail = f"it lacks {', '.join(missing[:8])}" if missing else "theirs is longer or in another order"
+        raise CheckpointError(
+            f"{file} has {len(checkpoint.classes)} classes, not the {len(classes)} that are expected: {detail}"
+        )
+
+
+def _occupancy_classes(file: Path, config: NetworkConfig, checkpoint: Checkpoint) -> tuple[str, ...]:
+    if config.occupancy is None:
+        return ()
+    names = checkpoint.extra.get("occupancy_classes", OCCUPANCY_CLASSES)
+    if not isinstance(names, Sequence) or isinstance(names, str) or not all(isinstance(n, str) for n in names):
+        raise CheckpointError(f"{file}: occupancy_classes must be names, got {names!r:.100}")
+    if len(names) != config.occupancy.num_classes:
+        raise CheckpointError(
+            f"{file}: the network has {config.occupancy.num_classes} occupancy classes, the file names {len(names)}"
+        )
+    return tuple(names)
+
+
+def _calibration(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
+    calibration = checkpoint.extra.get("calibration", {})
+    if not isinstance(calibration, dict):
+        raise CheckpointError(f"{file}: calibration must be a mapping, got {calibration!r:.100}")
+    return calibration
+
+
+def _min_score(calibration: Mapping[str, Any]) -> float:
+    detection = calibration.get("detection")
+    value = detection.get("min_score") if isinstance(detection, dict) else None
+    return float(value) if isinstance(value, (int, float)) else DEFAULT_MIN_SCORE
+
+
+def _text(name: str, device: torch.device, backend: Backend, providers: Sequence[str], threads: int) -> TextEncoder:
+    encoder = text_encoder(name)
+    if backend == "torch":
+        return encoder.to(device)
+    return _onnx_text(encoder, providers, threads)
+
+
+def _onnx_images(encoder: Any, providers: Sequence[str], threads: int) -> Any:
+    """The same encoder run by ONNX Runtime; its file is written to a folder that is gone afterwards."""
+    from embodied_perceptron.inference.onnx import OnnxImageEncoder, export_image_encoder
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "image.onnx"
+        export_image_encoder(encoder, path)
+        return OnnxImageEncoder(path, providers, threads)
+
+
+def _onnx_text(encoder: TransformerTextEncoder, providers: Sequence[str], threads: int) -> TextEncoder:
+    from embodied_perceptron.inference.onnx import OnnxTextEncoder, export_text_encoder
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "text.onnx"
+        export_text_encoder(encoder, path)
+        return OnnxTextEncoder(path, providers, threads)

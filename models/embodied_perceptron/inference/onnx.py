@@ -1,0 +1,187 @@
+"""Encoders as ONNX files, and the same encoders run by ONNX Runtime (CPU, CUDA, TensorRT).
+
+A file holds all that is needed to run it: normalisation, strides and channels, or the tokenizer, stand in its metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from embodied_perceptron.nn.image_encoder import ImageEncoder, check_images, empty_levels, prepare_images
+from embodied_perceptron.nn.text_encoder import TextFeatures, TextTokenizer, TransformerTextEncoder, finish
+from embodied_perceptron.recordings.files import atomic_path
+
+OPSET = 17  # understood by the TensorRT of current Jetson releases
+CPU = ("CPUExecutionProvider",)
+_METADATA_KEY = "embodied_perceptron"
+
+
+def export_image_encoder(encoder: ImageEncoder, path: str | Path) -> None:
+    """Write an image encoder; the number of views and the image size stay free (multiples of 32).
+
+    Raises ``OSError`` when the file cannot be written.
+    """
+    names = [f"level{i}" for i in range(len(encoder.strides))]
+    axes = {"images": {0: "views", 2: "height", 3: "width"}}
+    axes |= {name: {0: "views", 2: f"{name}_height", 3: f"{name}_width"} for name in names}
+    metadata = {
+        "kind": "image",
+        "out_channels": list(encoder.out_channels),
+        "strides": list(encoder.strides),
+        "mean": encoder.mean.tolist(),
+        "std": encoder.std.tolist(),
+    }
+    _export(encoder, (torch.zeros(1, 3, 64, 96),), ["images"], names, axes, metadata, path)
+
+
+def export_text_encoder(encoder: TransformerTextEncoder, path: str | Path) -> None:
+    """Write a text encoder with its tokenizer; the numbers of texts and tokens stay free.
+
+    Raises ``OSError`` when the file cannot be written.
+    """
+    tokenizer = encoder.tokenizer
+    metadata = {
+        "kind": "text",
+        "channels": encoder.channels,
+        "max_tokens": tokenizer.max_tokens,
+        "pad_id": tokenizer.pad_id,
+        "tokenizer": tokenizer.definition,
+    }
+    example = (torch.full((2, 5), 7), torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]))
+    axes = {name: {0: "texts", 1: "tokens"} for name in ("ids", "mask", "features")}
+    _export(encoder, example, ["ids", "mask"], ["features"], axes, metadata, path)
+
+
+def _export(
+    module: nn.Module,
+    example: tuple[torch.Tensor, ...],
+    inputs: list[str],
+    outputs: list[str],
+    axes: dict[str, dict[int, str]],
+    metadata: dict[str, Any],
+    path: str | Path,
+) -> None:
+    import onnx
+
+    still = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+    with atomic_path(path) as temporary:
+        with torch.no_grad(), _quiet():
+            # The exporter that traces: the newer one takes a minute for what this does in two seconds.
+            torch.onnx.export(
+                still, example, str(temporary), input_names=inputs, output_names=outputs, dynamic_axes=axes,
+                opset_version=OPSET, dynamo=False,
+            )  # fmt: skip
+        model = onnx.load(str(temporary))
+        onnx.checker.check_model(model)
+        entry = model.metadata_props.add()
+        entry.key, entry.value = _METADATA_KEY, json.dumps(metadata)
+        temporary.write_bytes(model.SerializeToString())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the tracer's warnings about Python conditions, which are checks of input here."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Session:
+    """An ONNX Runtime session that runs where it was told to, or not at all."""
+
+    def __init__(self, path: str | Path, kind: str, providers: Sequence[str], threads: int) -> None:
+        import onnxruntime
+
+        available = onnxruntime.get_available_providers()
+        missing = [name for name in providers if name not in available]
+        if missing or not providers:
+            raise ValueError(f"ONNX Runtime providers {missing or list(providers)} are not available: {available}")
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"no ONNX file at {path}")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+        if self._session.get_providers()[0] != providers[0]:
+            # it falls back to the CPU with no more than a warning, for example when a CUDA library is missing
+            raise RuntimeError(
+                f"{providers[0]} could not be set up: {path} would run on {self._session.get_providers()}"
+            )
+        text = self._session.get_modelmeta().custom_metadata_map.get(_METADATA_KEY)
+        self.metadata: dict[str, Any] = json.loads(text) if text else {}
+        if self.metadata.get("kind") != kind:
+            raise ValueError(f"{path} holds no {kind} encoder of this project: {self.metadata.get('kind')!r}")
+
+    def run(self, **inputs: torch.Tensor) -> list[torch.Tensor]:
+        """CPU tensors in, CPU tensors out."""
+        arrays = {name: value.detach().cpu().numpy() for name, value in inputs.items()}
+        return [torch.from_numpy(array) for array in self._session.run(None, arrays)]
+
+
+class OnnxImageEncoder:
+    """Stands in for an :class:`ImageEncoder` in inference; results are on the CPU.
+
+    Args:
+        path: written by :func:`export_image_encoder`.
+        providers: of ONNX Runtime in order of preference, for example ``("TensorrtExecutionProvider",
+            "CUDAExecutionProvider")``.
+        threads: for operators on the CPU; 0 = as many as cores.
+
+    Raises ``ValueError`` for a provider that is not available or a file of another kind, ``RuntimeError`` when the
+    first provider cannot be set up: it never falls back in silence.
+    """
+
+    def __init__(self, path: str | Path, providers: Sequence[str] = CPU, threads: int = 0) -> None:
+        self._session = _Session(path, "image", providers, threads)
+        self.out_channels: tuple[int, ...] = tuple(self._session.metadata["out_channels"])
+        self.strides: tuple[int, ...] = tuple(self._session.metadata["strides"])
+        self.mean = torch.tensor(self._session.metadata["mean"])
+        self.std = torch.tensor(self._session.metadata["std"])
+
+    def prepare(self, colors: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        """See :meth:`ImageEncoder.prepare`."""
+        return prepare_images(colors, size, self.mean, self.std)
+
+    def __call__(self, images: torch.Tensor) -> list[torch.Tensor]:
+        """See :meth:`ImageEncoder.forward`."""
+        check_images(images)
+        if not len(images):
+            return empty_levels(images, self.out_channels, self.strides)
+        return self._session.run(images=images)
+
+
+class OnnxTextEncoder:
+    """A text encoder run by ONNX Runtime; needs the ``tokenizers`` package, not ``transformers``.
+
+    Args and errors as for :class:`OnnxImageEncoder`; the file is written by :func:`export_text_encoder`.
+    """
+
+    def __init__(self, path: str | Path, providers: Sequence[str] = CPU, threads: int = 0) -> None:
+        self._session = _Session(path, "text", providers, threads)
+        metadata = self._session.metadata
+        self.channels: int = metadata["channels"]
+        self.tokenizer = TextTokenizer(metadata["tokenizer"], metadata["max_tokens"], metadata["pad_id"])
+
+    def encode(self, texts: Sequence[str]) -> TextFeatures:
+        """See :class:`embodied_perceptron.nn.text_encoder.TextEncoder`."""
+        batch = self.tokenizer(texts)
+        if not len(texts):
+            return finish(batch, torch.zeros(0, 0, self.channels))
+        (tokens,) = self._session.run(ids=batch.ids, mask=batch.mask)
+        return finish(batch, tokens)

@@ -1,0 +1,429 @@
+"""From a map to results: one trained network behind plain questions. No ROS, no training code.
+
+    inference = NetworkInference(network, classes, text_encoder=...)
+    scene = inference.look(inference.sites_of_snapshot(snapshot, floor_z_m), views)
+    inference.detections(scene)                   boxes with names, all nine degrees
+    inference.occupancy(scene, anchor_m)          labelled cells
+    inference.ground(scene, sentence, phrases)    candidates per phrase
+
+``look`` computes what all heads share, once. Everything runs without gradients; one instance serves one thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embodied_perceptron.geometry.manhattan import WORLD, Lattice, Region
+from embodied_perceptron.geometry.transforms import check_transform
+from embodied_perceptron.inference.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
+from embodied_perceptron.mapping.export import SiteFeature
+from embodied_perceptron.nn.detection import decode_detections
+from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
+from embodied_perceptron.nn.network import (
+    DetectionOutput,
+    ImageLookup,
+    ObjectGroundingBranch,
+    PerceptionNetwork,
+    Viewpoint,
+)
+from embodied_perceptron.nn.object_grounding import DetectedObjects
+from embodied_perceptron.nn.occupancy import color_sums, decode_filled
+from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
+from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup, view_projection
+from embodied_perceptron.nn.windows import occupancy_origin
+from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
+from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sparse.tensor import SparseTensor
+
+UNSEEN_COLOR = 128  # of cells that the network fills in where nothing was seen
+
+
+@dataclass(frozen=True, eq=False)
+class LookedAt:
+    """What the heads share about one scene.
+
+    Attributes:
+        sites: the input.
+        levels: fused backbone levels, finest first.
+        lookup: image features, or None.
+        detection: raw predictions and neck features, or None for a network without detection.
+        lattice: that the sites stand on; what the heads answer is in the world again.
+    """
+
+    sites: SparseTensor
+    levels: list[SparseTensor]
+    lookup: ImageLookup | None
+    detection: DetectionOutput | None
+    lattice: Lattice = WORLD
+
+
+class PreparedEncoder(Protocol):
+    """What is needed of an image encoder: torch's or ONNX Runtime's."""
+
+    def prepare(self, colors: Tensor, size: tuple[int, int]) -> Tensor:
+        """(V, H, W, 3) uint8 RGB -> (V, 3, h, w) input."""
+        ...
+
+    def __call__(self, images: Tensor) -> list[Tensor]:
+        """(V, 3, h, w) -> a map per level."""
+        ...
+
+
+class NetworkInference:
+    """A network with its vocabulary.
+
+    Args:
+        network: any modality; switched to evaluation mode.
+        classes: names of the detection classes, in the order of the logits.
+        occupancy_classes: names of the occupancy classes, label 1 first; needed where there is an occupancy head.
+        text_encoder: needed for grounding.
+        fusion: how views are read; None = :func:`view_reading`.
+        image_encoder: runs in place of the network's own (ONNX Runtime); its maps are still projected by the network.
+        feature_dtype: of the image features that :meth:`view` gives.
+        calibration: what the weights file says about its scores.
+        min_score: the score from which a box is an object, for those who keep objects; :meth:`detections` gives all.
+
+    Raises ``ValueError`` when names do not fit the network.
+    """
+
+    def __init__(
+        self,
+        network: PerceptionNetwork,
+        classes: Sequence[str],
+        occupancy_classes: Sequence[str] = (),
+        text_encoder: TextEncoder | None = None,
+        fusion: FusionConfig | None = None,
+        *,
+        image_encoder: PreparedEncoder | None = None,
+        feature_dtype: torch.dtype = torch.float16,
+        calibration: Mapping[str, Any] | None = None,
+        min_score: float = 0.0,
+    ) -> None:
+        config = network.config
+        check_classes(config, tuple(classes))
+        if config.occupancy is not None and len(occupancy_classes) != config.occupancy.num_classes:
+            raise ValueError(
+                f"the network has {config.occupancy.num_classes} occupancy classes, but {len(occupancy_classes)} names "
+                "are given"
+            )
+        wanted = config.grounding.text_channels if config.grounding is not None else 0
+        if wanted and text_encoder is not None and text_encoder.channels != wanted:
+            raise ValueError(f"the network reads {wanted} text channels, the encoder gives {text_encoder.channels}")
+        if fusion is None:
+            fusion = view_reading(config)
+        self.network = network.eval()
+        self.classes = tuple(classes)
+        self.occupancy_classes = tuple(occupancy_classes)
+        self.text_encoder = text_encoder
+        self.fusion = fusion
+        self.feature_dtype = feature_dtype
+        self.calibration = dict(calibration or {})
+        self.min_score = min_score
+        self._image_encoder: PreparedEncoder | None = network.image_encoder if image_encoder is None else image_encoder
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return next(self.network.parameters()).device
+
+    # --------------------------------------------------------------------------------------------------------- inputs
+
+    def sites_of_snapshot(
+        self,
+        snapshot: VoxelSnapshot,
+        floor_z_m: float,
+        lower_m: Sequence[float] | None = None,
+        upper_m: Sequence[float] | None = None,
+    ) -> SparseTensor:
+        """Occupied voxels of the map, or of the part in [lower, upper), as input of a network that reads maps.
+
+        What ``FeatureVolume.as_sparse_tensor`` gives with ``site_voxels`` and ``features`` of this network, to the
+        rounding of the snapshot's colours. Raises ``ValueError`` when the map's voxels do not divide the sites.
+        """
+        chosen = np.ones(len(snapshot), dtype=bool)
+        for limit, beyond in ((lower_m, np.less), (upper_m, np.greater_equal)):
+            if limit is not None:
+                chosen &= ~beyond(snapshot.mean_point_m, np.asarray(limit, dtype=np.float64)).any(axis=1)
+        coords = torch.from_numpy(np.floor_divide(snapshot.coords[chosen], self.site_voxels(snapshot.voxel_size_m)))
+        points, colors, hits = snapshot.mean_point_m[chosen], snapshot.mean_color[chosen], snapshot.hits[chosen]
+        config = self.network.config
+        size_m = config.voxel_size_m
+        return mean_sites(coords.long(), points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
+
+    def site_voxels(self, voxel_size_m: float) -> int:
+        """How many map voxels make the edge of an input site; for ``FeatureVolume.as_sparse_tensor``.
+
+        Raises ``ValueError`` when that is no whole number, or the network does not read maps (``paper``: sampled
+        points, see :func:`~embodied_perceptron.nn.input_features.input_from_points`).
+        """
+        config = self.network.config
+        if config.inputs == "xyz":
+            raise ValueError(f"a {config.name} network reads sampled points ({config.inputs}), not the map")
+        ratio = config.voxel_size_m / voxel_size_m
+        if round(ratio) < 1 or abs(ratio - round(ratio)) > 1e-6:
+            raise ValueError(
+                f"sites of {config.voxel_size_m} m are no multiple of the map's voxels of {voxel_size_m} m: choose "
+                "another volume.voxel_size_m, or no network (network.weights: '')"
+            )
+        return round(ratio)
+
+    @property
+    def site_features(self) -> tuple[SiteFeature, ...]:
+        """Names of the input columns; for ``FeatureVolume.as_sparse_tensor``."""
+        return SITE_FEATURES[self.network.config.inputs]
+
+    @torch.inference_mode()
+    def view(self, posed: PosedFrame, dtype: torch.dtype | None = None) -> View:
+        """The image features of one frame, to be kept as long as the frame counts; ``dtype``: default the instance's.
+
+        Features and depth are on the network's device. Raises ``ValueError`` for a network that sees no images.
+        """
+        network, dtype = self.network, self.feature_dtype if dtype is None else dtype
+        if self._image_encoder is None:
+            raise ValueError(f"a {network.config.modality} network sees no images")
+        size, frame = network.config.image.size, posed.frame
+        images = self._image_encoder.prepare(torch.from_numpy(np.ascontiguousarray(frame.color))[None], size)
+        half = dtype == torch.float16 and self.device.type == "cuda"  # no more precision than will be kept
+        with torch.autocast(self.device.type, torch.float16, enabled=half):
+            maps = network.project_images([m.to(self.device) for m in self._image_encoder(images)])
+        return View(
+            projection=view_projection(posed.T_world_camera, frame.intrinsics, size),
+            image_size=size,
+            levels=tuple(m[0].permute(1, 2, 0).contiguous().to(dtype) for m in maps),
+            depth_m=torch.from_numpy(np.array(frame.depth_m, dtype=np.float32)).to(self.device),
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- heads
+
+    @torch.inference_mode()
+    def look(self, sites: SparseTensor, views: Sequence[View] | ImageLookup = (), lattice: Lattice = WORLD) -> LookedAt:
+        """Backbone, fusion and detection neck over one scene.
+
+        Args:
+            sites: one sample at stride 1; thinned to the preset's ``max_sites``.
+            views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
+                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). They look at the lattice.
+            lattice: that the sites stand on.
+        """
+        if sites.batch_size != 1:
+            raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
+        config = self.network.config
+        if config.modality != "rgb":
+            sites = thin(sites, config.max_sites)
+        lookup: ImageLookup | None = None
+        if config.uses_images:
+            lookup = views if callable(views) else self._lookup(views)
+        levels = self.network.encode(sites, lookup)
+        detection = self.network.detect(levels) if self.network.detection is not None else None
+        return LookedAt(sites, levels, lookup, detection, lattice)
+
+    def _lookup(self, views: Sequence[View]) -> ImageLookup:
+        return view_lookup([views], self.network.image_channels, self.network.config.voxel_size_m, self.fusion)
+
+    @torch.inference_mode()
+    def detections(self, scene: LookedAt, least_score: float = 0.0) -> Detections:
+        """Named boxes that score more than ``least_score``, best first.
+
+        Raises ``ValueError`` for a network without detection.
+        """
+        config = self.network.config.detection
+        if config is None or scene.detection is None:
+            raise ValueError("this network has no detection head")
+        (found,) = decode_detections(
+            scene.detection.levels,
+            config.max_per_level,
+            max(config.min_score, least_score),
+            config.iou_threshold,
+            self.network.config.official,
+            config.max_candidates,
+        )
+        return Detections(
+            scene.lattice.boxes_to_world(found.boxes.double().cpu().numpy()),
+            found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
+            tuple(self.classes[i] for i in found.labels.tolist()),
+        )
+
+    @torch.inference_mode()
+    def occupancy(self, scene: LookedAt, anchor_m: Sequence[float]) -> SemanticVoxels:
+        """Cells that are not empty, with label and confidence; ``anchor_m`` on the lattice: see
+        :func:`occupancy_origin`. A cell of the world is what the lattice has at its centre.
+
+        Raises ``ValueError`` for a network without occupancy.
+        """
+        config = self.network.config
+        origin = occupancy_origin(config, anchor_m)
+        assert config.occupancy is not None
+        (logits,) = self.network.occupy(scene.levels, origin, scene.lookup, scales=1)
+        filled, labels, confidence = decode_filled(logits[0])
+        level = scene.levels[config.occupancy_level()]
+        size_m, first = config.occupancy.cell_size_m, np.array(origin) // level.stride
+        cells, rows = scene.lattice.world_cells(filled.cpu().numpy() + first, size_m)
+        colors = self._colors(scene.sites, level.stride, origin, config.occupancy.cells, filled)
+        return SemanticVoxels(
+            cell_size_m=size_m,
+            centers_m=((cells + 0.5) * size_m).astype(np.float32),
+            color=colors.cpu().numpy()[rows],
+            labels=(labels - 1).int().cpu().numpy()[rows],
+            confidence=confidence.float().cpu().numpy()[rows],
+            classes=self.occupancy_classes,
+        )
+
+    def _colors(
+        self, sites: SparseTensor, stride: int, origin: Sequence[int], cells: Sequence[int], at: Tensor
+    ) -> Tensor:
+        """(M, 3) uint8 mean colour of the input sites in the cells ``at`` (M, 3) of the grid."""
+        grey = torch.full((len(at), 3), UNSEEN_COLOR, dtype=torch.uint8, device=sites.device)
+        if not self.network.config.reads_map:
+            return grey
+        total = color_sums(sites.sites, sites.feats[:, 1:4], stride, origin, cells)
+        total = total[(at[:, 0] * cells[1] + at[:, 1]) * cells[2] + at[:, 2]]
+        colors = (total[:, :3] / total[:, 3:].clamp(min=1.0) * 255.0).round().clamp(0, 255).to(torch.uint8)
+        return torch.where(total[:, 3:] > 0, colors, grey)
+
+    @torch.inference_mode()
+    def ground(
+        self,
+        scene: LookedAt,
+        text: str,
+        phrases: Sequence[tuple[int, int] | None] = (None,),
+        viewpoint: Viewpoint | None = None,
+        limit: int = 10,
+        iou_threshold: float = 0.5,
+    ) -> list[PhraseCandidates]:
+        """Candidates for each phrase of a sentence.
+
+        Args:
+            scene: of :meth:`look`.
+            text: the sentence.
+            phrases: [start, end) characters of an object phrase each; a query scores by the mean probability of the
+                phrase's tokens. None = the sentence as a whole, by the best of all tokens.
+            viewpoint: who speaks, in the world (:func:`viewpoint_of`); unless the preset reads world coordinates.
+            limit: candidates per phrase.
+            iou_threshold: of two candidates that overlap more, the better stays.
+
+        A scene without any voxel has no candidates. Raises ``ValueError`` for a phrase outside of the text or without
+        any token (blank, or behind the end of what the encoder reads), for a blank text, and when the network has no
+        grounding or no text encoder is given.
+        """
+        (found,) = self.ground_many(scene, [(text, phrases)], viewpoint, limit, iou_threshold)
+        return found
+
+    @torch.inference_mode()
+    def ground_many(
+        self,
+        scene: LookedAt,
+        sentences: Sentences,
+        viewpoint: Viewpoint | None = None,
+        limit: int = 10,
+        iou_threshold: float = 0.5,
+    ) -> list[list[PhraseCandidates]]:
+        """:meth:`ground` for many sentences of one speaker in one pass: (text, phrases) -> candidates per phrase."""
+        if not sentences:
+            return []
+        features, named = self._read(sentences)
+        if sum(len(level) for level in scene.levels) == 0:
+            return no_candidates(sentences)
+        device = scene.sites.device
+        if viewpoint is not None:
+            viewpoint = _on_lattice(viewpoint, scene.lattice)
+        out = self.network.ground(
+            scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
+        )
+        return ranked(out, sentences, named, limit, iou_threshold, scene.lattice)
+
+    @property
+    def grounds_objects(self) -> bool:
+        """Whether sentences choose among detected objects: then those of several looks can be asked about together."""
+        return isinstance(self.network.grounding, ObjectGroundingBranch)
+
+    @torch.inference_mode()
+    def objects(self, scene: LookedAt, within: Region | None = None) -> DetectedObjects:
+        """What sentences choose among in a scene, in the world; only what is centred ``within`` a region is valid.
+
+        Raises ``ValueError`` unless :attr:`grounds_objects`.
+        """
+        if not isinstance(self.network.grounding, ObjectGroundingBranch) or scene.detection is None:
+            raise ValueError("this network grounds sentences among voxels")
+        found = self.network.grounding.objects(scene.detection)
+        boxes = scene.lattice.boxes_to_world(found.boxes[0].double().cpu().numpy())
+        valid = found.valid
+        if within is not None:
+            valid = valid & torch.from_numpy(within.contains(boxes[:, :3])).to(valid.device)
+        return dataclasses.replace(found, boxes=torch.from_numpy(boxes[None]).to(found.boxes), valid=valid)
+
+    @torch.inference_mode()
+    def ground_among(
+        self,
+        objects: DetectedObjects,
+        sentences: Sentences,
+        viewpoint: Viewpoint,
+        limit: int = 10,
+        iou_threshold: float = 0.5,
+    ) -> list[list[PhraseCandidates]]:
+        """:meth:`ground_many` among objects of :meth:`objects`, of one scene. Raises alike."""
+        if not isinstance(self.network.grounding, ObjectGroundingBranch):
+            raise ValueError("this network grounds sentences among voxels")
+        if not sentences:
+            return []
+        features, named = self._read(sentences)
+        if not bool(objects.valid.any()):
+            return no_candidates(sentences)
+        device = objects.boxes.device
+        speaker = Viewpoint(viewpoint.origin_m.to(device), viewpoint.yaw_rad.to(device))
+        out = self.network.grounding(objects, features.tokens.to(device), features.pad.to(device), speaker)
+        return ranked(out, sentences, named, limit, iou_threshold, WORLD)
+
+    def _read(self, sentences: Sentences) -> tuple[TextFeatures, list[list[Tensor]]]:
+        """Tokens of each sentence, and which of them name each of its phrases."""
+        if self.network.grounding is None or self.text_encoder is None:
+            raise ValueError("grounding needs a grounding head and a text encoder")
+        features = self.text_encoder.encode([text for text, _ in sentences])
+        return features, phrase_tokens(features.spans, sentences)
+
+
+def _on_lattice(viewpoint: Viewpoint, lattice: Lattice) -> Viewpoint:
+    """World -> lattice."""
+    R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(viewpoint.origin_m)
+    return Viewpoint(viewpoint.origin_m @ R, viewpoint.yaw_rad - lattice.yaw_rad)
+
+
+def view_reading(config: NetworkConfig) -> FusionConfig:
+    """How a network reads views: with an occlusion test, but not where it was released without one, and not where it
+    sees images alone and so knows no depth."""
+    if config.official:
+        return FusionConfig(official=True)
+    return FusionConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
+
+
+def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:
+    """The gravity-aligned frame of who looks through a camera (optical frame: z forward, y down).
+
+    On the floor below the camera, x along the heading. When the camera looks straight down, the heading is where the
+    upper edge of its image points to; straight up, the lower edge.
+    """
+    T = check_transform(T_world_camera, "T_world_camera")
+    forward, up = T[:3, 2], -T[:3, 1]
+    level = forward if math.hypot(forward[0], forward[1]) > 1e-3 else up * (-1.0 if forward[2] > 0 else 1.0)
+    yaw = math.atan2(level[1], level[0])
+    origin = torch.tensor([[T[0, 3], T[1, 3], floor_z_m]], dtype=torch.float32)
+    return Viewpoint(origin, torch.tensor([yaw], dtype=torch.float32))
+
+
+def check_classes(config: NetworkConfig, classes: tuple[str, ...]) -> None:
+    """Raise ``ValueError`` unless there is one distinct name per class of the network."""
+    if len(classes) != config.num_classes:
+        raise ValueError(f"the network has {config.num_classes} classes, but {len(classes)} names are given")
+    twice = sorted({name for name in classes if classes.count(name) > 1})
+    if twice:
+        raise ValueError(f"class names must differ, given twice: {', '.join(twice)}")

@@ -1,0 +1,1 @@
+"""Sentences about objects: parsed, scored, answered."""

@@ -1,0 +1,156 @@
+"""What may be there: tentative objects, and boxes of the last look that were too unsure to become objects.
+
+A sentence that says "the toaster" where no object is a toaster is better answered from a box that may be one than not
+at all, as long as the answer says how sure it is. Of hundreds of such boxes only those count that answer to a noun of
+the sentence, a few per noun.
+
+A network that is unsure of a name gives several boxes of several names to one place. Measured on validation homes, the
+log odds that a box is right rise alike with its score and with its share of the scores at its place: so both multiply,
+for what is doubtful and for objects of the map.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.bounds import Bounds
+from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.parser import Meaning
+from embodied_perceptron.results import ObjectState, SceneObject
+from embodied_perceptron.scene.detections import DOUBTFUL, Detections
+
+F64 = NDArray[np.float64]
+
+UNTRACKED = 0  # the id of what is no object of the map (yet)
+_ANSWERS = 0.7  # of the score of an object: enough for an answer where no object has the name
+_PER_NOUN = 12
+_KIND = 0.35  # least similarity of a label to a noun
+_SAME = 0.4  # overlap of two boxes of one thing
+_PLACE = 0.5  # overlap of two boxes of one place
+
+
+class Doubtful:
+    """What may be there beside the objects, and how sure the objects' names are; made once per look.
+
+    Args:
+        objects: of the map, that count whatever is asked.
+        tentative: of the map; they count with their ids.
+        seen: the last look's boxes of any score; None = none.
+        min_score: the score in ``seen`` from which a box is an object.
+        looks: the score of an object of the map is a mean that begins with so many looks of zero.
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[SceneObject],
+        tentative: Sequence[SceneObject] = (),
+        seen: Detections | None = None,
+        min_score: float = 0.0,
+        looks: int = 0,
+    ) -> None:
+        found = _none() if seen is None else seen.above(max(DOUBTFUL * min_score, 1e-6))
+        once = 1.0 / (1 + looks)  # the score of an object that was looked at once
+        tracked = [*objects, *tentative]
+        labels = [*(o.label for o in tracked), *found.labels]
+        boxes = np.concatenate([np.array([o.box for o in tracked], np.float64).reshape(-1, 9), found.boxes])
+        bounds = Bounds.of(boxes)
+        overlap = bounds.iou(bounds)
+        share = name_shares(labels, overlap, np.concatenate([np.zeros(len(tracked)), found.scores]))
+        everything = [
+            *tracked,
+            *(
+                SceneObject(UNTRACKED, name, float(score) * once, box, ObjectState.TENTATIVE)
+                for name, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
+            ),
+        ]
+        self.min_answer = _ANSWERS * min_score * once
+        self._all = [dataclasses.replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
+        self._known = len(objects)
+        self._same = overlap > _SAME
+        self._rows: dict[str, list[int]] = {}
+        self._by_label: dict[str, list[int]] = {}
+        for row, label in enumerate(labels):
+            self._by_label.setdefault(label, []).append(row)
+
+    @property
+    def objects(self) -> tuple[SceneObject, ...]:
+        """The objects of the map, their scores times the share of their name at their place."""
+        return tuple(self._all[: self._known])
+
+    def about(self, meaning: Meaning) -> tuple[SceneObject, ...]:
+        """What else answers to a noun of the sentence, in the order in which it was given."""
+        rows = {row for noun in _nouns(meaning) for row in self._for_noun(noun)}
+        return tuple(self._all[row] for row in sorted(rows))
+
+    def _for_noun(self, noun: str) -> list[int]:
+        """The best few for one noun, where no object stands that answers to it."""
+        if noun not in self._rows:
+            kind = {label: lexicon().similarity(noun, label) for label in self._by_label}
+            rows = [row for label, found in self._by_label.items() if kind[label] >= _KIND for row in found]
+            kept = [row for row in rows if row < self._known]
+            objects = len(kept)
+            doubtful = [row for row in rows if row >= self._known]
+            for row in sorted(doubtful, key=lambda r: (-kind[self._all[r].label] * self._all[r].score, r)):
+                if len(kept) - objects == _PER_NOUN:
+                    break
+                if not self._same[row, kept].any():
+                    kept.append(row)
+            self._rows[noun] = kept[objects:]
+        return self._rows[noun]
+
+
+def _none() -> Detections:
+    return Detections(np.zeros((0, 9)), np.zeros(0), ())
+
+
+def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
+    """What a sentence tells its target by."""
+    anchors = [anchor for constraint in meaning.constraints for anchor in constraint.anchors]
+    within = [a for anchor in anchors for constraint in anchor.constraints for a in constraint.anchors]
+    return tuple(dict.fromkeys(a.noun for a in (*anchors, *within)))
+
+
+def _nouns(meaning: Meaning) -> tuple[str, ...]:
+    """Everything that a sentence names, the target first."""
+    others = [] if meaning.outlook is None else [meaning.outlook.anchor]
+    target = [] if meaning.target is None else [meaning.target.noun]
+    return tuple(dict.fromkeys([*target, *anchor_nouns(meaning), *(p.noun for p in (*meaning.mentioned, *others))]))
+
+
+def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
+    """(N,) best score of its own name at the place of each box, as a share of that and the best of another name.
+
+    1 where the last look saw nothing of the name, which then says nothing against it.
+    """
+    if not labels:
+        return np.zeros(0)
+    codes = np.unique(np.array(labels), return_inverse=True)[1]
+    same = codes[:, None] == codes[None]
+    here = np.where(overlap > _PLACE, scores[None], 0.0)
+    own, other = np.where(same, here, 0.0).max(axis=1), np.where(same, 0.0, here).max(axis=1)
+    return np.where(own > 0, own / np.maximum(own + other, 1e-12), 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What questions are answered from; replaced as a whole, so that an answer is about one moment.
+
+    ``seen`` are the boxes of the last look; None where they do not lie in the world of the objects (any more).
+    """
+
+    objects: tuple[SceneObject, ...] = ()
+    tentative: tuple[SceneObject, ...] = ()
+    seen: Detections | None = None
+    min_score: float = 0.0
+    looks: int = 0
+
+    @functools.cached_property
+    def doubtful(self) -> Doubtful:
+        """Made when the first question comes: most looks are never asked about."""
+        return Doubtful(self.objects, self.tentative, self.seen, self.min_score, self.looks)

@@ -1,0 +1,121 @@
+"""Which side of an object is its front.
+
+Annotated boxes say it: -y. Predicted ones do not (a box turned by 180 degrees is the same box), but rooms do: furniture
+stands with its back to a wall, chairs face tables, pictures and windows look into the room. A small conditional logit
+over the four sides reads that from the boxes around; its weights stand in ``lexicon/fronts.json`` with the command that
+made them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.language.lexicon import word_set
+from embodied_perceptron.language.relations import SceneGeometry
+
+F64 = NDArray[np.float64]
+FrontSource = Literal["boxes", "estimated", "none"]
+
+WEIGHTS = Path(__file__).parent / "lexicon" / "fronts.json"
+# kinds of things that look the same from all sides, so that nobody speaks of their front
+WITHOUT_FRONT = word_set("without_front")
+_ON_WALLS = word_set("on_walls")
+_TABLES = word_set("tables")
+_CEILING = frozenset(("light", "chandelier", "ceiling"))
+
+FEATURES = (
+    "company",
+    "open_m",
+    "open_behind_m",
+    "depth_over_width",
+    "table",
+    "flush_behind",
+    "flush",
+    "shut",
+    "shut_behind",
+)
+_NEIGHBOURS_M, _BAND_M, _FAR_M = 5.0, 2.5, 4.0
+
+
+def check_source(source: str) -> None:
+    """Raises ``ValueError`` for anything but a :data:`FrontSource`."""
+    if source not in ("boxes", "estimated", "none"):
+        raise ValueError(f'fronts must be "boxes", "estimated" or "none", got {source!r}')
+
+
+def front_probabilities(g: SceneGeometry, labels: Sequence[str], source: FrontSource) -> F64:
+    """(N, 4) probability that -y, +x, +y, -x of each box is its front; rows of things without a front are zero.
+
+    Estimated ones are given for what may be an anchor of ``g`` alone.
+    Raises ``ValueError`` for an unknown source.
+    """
+    check_source(source)
+    known = np.zeros((g.n, 4))
+    if source == "none" or g.n == 0:
+        return known
+    has_front = np.array([label not in WITHOUT_FRONT for label in labels])
+    if source == "boxes":
+        known[has_front, 0] = 1.0
+        return known
+    rows = g.anchors[has_front[g.anchors]]
+    if len(rows) == 0:
+        return known
+    shared, by_label = _weights()
+    weights = np.stack([by_label.get(labels[row], shared) for row in rows])  # (K, F)
+    logits = np.einsum("nkf,nf->nk", side_features(g, labels, rows), weights)
+    share = np.exp(logits - logits.max(axis=1, keepdims=True))
+    known[rows] = share / share.sum(axis=1, keepdims=True)
+    return known
+
+
+@lru_cache(maxsize=1)
+def _weights() -> tuple[F64, dict[str, F64]]:
+    """(F,) for any label, and by label."""
+    data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
+    if tuple(data["features"]) != FEATURES:
+        raise ValueError(f"{WEIGHTS.name} has weights of {data['features']}, wanted are {list(FEATURES)}")
+    return np.array(data["shared"]), {label: np.array(row) for label, row in data["by_label"].items()}
+
+
+def side_features(g: SceneGeometry, labels: Sequence[str], rows: NDArray[np.intp] | None = None) -> F64:
+    """(K, 4, F) what speaks for each side (-y, +x, +y, -x) as the front, in the order of :data:`FEATURES`; of the
+    boxes ``rows``, default all."""
+    rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
+    sides = g.sides[rows]
+    towards = -g.offset[rows]  # (K, N, 2) from each of them to each object
+    distance = np.maximum(g.distance_xy[rows], 1e-6)
+    distance[np.arange(len(rows)), rows] = 1e9  # nothing is its own neighbour
+    ahead = np.einsum("ijd,ikd->ijk", towards, sides)  # (K, N, 4)
+    cosine = ahead / distance[..., None]
+    aside = np.sqrt(np.maximum(distance[..., None] ** 2 - ahead**2, 0.0))
+    size = g.size[rows]
+    half = 0.5 * np.stack([size[:, 1], size[:, 0], size[:, 1], size[:, 0]], axis=1)  # (K, 4) depth
+    width = np.roll(half, 1, axis=1)
+    closeness = np.exp(-distance / 1.5)[..., None] * (distance < 6.0)[..., None]
+    company = (closeness * np.maximum(cosine, 0.0)).sum(1)
+    company /= company.sum(1, keepdims=True) + 1e-6
+    # how far the room reaches beyond this side, by what stands there
+    standing = np.array([label not in _CEILING for label in labels])
+    near = (distance < _NEIGHBOURS_M)[..., None] & (aside < _BAND_M) & standing[None, :, None]
+    depth = 0.5 * np.einsum("ikd,jd->ijk", np.abs(sides), g.extent[:, :2])
+    open_m = np.clip(np.where(near, ahead + depth, 0.0).max(1) - half, -0.5, _FAR_M)
+    behind_m = np.roll(open_m, 2, axis=1)
+    # chairs
+    is_table = np.array([label in _TABLES for label in labels])
+    at_table = np.exp(-g.gap_xy[rows] / 0.4)[..., None] * cosine
+    table = np.where(is_table[None, :, None], at_table, -1.0).max(1) if is_table.any() else np.zeros((len(rows), 4))
+    # things that hang on a wall in the plane of this side
+    on_wall = (np.array([label in _ON_WALLS for label in labels])[None] & (distance < 6.0))[..., None] * (aside < 4.0)
+    flush = np.minimum((np.exp(-np.abs(ahead - half[:, None] - 0.03) / 0.08) * on_wall).sum(1), 3.0)
+    columns = [
+        company, open_m, behind_m, np.log((half + 0.03) / (width + 0.03)), table, np.roll(flush, 2, axis=1), flush,
+        (open_m < 0.15).astype(np.float64), (behind_m < 0.15).astype(np.float64),
+    ]  # fmt: skip
+    return np.stack(columns, axis=-1)

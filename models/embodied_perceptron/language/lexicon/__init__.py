@@ -1,0 +1,213 @@
+"""Words: which kind of thing a noun may mean, which nouns a sentence has, and how well a label answers to a noun."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent
+
+
+@lru_cache(maxsize=1)
+def _sets() -> dict[str, str]:
+    sets: dict[str, str] = json.loads((_FOLDER / "words.json").read_text(encoding="utf-8"))
+    return sets
+
+
+def word_set(name: str) -> frozenset[str]:
+    """A set of ``words.json``. Raises ``KeyError`` for a name that it does not have."""
+    return frozenset(_sets()[name].split(","))
+
+
+_TOKEN = re.compile(r"[^\W\d_](?:[^\W\d_]|-(?=[^\W\d_]))*(?:'[^\W\d_]+)?|\d+(?:st|nd|rd|th)?|[.,;:()!?]")
+_DETERMINERS = word_set("determiners")
+_PART = 0.55  # how well the label "office chair" answers to an unknown noun that ends in "chair"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A lower-case word or punctuation mark and its characters [start, end) in the sentence."""
+
+    text: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A noun in a sentence.
+
+    Attributes:
+        first, last: words [first, last) that it consists of.
+        noun: in singular, as the lexicon has it.
+        plural: whether it stands in plural.
+        known: whether the lexicon or a label of the scene has it.
+    """
+
+    first: int
+    last: int
+    noun: str
+    plural: bool
+    known: bool = True
+
+
+def split_words(text: str) -> list[Word]:
+    """Words and punctuation in order; anything else separates words."""
+    plain = text.replace("’", "'")  # same length, so that spans stay true
+    return [Word(m.group().lower(), m.start(), m.end()) for m in _TOKEN.finditer(plain)]
+
+
+@dataclass(frozen=True, eq=False)
+class Lexicon:
+    """The nouns of ``nouns.json``; immutable.
+
+    Attributes:
+        meaning: noun -> {label: weight in (0, 1]}.
+        weak: nouns that are more often something else ("light", "can").
+        irregular: plural -> singular.
+        surfaces: words of a noun, in singular or plural -> (noun, plural).
+        longest: words of the longest surface.
+    """
+
+    meaning: dict[str, dict[str, float]]
+    weak: frozenset[str]
+    irregular: dict[str, str]
+    surfaces: dict[tuple[str, ...], tuple[str, bool]] = field(init=False)
+    longest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        surfaces = {tuple(noun.split()): (noun, noun in self.irregular) for noun in self.meaning}
+        for noun in self.meaning:
+            surfaces.setdefault(tuple(pluralize(noun).split()), (noun, True))
+        for many, one in self.irregular.items():
+            if one in self.meaning:
+                surfaces.setdefault((many,), (one, True))
+        object.__setattr__(self, "surfaces", surfaces)
+        object.__setattr__(self, "longest", max(map(len, surfaces)))
+
+    def similarity(self, noun: str, label: str) -> float:
+        """How well ``label`` answers to ``noun``: 1 = that is what it is called, 0 = not at all."""
+        if noun == label:
+            return 1.0
+        meanings = self.meaning.get(noun)
+        if meanings is not None:
+            return meanings.get(label, 0.0)
+        # a word that nobody listed: "swivel table" is still a kind of table
+        head = noun.split()[-1] if noun else ""
+        if head and head == label.split()[-1]:
+            return _PART
+        return _PART * self.meaning.get(head, {}).get(label, 0.0)
+
+    def mentions(self, words: Sequence[Word], labels: Iterable[str] = ()) -> list[Mention]:
+        """Nouns of the lexicon, or among the ``labels`` of the scene, in order; the longest reading wins."""
+        extra = {tuple(label.lower().split()): label for label in labels if label.lower() not in self.meaning}
+        longest = max([self.longest, *map(len, extra)])
+        found: list[Mention] = []
+        i = 0
+        while i < len(words):
+            for length in range(min(longest, len(words) - i), 0, -1):
+                key = tuple(word.text for word in words[i : i + length])
+                entry = self.surfaces.get(key) or ((extra[key], False) if key in extra else None)
+                if entry is None or (length == 1 and self._is_no_noun(words, i)):
+                    continue
+                found.append(Mention(i, i + length, entry[0], entry[1]))
+                i += length - 1
+                break
+            i += 1
+        return found
+
+    def _is_no_noun(self, words: Sequence[Word], i: int) -> bool:
+        """Whether the weak noun at ``i`` is an adjective or a verb here: "light brown", "you can see"."""
+        text = words[i].text
+        before = words[i - 1].text if i else ""
+        after = words[i + 1].text if i + 1 < len(words) else "."
+        if after == "of" and text in _QUANTITIES:
+            return True  # "a roll of toilet paper"
+        if text not in self.weak:
+            return False
+        if text == "can":
+            return before not in _DETERMINERS and before not in _CAN_BEFORE
+        if text == "light":
+            return after in _LIGHT_AFTER or (after,) in self.surfaces
+        if (after,) in self.surfaces or (text == "wood" and after.endswith("ed")):
+            return True  # "a glass table", "a wood framed window"
+        return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
+
+
+_CAN_BEFORE = word_set("before_can")
+_LIGHT_AFTER = word_set("after_light")
+_QUANTITIES = word_set("quantities")
+
+
+def pluralize(noun: str) -> str:
+    """English plural by rule; irregular ones stand in ``nouns.json``."""
+    if noun.endswith(("s", "x", "ch", "sh")):
+        return noun + "es"
+    if noun.endswith("f"):
+        return noun[:-1] + "ves"
+    if noun.endswith("y") and noun[-2:-1] not in ("", "a", "e", "i", "o", "u"):
+        return noun[:-1] + "ies"
+    return noun + "s"
+
+
+@lru_cache(maxsize=1)
+def lexicon() -> Lexicon:
+    """The lexicon that comes with the package."""
+    data = json.loads((_FOLDER / "nouns.json").read_text(encoding="utf-8"))
+    meaning: dict[str, dict[str, float]] = {}
+    for group in data["nouns"]:
+        for noun in group["say"]:
+            meaning[noun] = {label: float(weight) for label, weight in group["mean"].items()}
+    return Lexicon(meaning, frozenset(data["weak_nouns"]), dict(data["plurals"]))
+
+
+@dataclass(frozen=True, eq=False)
+class RelationWords:
+    """``relations.json``, compiled.
+
+    Attributes:
+        relations, unary: (name, pattern over joined words), in order of precedence.
+        viewpoint: where somebody stands or looks.
+        idioms: (relation, pattern of a whole sentence without punctuation).
+        colours: word -> name of the colour.
+        materials: words for substances, which geometry cannot judge.
+    """
+
+    relations: tuple[tuple[str, re.Pattern[str]], ...]
+    unary: tuple[tuple[str, re.Pattern[str]], ...]
+    viewpoint: re.Pattern[str]
+    idioms: tuple[tuple[str, re.Pattern[str]], ...]
+    colours: dict[str, str]
+    materials: frozenset[str]
+
+
+@lru_cache(maxsize=1)
+def relation_words() -> RelationWords:
+    """The table of relation words that comes with the package."""
+    data: dict[str, Any] = json.loads((_FOLDER / "relations.json").read_text(encoding="utf-8"))
+
+    def compiled(pairs: list[list[str]]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+        return tuple((name, re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])")) for name, pattern in pairs)
+
+    slots = {slot: rf"(?P<{slot}>[\w' -]+?)" for slot in "tabc"}
+    idioms = tuple((name, re.compile(_fill(pattern, slots))) for name, pattern in data["idioms"])
+    colours = {word: name for name, words in data["colours"].items() for word in words}
+    return RelationWords(
+        compiled(data["relations"]),
+        compiled(data["unary"]),
+        re.compile(rf"(?<![\w-])(?:{data['viewpoint']})(?![\w-])"),
+        idioms,
+        colours,
+        frozenset(data["materials"]),
+    )
+
+
+def _fill(pattern: str, slots: dict[str, str]) -> str:
+    for slot, expression in slots.items():
+        pattern = pattern.replace("{" + slot + "}", expression)
+    return pattern

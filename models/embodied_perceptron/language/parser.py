@@ -1,0 +1,660 @@
+"""A sentence and its typed meaning: what is meant, and what must hold of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
+
+# --------------------------------------------------------------------------------------------------------------------
+# Which noun of a sentence is the one that is meant.
+
+_PREPOSITIONS = word_set("prepositions")
+_ORDERS = word_set("orders")
+_ADJECTIVES = word_set("adjectives")
+_DETERMINERS = word_set("determiners")
+_OPENERS = word_set("openers")
+_NO_NOUNS = word_set("no_nouns")
+_NOT_ADJECTIVES = frozenset((".", ",", "with"))
+_VAGUE = word_set("vague")
+_PARTITIVES = word_set("partitives")
+_THERE = word_set("expletives")
+
+
+def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
+    """The mentions, and before them the noun that a sentence begins with when nobody knows it: "find the unicorn"."""
+    i, asked = 0, False
+    while i < len(tokens) and (tokens[i] in _OPENERS or tokens[i] in _ORDERS):
+        asked, i = True, i + 1
+    asked |= i < len(tokens) and tokens[i] in _DETERMINERS
+    known = mentions[0].first if mentions else len(tokens)
+    while i < min(known, len(tokens)) and (tokens[i] in _DETERMINERS or tokens[i] in _ADJECTIVES):
+        i += 1
+    last = i
+    while last < min(len(tokens), i + 3) and _may_be_noun(tokens[last]):
+        last += 1
+    if last == i or any(m.first < last and m.last > i for m in mentions):
+        return list(mentions)
+    if tokens[last : last + 1] == ["of"]:
+        return list(mentions)  # "the set of towels"
+    following = next((tokens[last : m.first] for m in mentions if m.first >= last), None)
+    if following is not None and len(following) <= 5 and all(t in _ADJECTIVES or _may_be_noun(t) for t in following):
+        return list(mentions)  # an adjective that nobody knows: "the ornate desk"
+    if not asked and last < len(tokens):
+        return list(mentions)  # no noun phrase
+    return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
+
+
+def _may_be_noun(token: str) -> bool:
+    stops = (_PREPOSITIONS, _ADJECTIVES, _ORDERS, _OPENERS, _DETERMINERS, _NO_NOUNS)
+    return (
+        len(token) > 1
+        and token[0].isalpha()
+        and not token.endswith("ing")
+        and not any(token in words for words in stops)
+    )
+
+
+def only_adjectives(tokens: Sequence[str]) -> bool:
+    """Whether nothing but adjectives and articles stands in ``tokens``."""
+    return all(t in _ADJECTIVES and t not in _NOT_ADJECTIVES for t in tokens)
+
+
+def governor(tokens: Sequence[str], mention: Mention) -> tuple[str, int]:
+    """The word before the noun phrase of ``mention`` and its place; ("^", -1) at the beginning."""
+    i = mention.first - 1
+    while i >= 0 and tokens[i] in _ADJECTIVES and tokens[i] not in (",", ".", "with", "and"):
+        i -= 1
+    return (tokens[i], i) if i >= 0 else ("^", -1)
+
+
+def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
+    """Index of the mention that the sentence is about, or None without any noun.
+
+    Points for what stands before a noun, tuned on human descriptions: an order ("choose the"), the beginning of a
+    sentence, "it is a"; against nouns behind prepositions and late ones.
+    """
+    if not mentions:
+        return None
+    counts = Counter(m.noun for m in mentions)
+    first_end = tokens.index(".") if "." in tokens else len(tokens)
+    scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
+    return max(range(len(mentions)), key=lambda k: (scores[k], -k))
+
+
+def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: Counter[str], first_end: int) -> float:
+    m = mentions[k]
+    word, place = governor(tokens, m)
+    before = tokens[place - 1] if place > 0 else "^"
+    points = -0.35 * k - (2.0 if m.first > first_end else 0.0)
+    if word == "^":
+        points += 2.2
+    elif word in (".", ",", ";"):
+        points += 1.2
+    elif word in _ORDERS:
+        points += 4.0
+    elif word in ("is", "it's", "its", "are"):
+        points += 2.5 if before in _THERE or word != "is" else 0.6
+        if before == "there" and k > 0 and any(t in ("it", "him") for t in tokens[m.last : m.last + 8]):
+            points -= 3.0  # "... there is a lamp on it"
+    elif word == "of":
+        points += 1.8 if before in _PARTITIVES or place == 0 else -1.5
+    elif word in _PREPOSITIONS:
+        points -= 1.8
+    if counts[m.noun] > 1:
+        points += 0.3
+    if m.first > 0 and tokens[m.first - 1] == "this":
+        points += 2.0
+    elif word == "this":
+        points += 1.0
+    if m.noun in _VAGUE:
+        points -= 0.8
+    compound = k + 1 < len(mentions) and mentions[k + 1].first == m.last
+    if compound and tokens[m.last - 1] != ",":
+        points -= 1.5
+    return points
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A sentence and its typed meaning: what is meant, and what must hold of it.
+#
+#     parse("the chair left of the red sofa")
+#       target       chair
+#       constraints  left(couch[colour red])
+#
+# The reading is shallow and never fails: words that it cannot place are named in ``Meaning.unmatched``. It takes well
+# under a millisecond, knows no object and no geometry; :mod:`~embodied_perceptron.language.answer` brings both
+# together.
+
+Span = tuple[int, int]
+
+# relations that choose among the objects that satisfy everything else
+SUPERLATIVES = frozenset(
+    (
+        "closest", "farthest", "leftmost", "rightmost", "left-of-all", "right-of-all", "from-left", "from-right",
+        "large", "small", "tall", "short", "long", "narrow", "round", "high", "low", "alone", "corner", "middle",
+        "wall",
+    )
+)  # fmt: skip
+VIEW_RELATIONS = frozenset(
+    (
+        "left", "right", "front", "behind", "viewer-left", "viewer-right", "leftmost", "rightmost", "left-of-all",
+        "right-of-all", "from-left", "from-right",
+    )
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One thing that is said of an object.
+
+    Attributes:
+        relation: a name of :data:`embodied_perceptron.language.relations.SCORERS`.
+        anchors: the objects that it is told by; two or more for "between", none for what is said of the object alone.
+        value: a colour or substance; "" otherwise.
+        rank: which one, of "the second from the left"; 1 = the first.
+        negated: it must not hold.
+        weight: how sure the reading is, in (0, 1].
+        span: characters [start, end) that say so.
+    """
+
+    relation: str
+    anchors: tuple[ObjectPhrase, ...] = ()
+    value: str = ""
+    rank: int = 1
+    negated: bool = False
+    weight: float = 1.0
+    span: Span = (0, 0)
+
+    @property
+    def is_superlative(self) -> bool:
+        """Whether it compares candidates with each other."""
+        return self.relation in SUPERLATIVES
+
+    @property
+    def is_view_dependent(self) -> bool:
+        """Whether who speaks may matter."""
+        return self.relation in VIEW_RELATIONS
+
+
+@dataclass(frozen=True)
+class ObjectPhrase:
+    """Words that stand for an object.
+
+    Attributes:
+        noun: in singular, as the lexicon has it.
+        span: characters [start, end) of the noun.
+        plural: whether it stands in plural.
+        known: whether the lexicon, or a label of the scene, has the noun.
+        constraints: what is said of it (of anchors; those of the target are :attr:`Meaning.constraints`).
+    """
+
+    noun: str
+    span: Span
+    plural: bool = False
+    known: bool = True
+    constraints: tuple[Constraint, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """Where the sentence says that somebody stands.
+
+    Attributes:
+        kind: "at" (looks at the anchor), "before" (stands before its front and looks at it), "from" (stands there and
+            looks into the room), "away" (with the back to it).
+        anchor: "door" when the sentence speaks of entering.
+    """
+
+    kind: str
+    anchor: ObjectPhrase
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a sentence says.
+
+    Attributes:
+        text: the sentence.
+        target: what is meant, or None when no object is named.
+        constraints: what must hold of it.
+        outlook: an explicit point of view, or None.
+        mentioned: all other objects that the sentence names; weak evidence: they are likely near.
+        unmatched: words of the sentence that may matter and were not understood.
+    """
+
+    text: str
+    target: ObjectPhrase | None
+    constraints: tuple[Constraint, ...] = ()
+    outlook: Outlook | None = None
+    mentioned: tuple[ObjectPhrase, ...] = ()
+    unmatched: tuple[str, ...] = ()
+
+    @property
+    def is_view_dependent(self) -> bool:
+        """Whether the answer may depend on who speaks."""
+        return any(c.is_view_dependent for c in self.constraints)
+
+
+def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
+    """The meaning of ``text``, which :func:`~embodied_perceptron.language.query.query_problem` has nothing against.
+
+    ``labels`` of the scene count as nouns beside the lexicon's. Never raises for any text.
+    """
+    pass  # MOVED
+    pass  # MOVED
+
+    return read_idiom(text, labels) or Reader(text, labels).meaning()
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Whole sentences that say a relation without its usual words: "take this table away and the vase comes down".
+
+_LONGEST = 30  # words; patterns with gaps are tried on short sentences only
+
+
+def read_idiom(text: str, labels: Iterable[str] = ()) -> Meaning | None:
+    """The meaning of ``text`` when it is one of the known figures of speech, else None."""
+    words = [w for w in split_words(text) if w.text[0].isalnum()]
+    if not 4 <= len(words) <= _LONGEST:
+        return None
+    joined = " ".join(w.text for w in words)
+    mentions: list[Mention] | None = None
+    for relation, pattern in relation_words().idioms:
+        match = pattern.fullmatch(joined)
+        if match is None:
+            continue
+        mentions = lexicon().mentions(words, labels) if mentions is None else mentions
+        phrases = {}
+        for slot, said in match.groupdict().items():
+            if slot != "c":
+                first = joined[: match.start(slot)].count(" ")
+                phrases[slot] = _phrase(words, mentions, first, first + said.count(" ") + 1)
+        if any(phrase is None for phrase in phrases.values()):
+            continue
+        return _meaning(text, relation, {k: p for k, p in phrases.items() if p is not None}, match.groupdict().get("c"))
+    return None
+
+
+def _phrase(words: list[Word], mentions: list[Mention], first: int, last: int) -> ObjectPhrase | None:
+    """The last noun among the words [first, last) of one slot."""
+    inside = [m for m in mentions if first <= m.first and m.last <= last]
+    if not inside:
+        return None
+    m = inside[-1]
+    return ObjectPhrase(m.noun, (words[m.first].start, words[m.last - 1].end), m.plural)
+
+
+def _meaning(text: str, relation: str, phrases: dict[str, ObjectPhrase], colour: str | None) -> Meaning | None:
+    anchors = tuple(phrases[slot] for slot in ("a", "b") if slot in phrases)
+    outlook = None
+    value = ""
+    if relation == "colour":
+        table = relation_words()
+        if colour not in table.colours and colour not in table.materials:
+            return None
+        relation, value = ("colour", table.colours[colour]) if colour in table.colours else ("material", colour)
+    if relation.startswith("viewer "):
+        relation = relation.replace(" ", "-")
+        outlook = Outlook("before", anchors[0])
+    said = Constraint(relation, anchors, value, span=(0, len(text)))
+    return Meaning(text, phrases["t"], (said,), outlook, anchors)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# From words to meaning: the target, the relations and what they hang on, the point of view.
+#
+# Rules over the sequence of nouns and relation words, no grammar: in human descriptions of rooms a dependency parser
+# finds the target less often than these do.
+
+_INVERSE = {
+    "left": "right", "right": "left", "above": "below", "below": "above", "on": "supporting", "supporting": "on",
+    "front": "behind", "behind": "front", "in": "with", "with": "in",
+}  # fmt: skip
+_ATTRIBUTIVE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round"])
+_PLACES = frozenset(["corner", "middle", "wall"])
+_PRONOUNS = frozenset(["it", "this", "him", "itself"])
+_SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
+_NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
+_REACH = 9  # words after a relation in which its anchor must stand
+_END = frozenset(".!?")
+
+
+@dataclass(frozen=True)
+class _Trigger:
+    """Words [first, last) that say ``name``."""
+
+    first: int
+    last: int
+    name: str
+
+
+class Reader:
+    """One sentence. Cheap to make; :meth:`meaning` does the work."""
+
+    def __init__(self, text: str, labels: Iterable[str] = ()) -> None:
+        self.text = text
+        self.words = split_words(text)
+        self.tokens = [word.text for word in self.words]
+        self.mentions = with_unknown(self.tokens, lexicon().mentions(self.words, labels))
+        self.joined = " ".join(self.tokens)
+        self._word_at: list[int] = []
+        for i, token in enumerate(self.tokens):
+            self._word_at += [i] * (len(token) + 1)
+        self.target = choose_target(self.tokens, self.mentions)
+        self._is_target = [self._means_target(k) for k in range(len(self.mentions))]
+
+    def meaning(self) -> Meaning:
+        """Everything."""
+        if self.target is None:
+            return Meaning(self.text, None)
+        unary = self._unary()
+        outlook, outlook_words = self._outlook()
+        anchored = self._relations(outlook_words)
+        taken = [w for c in anchored if c.relation in ("left", "right") for w in self._around(c.span)]
+        unary = [
+            c for c in unary
+            if not (c.relation in ("left-of-all", "right-of-all") and self._words_of(c.span)[0] in taken)
+        ]  # fmt: skip
+        if any(c.relation in ("above", "on", "supporting", "with") for c in anchored):
+            unary = [c for c in unary if c.relation != "high"]
+        colours = self._colours(self.target)
+        unary = [self._seen_from(c, outlook) for c in unary]
+        target = self._phrase(self.mentions[self.target])
+        others = {m.noun: self._phrase(m) for k, m in enumerate(self.mentions) if not self._is_target[k]}
+        others.pop(target.noun, None)
+        return Meaning(self.text, target, (*colours, *unary, *anchored), outlook, tuple(others.values()))
+
+    # ---------------------------------------------------------------------------------------------------------- words
+
+    def _span(self, first: int, last: int) -> Span:
+        return self.words[first].start, self.words[last - 1].end
+
+    def _words_of(self, span: Span) -> Span:
+        inside = [i for i, w in enumerate(self.words) if w.start < span[1] and w.end > span[0]]
+        return (inside[0], inside[-1] + 1) if inside else (0, 0)
+
+    def _around(self, span: Span) -> range:
+        first, last = self._words_of(span)
+        return range(first - 1, last)
+
+    def _matches(self, pattern: object) -> list[Span]:
+        """Word ranges of all matches of a compiled pattern over the joined words."""
+        found = []
+        for match in pattern.finditer(self.joined):  # type: ignore[attr-defined]
+            if match.end() > match.start():
+                last = match.end() - 1 - (self.joined[match.end() - 1] == " ")
+                found.append((self._word_at[match.start()], self._word_at[last] + 1))
+        return found
+
+    def _sentence_start(self, word: int) -> int:
+        return max((i for i in range(word) if self.tokens[i] in _END), default=-1) + 1
+
+    def _sentence_end(self, word: int) -> int:
+        return next((i for i in range(word, len(self.tokens)) if self.tokens[i] in _END), len(self.tokens))
+
+    def _phrase(self, mention: Mention) -> ObjectPhrase:
+        """The mention with what is said of it, where it is not the target."""
+        k = self.mentions.index(mention)
+        said: tuple[Constraint, ...] = ()
+        if not self._is_target[k]:
+            said = (*self._colours(k), *self._nested.get(mention.noun, ()))
+        return ObjectPhrase(mention.noun, self._span(mention.first, mention.last), mention.plural, mention.known, said)
+
+    def _means_target(self, k: int) -> bool:
+        """Whether a mention speaks of the target: itself, or the same noun again with a definite article."""
+        if self.target is None:
+            return False
+        m, target = self.mentions[k], self.mentions[self.target]
+        if k == self.target:
+            return True
+        if m.noun != target.noun or m.plural:
+            return False
+        before = self.tokens[m.first - 1] if m.first else "."
+        definite = ("the", "this", "that", ".")
+        return before in definite or governor(self.tokens, m)[0] in ("the", "this", "^", ".")
+
+    # ------------------------------------------------------------------------------------------- what is said of one
+
+    @property
+    def _nested(self) -> dict[str, tuple[Constraint, ...]]:
+        if not hasattr(self, "_nested_constraints"):
+            self._nested_constraints: dict[str, tuple[Constraint, ...]] = {}
+        return self._nested_constraints
+
+    def _unary(self) -> list[Constraint]:
+        """Sizes, ordinals and places in the room that are said of the target."""
+        found: dict[str, Constraint] = {}
+        for name, pattern in relation_words().unary:
+            relation, _, rank = name.partition(" ")
+            if relation == "from":  # "from left 2"
+                side, _, rank = rank.partition(" ")
+                relation = f"from-{side}"
+            elif relation in ("left", "right"):
+                relation += "-of-all"
+            for first, last in self._matches(pattern):
+                if name not in found and self._is_of_target(relation, first, last):
+                    found[name] = Constraint(relation, rank=int(rank or 1), span=self._span(first, last))
+        names = {c.relation for c in found.values()}
+        for side in ("left", "right"):
+            if names & {f"{side}most", "from-left", "from-right"}:
+                found.pop(side, None)
+        return list(found.values())
+
+    def _is_of_target(self, relation: str, first: int, last: int) -> bool:
+        target = self.mentions[self.target or 0]
+        after = [k for k, m in enumerate(self.mentions) if m.first >= first]
+        start = self._sentence_start(first)
+        before = [k for k, m in enumerate(self.mentions) if start <= m.first and m.last <= first]
+        if relation in _ATTRIBUTIVE:
+            return self._size_of_target(first, after, before)
+        if relation not in _PLACES:
+            return True
+        if relation != "wall" and self.tokens[last : last + 1] == ["of"] and after:
+            follows = self.mentions[after[0]]
+            if follows.first - first <= 6 and "room" not in self.tokens[last : last + 4]:
+                return False  # the corner of the table
+        if before:
+            subject = self.mentions[before[-1]]
+            between = self.tokens[subject.last : first]
+            separate = any(t in (",", "and", "it", "which", "but", ";") for t in between)
+            if not self._is_target[before[-1]] and subject.noun != target.noun and not separate and len(between) <= 4:
+                said = Constraint(relation, weight=_NESTED, span=self._span(first, last))
+                self._nested[subject.noun] = (*self._nested.get(subject.noun, ()), said)
+                return False
+        compound = bool(after) and self.mentions[after[0]].first == first + 1 and not self._is_target[after[0]]
+        return not (compound and relation in ("corner", "middle"))
+
+    def _size_of_target(self, first: int, after: list[int], before: list[int]) -> bool:
+        if after:
+            m = self.mentions[after[0]]
+            between = self.tokens[first + 1 : m.first]
+            close = m.first - first <= 2 and not any(t in (".", ",") for t in self.tokens[first : m.first])
+            if close or only_adjectives(between):
+                own = self._is_target[after[0]] or m.noun == self.mentions[self.target or 0].noun
+                return own or any(t in ("it", "this", "one") for t in self.tokens[first + 1 : first + 3])
+        recent = self.tokens[max(self._sentence_start(first), first - 3) : first]
+        return not before or self._is_target[before[-1]] or any(t in ("it", "this", "one") for t in recent)
+
+    def _colours(self, k: int) -> tuple[Constraint, ...]:
+        """Colours and substances said of mention ``k``."""
+        table = relation_words()
+        found = {}
+        for i, token in enumerate(self.tokens):
+            colour = table.colours.get(token, "")
+            if not colour and token not in table.materials:
+                continue
+            owner = self._owner(i)
+            if owner is None or not (owner == k or (self._is_target[owner] and self._is_target[k])):
+                continue
+            relation, value = ("colour", colour) if colour else ("material", token)
+            found[relation, value] = Constraint(relation, value=value, span=self._span(i, i + 1))
+        return tuple(found.values())
+
+    def _owner(self, i: int) -> int | None:
+        """The mention that an adjective at word ``i`` belongs to."""
+        if any(m.first <= i < m.last for m in self.mentions):
+            return None  # part of a noun: "paper towel"
+        after = [k for k, m in enumerate(self.mentions) if m.first > i]
+        if after and only_adjectives(self.tokens[i + 1 : self.mentions[after[0]].first]):
+            return after[0]
+        start = self._sentence_start(i)
+        before = [k for k, m in enumerate(self.mentions) if start <= m.first and m.last <= i]
+        if not before or any(t in _SUBJECTS for t in self.tokens[self.mentions[before[-1]].last : i]):
+            return self.target
+        return before[-1]
+
+    # ---------------------------------------------------------------------------------------------- point of view
+
+    def _outlook(self) -> tuple[Outlook | None, Span]:
+        """Where the speaker stands, if the sentence says so, and the words that say it."""
+        for first, last in self._matches(relation_words().viewpoint):
+            said = self.tokens[first:last]
+            if any(t.startswith(("enter", "walk", "come", "coming")) for t in said):
+                return Outlook("from", ObjectPhrase("door", self._span(first, last))), (first, last)
+            subject = self.tokens[first - 1] if first else ""
+            if said[0] in ("facing", "face") and subject in ("is", "chair", "are", "couch", "and", "desk", "table"):
+                continue
+            ahead = [m for m in self.mentions if 0 <= m.first - last <= 4]
+            if not ahead:
+                continue
+            if said[0] == "from":  # "from the door, the left chair": not "away from", "second from"
+                named = ahead[0].noun in ("door", "doorway", "entrance", "entry") and first == 0
+                if not named:
+                    continue
+            kind = "away" if "back" in said else ("from" if "from" in said else "at")
+            if kind == "at" and first == 0:
+                kind = "before"
+            return Outlook(kind, self._phrase(ahead[0])), (first, last)
+        return None, (0, 0)
+
+    def _seen_from(self, c: Constraint, outlook: Outlook | None) -> Constraint:
+        """'Facing the couch, the lamp on the left': left of the couch for who faces it."""
+        if outlook is None or outlook.kind != "before" or c.relation not in ("left-of-all", "right-of-all"):
+            return c
+        return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(outlook.anchor,))
+
+    # ----------------------------------------------------------------------------------------------------- relations
+
+    def _relations(self, outlook: Span) -> list[Constraint]:
+        triggers = self._triggers(outlook)
+        stops = [t.first for t in triggers[1:]] + [len(self.tokens)]
+        found: list[Constraint] = []
+        for _ in range(2):  # what is said of an anchor may follow it: the second time it is known
+            read = (self._relation(trigger, stop) for trigger, stop in zip(triggers, stops, strict=False))
+            found = [c for c in read if c is not None]
+        told = {a.span for c in found if c.relation != "with" for a in c.anchors}
+        found = [c for c in found if c.relation != "with" or not told & {a.span for a in c.anchors}]  # "with X on it"
+        return [*found, *self._possessive_sides()]
+
+    def _triggers(self, outlook: Span) -> list[_Trigger]:
+        used = [False] * len(self.tokens)
+        found = []
+        for name, pattern in relation_words().relations:
+            for first, last in self._matches(pattern):
+                if any(used[first:last]):
+                    continue
+                used[first:last] = [True] * (last - first)
+                if not (first < outlook[1] and last > outlook[0]):  # "facing the" is no "in front of" then
+                    found.append(_Trigger(first, last, name))
+        return sorted(found, key=lambda t: t.first)
+
+    def _relation(self, trigger: _Trigger, stop: int) -> Constraint | None:
+        """What a relation word says, with its anchors; None when it says nothing that can be told."""
+        first, last, name = trigger.first, trigger.last, trigger.name
+        end = self._sentence_end(first)
+        limit = end if name == "between" else min(end, stop)
+        objects = [k for k, m in enumerate(self.mentions) if last <= m.first < min(limit, last + _REACH)]
+        pronoun = any(t in _PRONOUNS for t in self.tokens[last : min(limit, last + 3)])
+        pronoun &= not (objects and self.mentions[objects[0]].first - last <= 2)
+        chosen = objects[: 2 if name == "between" or self._joined(objects) else 1]
+        anchors = [k for k in chosen if not self._is_target[k]]
+        about_target = pronoun or any(self._is_target[k] for k in chosen)
+        subject, nested = self._subject(first)
+        span = self._span(first, last)
+        if about_target and not anchors:
+            if subject is None:
+                return None
+            other = self._phrase(self.mentions[subject])
+            return Constraint(_INVERSE.get(name, name), (other,), span=span)
+        if not anchors:
+            return None
+        phrases = tuple(self._phrase(self.mentions[k]) for k in anchors)
+        constraint = Constraint(name, phrases, negated=self._is_negated(first, last), span=span)
+        if subject is None:
+            return constraint
+        self._remember(subject, constraint)
+        if nested:  # "the lamp on the desk by the window": likely true of both
+            return replace(constraint, weight=_NESTED)
+        return Constraint("near", phrases, weight=_CONTEXT, span=span)
+
+    def _joined(self, objects: list[int]) -> bool:
+        """Whether the first two objects are named together: 'the couch and the table'."""
+        if len(objects) < 2:
+            return False
+        return self.tokens[self.mentions[objects[0]].last] in ("and", ",")
+
+    def _subject(self, first: int) -> tuple[int | None, bool]:
+        """Which other object a relation at word ``first`` is said of (None = the target), and whether perhaps both."""
+        start = self._sentence_start(first)
+        before = [k for k, m in enumerate(self.mentions) if m.last <= first and m.first >= start]
+        if not before:
+            return None, False
+        k = before[-1]
+        m = self.mentions[k]
+        between = self.tokens[m.last : first]
+        if self._is_target[k] or any(t in ("it", "which", "one", "it's") for t in between):
+            return None, False
+        target_before = any(self._is_target[j] for j in before)
+        pronoun_before = any(t in ("it", "this", "that", "it's") for t in self.tokens[start : m.first])
+        if any(t in (",", "and", ";", "that", "but") for t in between) or target_before or pronoun_before:
+            nested = len(between) <= 2 and "and" not in between and "," not in between
+            return (k, True) if nested else (None, False)
+        return k, False
+
+    def _remember(self, subject: int, constraint: Constraint) -> None:
+        noun = self.mentions[subject].noun
+        relation = "near" if constraint.relation == "closest" else constraint.relation
+        known = self._nested.get(noun, ())
+        if constraint.anchors[0].noun != noun and all(c.span != constraint.span for c in known):
+            self._nested[noun] = (*known, replace(constraint, relation=relation))
+
+    def _is_negated(self, first: int, last: int) -> bool:
+        own = self.tokens[first:last]
+        near = self.tokens[max(0, first - 2) : last]
+        return "without" in own or "no" in own or any(t in ("not", "isn't", "doesn't", "aren't") for t in near)
+
+    def _possessive_sides(self) -> list[Constraint]:
+        """'To its left is a lamp', 'with a lamp on its right': the target lies on the other side of the lamp."""
+        found = []
+        for side, other in (("left", "right"), ("right", "left")):
+            for i, token in enumerate(self.tokens):
+                if token != side or i < 2 or self.tokens[i + 1 : i + 2] == ["of"]:
+                    continue
+                owner = next((j for j in (i - 1, i - 2) if self.tokens[j] in ("its", "it's", "the")), 0)
+                if owner == 0 or self.tokens[owner - 1] not in ("to", "on", "at"):
+                    continue
+                lamp = self._at_side(owner - 1, i + 1, possessive=self.tokens[owner] != "the")
+                if lamp is not None:
+                    span = self._span(owner - 1, i + 1)
+                    found.append(Constraint(other, (self._phrase(self.mentions[lamp]),), span=span))
+        return found
+
+    def _at_side(self, first: int, last: int, possessive: bool) -> int | None:
+        """The mention that stands at the target's side, told by words [first, last)."""
+        while last < len(self.tokens) and self.tokens[last] in ("hand", "side"):
+            last += 1
+        start = self._sentence_start(first)
+        before = [k for k, m in enumerate(self.mentions) if m.last <= first and m.first >= start]
+        if self.tokens[last : last + 1] in (["is"], ["are"], ["there"]):
+            after = [k for k, m in enumerate(self.mentions) if 0 <= m.first - last <= 6]
+            return after[0] if after and not self._is_target[after[0]] else None
+        if not before or self._is_target[before[-1]]:
+            return None
+        m = self.mentions[before[-1]]
+        if possessive:
+            return before[-1] if first - m.last <= 3 else None
+        owns = any(t in ("has", "with", "have") for t in self.tokens[start : m.first])
+        return before[-1] if owns and first - m.last <= 2 else None

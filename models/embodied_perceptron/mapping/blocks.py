@@ -1,0 +1,338 @@
+"""Which 8^3 blocks the map holds, and in which slot of the voxel tensors each of them lives.
+
+Bookkeeping stays on the host for every device: a frame touches a few thousand blocks, so their keys are cheap to move,
+and the rule that decides who stays (the budget) is then one piece of code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, pack_keys, unpack_keys
+from embodied_perceptron.mapping.voxels import VoxelRows
+
+BLOCK_BITS = 3
+BLOCK_EDGE = 1 << BLOCK_BITS
+BLOCK_VOXELS = BLOCK_EDGE**3  # voxel (x, y, z) of a block lies at index x * 64 + y * 8 + z
+
+_KEY_OFFSET = MAX_COORDINATE + 1
+_KEY_MASK = (1 << KEY_BITS) - 1
+_EMPTY = -1  # packed keys are never negative
+_HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: the high bits of the product are well mixed
+
+Array = NDArray[Any]
+
+
+@njit(cache=True, inline="always")
+def pack_key(x: int, y: int, z: int) -> int:
+    """The key of :func:`embodied_perceptron.geometry.transforms.pack_keys`, for one coordinate inside compiled
+    loops."""
+    return ((x + _KEY_OFFSET) << (2 * KEY_BITS)) | ((y + _KEY_OFFSET) << KEY_BITS) | (z + _KEY_OFFSET)
+
+
+@njit(cache=True, inline="always")
+def hash_position(key: int, shift: int) -> int:
+    """Home position of ``key`` in a table of ``2 ** (64 - shift)`` entries."""
+    position: int = np.int64((np.uint64(key) * _HASH_MULTIPLIER) >> np.uint64(shift))
+    return position
+
+
+@njit(cache=True, nogil=True)
+def _find(table_keys: Array, table_slots: Array, shift: int, key: int) -> int:
+    mask = table_keys.shape[0] - 1
+    i = hash_position(key, shift)
+    while table_keys[i] != _EMPTY:
+        if table_keys[i] == key:
+            slot: int = table_slots[i]
+            return slot
+        i = (i + 1) & mask
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _insert(table_keys: Array, table_slots: Array, shift: int, key: int, slot: int) -> None:
+    mask = table_keys.shape[0] - 1
+    i = hash_position(key, shift)
+    while table_keys[i] != _EMPTY:
+        i = (i + 1) & mask
+    table_keys[i] = key
+    table_slots[i] = slot
+
+
+@njit(cache=True, nogil=True)
+def _erase(table_keys: Array, table_slots: Array, shift: int, key: int) -> None:
+    """Remove ``key`` (present) by shifting the run behind it back: no tombstones, so probing never gets slower."""
+    mask = table_keys.shape[0] - 1
+    i = hash_position(key, shift)
+    while table_keys[i] != key:
+        i = (i + 1) & mask
+    j = i
+    while True:
+        j = (j + 1) & mask
+        if table_keys[j] == _EMPTY:
+            break
+        home = hash_position(table_keys[j], shift)
+        if ((j - home) & mask) >= ((j - i) & mask):
+            table_keys[i] = table_keys[j]
+            table_slots[i] = table_slots[j]
+            i = j
+    table_keys[i] = _EMPTY
+
+
+@njit(cache=True, nogil=True)
+def _find_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> int:
+    missing = 0
+    for i in range(keys.shape[0]):
+        slots[i] = _find(table_keys, table_slots, shift, keys[i])
+        missing += slots[i] < 0
+    return missing
+
+
+@njit(cache=True, nogil=True)
+def _insert_all(table_keys: Array, table_slots: Array, shift: int, keys: Array, slots: Array) -> None:
+    for i in range(keys.shape[0]):
+        _insert(table_keys, table_slots, shift, keys[i], slots[i])
+
+
+@njit(cache=True, nogil=True)
+def _erase_all(table_keys: Array, table_slots: Array, shift: int, keys: Array) -> None:
+    for i in range(keys.shape[0]):
+        _erase(table_keys, table_slots, shift, keys[i])
+
+
+@njit(cache=True, nogil=True)
+def _beyond(keys: Array, coords: Array, end: int, center: Array, radius_squared: float, out: Array) -> int:
+    n = 0
+    for slot in range(end):
+        if keys[slot] == _EMPTY:
+            continue
+        x = coords[slot, 0] + 0.5 - center[0]
+        y = coords[slot, 1] + 0.5 - center[1]
+        z = coords[slot, 2] + 0.5 - center[2]
+        if (x * x + y * y) + z * z > radius_squared:
+            out[n] = slot
+            n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _in_frustum(
+    keys: Array, coords: Array, end: int, T: Array, planes: Array, z_min: float, z_max: float, rho: float, out: Array
+) -> int:
+    n = 0
+    for slot in range(end):
+        if keys[slot] == _EMPTY:
+            continue
+        bx, by, bz = coords[slot, 0] + 0.5, coords[slot, 1] + 0.5, coords[slot, 2] + 0.5
+        z = T[2, 0] * bx + T[2, 1] * by + T[2, 2] * bz + T[2, 3]
+        if z + rho < z_min or z - rho > z_max:
+            continue
+        x = T[0, 0] * bx + T[0, 1] * by + T[0, 2] * bz + T[0, 3]
+        y = T[1, 0] * bx + T[1, 1] * by + T[1, 2] * bz + T[1, 3]
+        if (
+            planes[0, 0] * x + planes[0, 1] * z < -rho
+            or planes[1, 0] * x + planes[1, 1] * z < -rho
+            or planes[2, 0] * y + planes[2, 1] * z < -rho
+            or planes[3, 0] * y + planes[3, 1] * z < -rho
+        ):
+            continue
+        out[n] = slot
+        n += 1
+    return n
+
+
+def block_coords(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) block keys -> (N, 3) int64 block coordinates."""
+    return np.stack([keys >> (2 * KEY_BITS), (keys >> KEY_BITS) & _KEY_MASK, keys & _KEY_MASK], axis=1) - _KEY_OFFSET
+
+
+def squared_distance(coords: Array, center: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 3) block coordinates -> (N,) squared distance of the blocks' centres to ``center``, in block edges."""
+    d = coords + 0.5 - center
+    result: NDArray[np.float64] = (d[:, 0] * d[:, 0] + d[:, 1] * d[:, 1]) + d[:, 2] * d[:, 2]
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Acquired:
+    """Answer of :meth:`BlockTable.acquire`.
+
+    Attributes:
+        slots: (N,) int32 slot per wanted block, -1 where the block found no room.
+        evicted: (M,) int32 slots whose old content must be erased before use; some may already serve new blocks.
+    """
+
+    slots: NDArray[np.int32]
+    evicted: NDArray[np.int32]
+
+
+class BlockTable:
+    """Block key -> slot, with a fixed number of slots.
+
+    ``capacity`` blocks at most. Keys are those of :func:`embodied_perceptron.geometry.transforms.pack_keys` of block
+    coordinates
+    (voxel coordinate >> 3).
+    """
+
+    def __init__(self, capacity: int) -> None:
+        bits = max(4, int(np.ceil(np.log2(2 * capacity))))  # at most half full
+        self.capacity = capacity
+        self._shift = 64 - bits
+        self._table_keys = np.empty(1 << bits, np.int64)
+        self._table_slots = np.empty(1 << bits, np.int32)
+        self._keys = np.empty(capacity, np.int64)  # key per slot
+        self._coords = np.zeros((capacity, 3), np.int32)
+        self._free = np.empty(capacity, np.int32)  # a stack: the slot freed last is used first, so memory stays compact
+        self._scratch = np.empty(capacity, np.int32)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget every block."""
+        self._table_keys.fill(_EMPTY)
+        self._keys.fill(_EMPTY)
+        self._free[:] = np.arange(self.capacity - 1, -1, -1, dtype=np.int32)
+        self._free_count = self.capacity
+        self.slots_ever_used = 0
+
+    def __len__(self) -> int:
+        return self.capacity - self._free_count
+
+    def slots(
+        self, lower: NDArray[np.float64] | None = None, upper: NDArray[np.float64] | None = None
+    ) -> NDArray[np.int32]:
+        """(N,) slots in use, ordered by block key (coordinates x slowest, z fastest).
+
+        With ``lower`` and ``upper``, (3,) in block edges: only blocks that overlap this part of space.
+        """
+        used = self._keys[: self.slots_ever_used] != _EMPTY
+        if lower is not None and upper is not None:
+            coords = self._coords[: self.slots_ever_used]
+            used &= ((coords + 1 > lower) & (coords < upper)).all(axis=1)
+        used = np.flatnonzero(used).astype(np.int32)
+        ordered: NDArray[np.int32] = used[np.argsort(self._keys[used])]
+        return ordered
+
+    def coords_of(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+        """(N,) slots in use -> (N, 3) int32 block coordinates."""
+        coords: NDArray[np.int32] = self._coords[slots]
+        return coords
+
+    def lookup(self, keys: NDArray[np.int64]) -> NDArray[np.int32]:
+        """(N,) block keys -> (N,) slots, -1 where absent."""
+        slots = np.empty(len(keys), np.int32)
+        _find_all(self._table_keys, self._table_slots, self._shift, keys, slots)
+        return slots
+
+    def acquire(self, wanted: NDArray[np.int64], center: NDArray[np.float64], radius: float) -> Acquired:
+        """Find or make room for the blocks ``wanted`` (N distinct keys).
+
+        Rule: of all blocks, stored and wanted, those within ``radius`` of ``center`` (both in block edges) may be
+        stored, and of these the ``capacity`` nearest to the centre stay (ties: the smaller key).
+        """
+        slots = np.empty(len(wanted), np.int32)
+        none = np.empty(0, np.int32)
+        if _find_all(self._table_keys, self._table_slots, self._shift, wanted, slots) == 0:
+            return Acquired(slots, none)
+        missing = np.flatnonzero(slots < 0)
+        coords = block_coords(wanted[missing])
+        distance = squared_distance(coords, center)
+        inside = distance <= radius * radius
+        missing, coords, distance = missing[inside], coords[inside], distance[inside]
+
+        evicted = none
+        shortage = len(missing) - self._free_count
+        if shortage > 0:
+            stored = np.flatnonzero(self._keys[: self.slots_ever_used] != _EMPTY).astype(np.int32)
+            stored_distance = squared_distance(self._coords[stored], center)
+            keep = _nearest(
+                np.concatenate([stored_distance, distance]),
+                np.concatenate([self._keys[stored], wanted[missing]]),
+                self.capacity,
+            )
+            evicted = stored[~keep[: len(stored)]]
+            self.release(evicted)
+            slots[np.isin(slots, evicted)] = -1
+            accepted = keep[len(stored) :]
+            missing, coords = missing[accepted], coords[accepted]
+
+        count = len(missing)
+        new = self._free[self._free_count - count : self._free_count][::-1].copy()
+        self._free_count -= count
+        if count:
+            self.slots_ever_used = max(self.slots_ever_used, int(new.max()) + 1)
+        self._keys[new] = wanted[missing]
+        self._coords[new] = coords
+        _insert_all(self._table_keys, self._table_slots, self._shift, wanted[missing], new)
+        slots[missing] = new
+        return Acquired(slots, evicted)
+
+    def release(self, slots: NDArray[np.int32]) -> None:
+        """Forget the blocks in ``slots`` (distinct, in use)."""
+        if len(slots) == 0:
+            return
+        _erase_all(self._table_keys, self._table_slots, self._shift, self._keys[slots])
+        self._keys[slots] = _EMPTY
+        self._free[self._free_count : self._free_count + len(slots)] = slots
+        self._free_count += len(slots)
+
+    def beyond(self, center: NDArray[np.float64], radius: float) -> NDArray[np.int32]:
+        """Slots of blocks whose centre is further than ``radius`` from ``center`` (block edges)."""
+        n = _beyond(self._keys, self._coords, self.slots_ever_used, center, radius * radius, self._scratch)
+        slots: NDArray[np.int32] = self._scratch[:n].copy()
+        return slots
+
+    def in_frustum(
+        self, T_camera_block: NDArray[np.float64], planes: NDArray[np.float64], z_min: float, z_max: float, rho: float
+    ) -> NDArray[np.int32]:
+        """Slots of blocks whose bounding sphere meets a view frustum; never misses one, may add some at the edges.
+
+        Args:
+            T_camera_block: (4, 4) from block coordinates (in block edges) to camera metres.
+            planes: (4, 2) inward unit normals (x, z), (x, z), (y, z), (y, z) of the side planes, camera frame.
+            z_min, z_max: depth limits, metres.
+            rho: radius of the sphere around a block, metres.
+        """
+        n = _in_frustum(
+            self._keys, self._coords, self.slots_ever_used, T_camera_block, planes, z_min, z_max, rho, self._scratch
+        )
+        slots: NDArray[np.int32] = self._scratch[:n].copy()
+        return slots
+
+
+def _nearest(distance: NDArray[np.float64], keys: NDArray[np.int64], count: int) -> NDArray[np.bool_]:
+    """Mask of the ``count`` smallest by (distance, key), for more than ``count`` entries."""
+    limit = np.partition(distance, count - 1)[count - 1]
+    keep: NDArray[np.bool_] = distance < limit
+    tied = np.flatnonzero(distance == limit)
+    keep[tied[np.argsort(keys[tied])][: count - int(keep.sum())]] = True
+    return keep
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Which block a voxel lies in, and where inside of it.
+
+
+def split_coords(coords: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(N, 3) voxel coordinates -> (N,) block keys and (N,) index inside of the block."""
+    c = np.asarray(coords, dtype=np.int64)
+    low = c & (BLOCK_EDGE - 1)
+    keys: NDArray[np.int64] = pack_keys(torch.from_numpy(c >> BLOCK_BITS)).numpy()
+    return keys, (low[:, 0] << (2 * BLOCK_BITS)) | (low[:, 1] << BLOCK_BITS) | low[:, 2]
+
+
+def within_budget(rows: VoxelRows, max_blocks: int, center_m: NDArray[np.float64], block_m: float) -> VoxelRows:
+    """Of sorted rows those of the ``max_blocks`` blocks, ``block_m`` metres wide, nearest to ``center_m``."""
+    block_keys, _ = split_coords(rows.coords.numpy())
+    distinct = np.unique(block_keys)
+    if len(distinct) <= max_blocks:
+        return rows
+    centers = (unpack_keys(torch.from_numpy(distinct)).numpy() + 0.5) * block_m
+    order = np.argsort(np.linalg.norm(centers - center_m, axis=1), kind="stable")
+    kept = distinct[order[:max_blocks]]
+    return rows.where(torch.from_numpy(np.isin(block_keys, kept)))

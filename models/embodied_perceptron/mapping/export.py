@@ -1,0 +1,437 @@
+"""What leaves the volume: means instead of sums, and sites for the network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.manhattan import Lattice
+from embodied_perceptron.geometry.transforms import (
+    MAX_SITE_COORDINATE,
+    SITE_BITS,
+    pack_keys,
+    pack_site_keys,
+    unpack_keys,
+)
+from embodied_perceptron.mapping.blocks import hash_position, pack_key
+from embodied_perceptron.mapping.voxels import (
+    COLOR,
+    EVIDENCE,
+    EVIDENCE_UNIT,
+    HITS,
+    OFFSET,
+    OFFSET_UNITS,
+    RECORD,
+    VoxelRows,
+)
+from embodied_perceptron.results import VoxelSnapshot
+from embodied_perceptron.sparse.engine import Engine, get_engine
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+
+# --------------------------------------------------------------------------------------------------------------------
+# Compiled CPU kernels of what leaves the volume: means, and sites for the network.
+#
+# Plain loops over arrays, without the interpreter's lock; each has a twin of tensors in ``export.py``, or is tested
+# against one.
+
+Array = NDArray[Any]
+
+# columns of a site's features, as site_columns numbers them
+SITE_COLUMNS = {
+    "color": (0, 1, 2), "offset": (3, 4, 5), "point": (6, 7, 8), "height": (9,), "log_hits": (10,), "one": (11,)
+}  # fmt: skip
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: every stored voxel has hits
+def voxel_means(
+    coords: Array, records: Array, voxel_size_m: float, points: Array, colors: Array, hits: Array, evidence: Array
+) -> None:
+    """Sums -> mean points (metres), mean colours, hits and log-odds, row by row."""
+    for i in range(records.shape[0]):
+        n = np.float64(records[i, HITS])
+        for c in range(3):
+            # half a unit: a fixed-point number stands for the unit above it
+            place = (records[i, OFFSET + c] / n + 0.5) / OFFSET_UNITS
+            points[i, c] = (coords[i, c] + place) * voxel_size_m
+            colors[i, c] = np.uint8(records[i, COLOR + c] / n + 0.5)
+        hits[i] = records[i, HITS]
+        evidence[i] = records[i, EVIDENCE] * EVIDENCE_UNIT
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def turn_voxels(
+    coords: Array,
+    records: Array,
+    last_seen: Array,
+    R: Array,
+    middle: Array,
+    radius_squared: float,
+    out_coords: Array,
+    out_records: Array,
+    out_last_seen: Array,
+) -> int:
+    """Move voxels within a radius of ``middle`` (2,), in voxels, to where their mean points lie on a turned lattice.
+
+    ``R`` (2, 2) world <- lattice on the ground. Returns how many there are; the outputs are filled up to that.
+    """
+    n = 0
+    for i in range(coords.shape[0]):
+        dx, dy = coords[i, 0] + 0.5 - middle[0], coords[i, 1] + 0.5 - middle[1]
+        if dx * dx + dy * dy > radius_squared:
+            continue
+        hits = np.float64(records[i, HITS])
+        x = coords[i, 0] + (records[i, OFFSET] / hits + 0.5) / OFFSET_UNITS
+        y = coords[i, 1] + (records[i, OFFSET + 1] / hits + 0.5) / OFFSET_UNITS
+        z = coords[i, 2] + (records[i, OFFSET + 2] / hits + 0.5) / OFFSET_UNITS
+        point = x * R[0, 0] + y * R[1, 0], x * R[0, 1] + y * R[1, 1], z
+        for c in range(RECORD):
+            out_records[n, c] = records[i, c]
+        for c in range(3):
+            corner = np.floor(point[c])
+            place = min(max(np.floor((point[c] - corner) * OFFSET_UNITS), 0.0), OFFSET_UNITS - 1.0)
+            out_coords[n, c] = np.int32(corner)
+            out_records[n, OFFSET + c] = np.int32(place * hits)
+        out_last_seen[n] = last_seen[i]
+        n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def merge_sites(
+    coords: Array,
+    records: Array,
+    limits: Array,
+    site_voxels: int,
+    shift: int,
+    table_keys: Array,
+    table_rows: Array,
+    out: Array,
+) -> int:
+    """Add voxels up by site of ``site_voxels`` voxels edge length; returns how many sites, in order of first touch.
+
+    ``limits`` (2, 3): the lowest voxel, and the one behind the highest, that count.
+
+    ``table_keys`` (filled with -1) ends up holding the sites' keys in the places that ``table_rows`` numbers; ``out``
+    (N, 11) int64 gets key, site coordinates, hits, offsets from the site's lower corner, colours.
+    """
+    mask = table_keys.shape[0] - 1
+    sites, j = 0, 0
+    for i in range(coords.shape[0]):
+        if (
+            coords[i, 0] < limits[0, 0] or coords[i, 0] >= limits[1, 0]
+            or coords[i, 1] < limits[0, 1] or coords[i, 1] >= limits[1, 1]
+            or coords[i, 2] < limits[0, 2] or coords[i, 2] >= limits[1, 2]
+        ):  # fmt: skip
+            continue
+        x, y, z = coords[i, 0] // site_voxels, coords[i, 1] // site_voxels, coords[i, 2] // site_voxels
+        key = pack_key(x, y, z)
+        if key != table_keys[j]:  # the voxel before this one is often of the same site
+            j = hash_position(key, shift)
+            while table_keys[j] != -1 and table_keys[j] != key:
+                j = (j + 1) & mask
+        if table_keys[j] == -1:
+            table_keys[j] = key
+            table_rows[j] = sites
+            out[sites, 0] = key
+            out[sites, 1], out[sites, 2], out[sites, 3] = x, y, z
+            for c in range(4, 11):
+                out[sites, c] = 0
+            sites += 1
+        row = out[table_rows[j]]
+        hits = np.int64(records[i, HITS])
+        row[4] += hits
+        row[5] += records[i, OFFSET] + (coords[i, 0] - x * site_voxels) * OFFSET_UNITS * hits
+        row[6] += records[i, OFFSET + 1] + (coords[i, 1] - y * site_voxels) * OFFSET_UNITS * hits
+        row[7] += records[i, OFFSET + 2] + (coords[i, 2] - z * site_voxels) * OFFSET_UNITS * hits
+        for c in range(3):
+            row[8 + c] += records[i, COLOR + c]
+    return sites
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def site_columns(
+    sites: Array,
+    sums: Array,
+    wanted: Array,
+    site_voxels: int,
+    voxel_size_m: float,
+    floor_z_m: float,
+    keys: Array,
+    feats: Array,
+) -> None:
+    """(M, 3) sites and (M, 7) sums of :func:`merge_sites` -> (M,) site keys and (M, F) features, both filled here.
+
+    ``wanted`` (F,): which columns, see ``SITE_COLUMNS``.
+    """
+    row = np.empty(12)
+    shift = 1 << (SITE_BITS - 1)
+    for i in range(sites.shape[0]):
+        hits = np.float64(sums[i, HITS])
+        for c in range(3):
+            place = (sums[i, OFFSET + c] / hits + 0.5) / (OFFSET_UNITS * site_voxels)
+            row[c] = sums[i, COLOR + c] / (255.0 * hits)
+            row[3 + c] = place - 0.5
+            row[6 + c] = (sites[i, c] + place) * (voxel_size_m * site_voxels)
+        row[9] = row[8] - floor_z_m
+        row[10] = np.log(hits)
+        row[11] = 1.0
+        for f in range(wanted.shape[0]):
+            feats[i, f] = row[wanted[f]]
+        x, y, z = sites[i, 0] + shift, sites[i, 1] + shift, sites[i, 2] + shift
+        keys[i] = (x << (2 * SITE_BITS)) | (y << SITE_BITS) | z
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# What leaves the volume: means instead of sums, and sites for the network.
+
+_FAR = 1 << 30  # no voxel lies there: the limit of an open side
+SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
+DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """An axis-aligned part of the world.
+
+    It is widened to whole cells of ``snap`` sites, so that a window which follows a robot moves in steps of the
+    network's coarsest stride and every site of the network stays on one lattice.
+
+    Attributes:
+        center_m, size_m: (3,) world; an infinite size leaves that axis open.
+        snap: lattice of the window's faces, in sites.
+
+    Raises ``ValueError`` naming the value that does not fit.
+    """
+
+    center_m: NDArray[np.floating[Any]]
+    size_m: NDArray[np.floating[Any]]
+    snap: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("center_m", "size_m"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.float64))
+            if getattr(self, name).shape != (3,):
+                raise ValueError(f"window {name} must be 3 numbers, got shape {getattr(self, name).shape}")
+        if not np.isfinite(self.center_m).all():
+            raise ValueError(f"window center_m must be finite, got {self.center_m.tolist()}")
+        if not (self.size_m > 0).all():
+            raise ValueError(f"window size_m must be positive, got {self.size_m.tolist()}")
+        if self.snap < 1:
+            raise ValueError(f"window snap must be positive, got {self.snap}")
+
+    def limits(self, site_size_m: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Lowest site and the one behind the highest per axis, (3,) whole numbers or infinite.
+
+        The extent depends on the size alone, not on where the centre lies.
+        """
+        cell = site_size_m * self.snap
+        cells = np.ceil(np.round(self.size_m / cell, 6))
+        first = np.round((self.center_m / cell) - np.where(np.isfinite(cells), cells, 0.0) / 2.0)
+        lower = np.where(np.isfinite(cells), first, -np.inf) * self.snap
+        upper = np.where(np.isfinite(cells), first + cells, np.inf) * self.snap
+        return lower, upper
+
+
+@dataclass(frozen=True, eq=False)
+class VoxelCopy:
+    """The voxels of a map at one moment, as they are stored: what has to be copied while the map stands still.
+
+    What is made of them may be made anywhere, while fusing goes on.
+
+    Attributes:
+        rows: with at least as many hits as asked for.
+        voxel_size_m: edge length.
+    """
+
+    rows: VoxelRows
+    voxel_size_m: float
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def snapshot(self) -> VoxelSnapshot:
+        """Means instead of sums."""
+        return to_snapshot(self.rows, self.voxel_size_m)
+
+    def turned(self, lattice: Lattice, center_m: NDArray[np.floating[Any]], radius_m: float) -> VoxelCopy:
+        """The voxels within ``radius_m`` (horizontally) of ``center_m`` (world), standing on another lattice.
+
+        Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
+        """
+        turn = _turn_compiled if self.rows.coords.device.type == "cpu" else turn_by_tensors
+        rows = turn(self.rows, lattice, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
+        return VoxelCopy(rows, self.voxel_size_m)
+
+    def as_sparse_tensor(
+        self,
+        site_voxels: int = 1,
+        *,
+        window: Window | None = None,
+        features: tuple[SiteFeature, ...] = DEFAULT_FEATURES,
+        floor_z_m: float = 0.0,
+        engine: Engine | None = None,
+    ) -> SparseTensor:
+        """See :meth:`FeatureVolume.as_sparse_tensor`."""
+        if site_voxels < 1:
+            raise ValueError(f"site_voxels must be at least 1, got {site_voxels}")
+        limits = np.array([[-_FAR] * 3, [_FAR] * 3])
+        if window is not None:
+            limits = np.clip(np.stack(window.limits(self.voxel_size_m * site_voxels)) * site_voxels, -_FAR, _FAR)
+        return to_sparse_tensor(
+            self.rows,
+            limits=limits.astype(np.int32),
+            voxel_size_m=self.voxel_size_m,
+            site_voxels=site_voxels,
+            features=features,
+            floor_z_m=floor_z_m,
+            engine=engine,
+        )
+
+
+def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
+    """Stored sums -> means."""
+    rows, n = rows.cpu(), len(rows)
+    snapshot = VoxelSnapshot(
+        voxel_size_m=voxel_size_m,
+        coords=rows.coords.numpy(),
+        mean_point_m=np.empty((n, 3), np.float32),
+        mean_color=np.empty((n, 3), np.uint8),
+        hits=np.empty(n, np.int32),
+        evidence=np.empty(n, np.float32),
+        last_seen_ns=rows.last_seen_ns.numpy(),
+    )
+    s = snapshot
+    voxel_means(s.coords, rows.records.numpy(), voxel_size_m, s.mean_point_m, s.mean_color, s.hits, s.evidence)
+    return snapshot
+
+
+def turn_by_tensors(rows: VoxelRows, lattice: Lattice, middle: NDArray[np.floating[Any]], radius: float) -> VoxelRows:
+    """Voxels within ``radius`` of ``middle`` (2,), both in voxels, on another lattice; on any device."""
+    if math.isfinite(radius):
+        at = torch.tensor(middle, device=rows.coords.device)
+        rows = rows.where(((rows.coords[:, :2] + 0.5 - at) ** 2).sum(1) <= radius**2)
+    hits = rows.records[:, HITS : HITS + 1].double()
+    place = (rows.records[:, OFFSET : OFFSET + 3].double() / hits + 0.5) / OFFSET_UNITS
+    R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(place.device)
+    point = (rows.coords.double() + place) @ R
+    coords = torch.floor(point)
+    offset = torch.floor((point - coords) * OFFSET_UNITS).clamp_(0, OFFSET_UNITS - 1)
+    records = rows.records.clone()
+    records[:, OFFSET : OFFSET + 3] = (offset * hits).to(torch.int32)
+    return VoxelRows(coords.to(torch.int32), records, rows.last_seen_ns)
+
+
+def _turn_compiled(rows: VoxelRows, lattice: Lattice, middle: NDArray[np.floating[Any]], radius: float) -> VoxelRows:
+    """The same on the CPU, in one pass."""
+    coords, records = torch.empty_like(rows.coords), torch.empty_like(rows.records)
+    stamps = torch.empty_like(rows.last_seen_ns)
+    n = turn_voxels(
+        rows.coords.numpy(), rows.records.numpy(), rows.last_seen_ns.numpy(), lattice.T_world_lattice[:2, :2],
+        np.asarray(middle, np.float64), radius**2, coords.numpy(), records.numpy(), stamps.numpy(),
+    )  # fmt: skip
+    return VoxelRows(coords[:n], records[:n], stamps[:n])
+
+
+def merge_by_sorting(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Add voxels up to sites of ``site_voxels`` voxels edge length, on any device.
+
+    ``limits`` (2, 3): the lowest voxel, and the one behind the highest, that count.
+
+    Returns (M, 3) int64 sites sorted by (x, y, z), and (M, 7) int64 sums: hits, offsets from the site's lower corner in
+    1/1024 voxel, colours.
+    """
+    low, high = torch.from_numpy(limits).to(rows.coords.device)
+    rows = rows.where(((rows.coords >= low) & (rows.coords < high)).all(dim=1))
+    coords = rows.coords.to(torch.int64)
+    sites = torch.div(coords, site_voxels, rounding_mode="floor")
+    sums = rows.records[:, : RECORD - 1].to(torch.int64)
+    sums[:, OFFSET : OFFSET + 3] += (coords - sites * site_voxels) * OFFSET_UNITS * sums[:, HITS : HITS + 1]
+    keys, inverse = torch.unique(pack_keys(sites), return_inverse=True)
+    merged = torch.zeros((len(keys), RECORD - 1), dtype=torch.int64, device=keys.device)
+    return unpack_keys(keys), merged.index_add_(0, inverse, sums)
+
+
+def merge_by_hashing(rows: VoxelRows, site_voxels: int, limits: NDArray[np.int32]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as :func:`merge_by_sorting`, compiled for the CPU."""
+    n = len(rows)
+    bits = max(4, int(np.ceil(np.log2(2 * max(n, 1)))))
+    out = np.empty((n, RECORD + 3), np.int64)
+    table = np.full(1 << bits, -1, np.int64), np.empty(1 << bits, np.int32)
+    sites = merge_sites(rows.coords.numpy(), rows.records.numpy(), limits, site_voxels, 64 - bits, *table, out)
+    keys = out[:sites, 0].copy()
+    merged = torch.from_numpy(out[:sites][np.argsort(keys)])
+    return merged[:, 1:4], merged[:, 4:]
+
+
+def to_sparse_tensor(
+    rows: VoxelRows,
+    *,
+    limits: NDArray[np.int32],
+    voxel_size_m: float,
+    site_voxels: int,
+    features: tuple[SiteFeature, ...],
+    floor_z_m: float,
+    engine: Engine | None,
+) -> SparseTensor:
+    """Voxels -> network input; see :meth:`FeatureVolume.as_sparse_tensor`."""
+    unknown = [name for name in features if name not in get_args(SiteFeature)]
+    if unknown or not features:
+        raise ValueError(f"features must be some of {list(get_args(SiteFeature))}, got {list(features)}")
+    merge = merge_by_hashing if rows.coords.device.type == "cpu" else merge_by_sorting
+    sites, sums = merge(rows, site_voxels, limits)
+    if len(sites) and int(sites.abs().max()) > MAX_SITE_COORDINATE:
+        raise ValueError(
+            f"sites reach coordinate {int(sites.abs().max())}, but sparse tensors end at {MAX_SITE_COORDINATE}"
+        )
+    columns = _columns_compiled if sites.device.type == "cpu" else columns_by_tensors
+    keys, feats = columns(sites, sums, features, site_voxels, voxel_size_m, floor_z_m)
+    chosen = get_engine("auto", keys.device.type) if engine is None else engine
+    return SparseTensor(Sites(keys, 1, 1, chosen), feats)
+
+
+def columns_by_tensors(
+    sites: torch.Tensor,
+    sums: torch.Tensor,
+    features: tuple[SiteFeature, ...],
+    site_voxels: int,
+    voxel_size_m: float,
+    floor_z_m: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(M, 3) sites and their (M, 7) sums -> (M,) site keys and (M, F) float32 features; any device."""
+    keys = pack_site_keys(torch.zeros_like(sites[:, 0]), sites)
+    hits = sums[:, HITS : HITS + 1].to(torch.float64)
+    # place of the mean point inside of its site, in [0, 1)
+    place = (sums[:, OFFSET : OFFSET + 3] / hits + 0.5) / (OFFSET_UNITS * site_voxels)
+    point = (sites + place) * (voxel_size_m * site_voxels)
+    columns = {
+        "color": lambda: sums[:, COLOR : COLOR + 3] / (255.0 * hits),
+        "offset": lambda: place - 0.5,
+        "height": lambda: point[:, 2:3] - floor_z_m,
+        "point": lambda: point,
+        "log_hits": lambda: torch.log(hits),
+        "one": lambda: torch.ones_like(hits),
+    }
+    feats = torch.cat([columns[name]() for name in features], dim=1).to(torch.float32)
+    return keys, feats
+
+
+def _columns_compiled(
+    sites: torch.Tensor,
+    sums: torch.Tensor,
+    features: tuple[SiteFeature, ...],
+    site_voxels: int,
+    voxel_size_m: float,
+    floor_z_m: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same on the CPU, in one pass."""
+    wanted = np.array([column for name in features for column in SITE_COLUMNS[name]], np.int64)
+    keys = torch.empty(len(sites), dtype=torch.int64)
+    feats = torch.empty(len(sites), len(wanted), dtype=torch.float32)
+    site_columns(sites.numpy(), sums.numpy(), wanted, site_voxels, voxel_size_m, floor_z_m, keys.numpy(), feats.numpy())
+    return keys, feats

@@ -1,0 +1,631 @@
+"""The voxel store on the CPU: compiled loops over the tensors' numpy views."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import KEY_BITS
+from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS, hash_position, pack_key
+from embodied_perceptron.mapping.voxels import (
+    COLOR,
+    EVIDENCE,
+    EVIDENCE_HIT,
+    EVIDENCE_MAX,
+    EVIDENCE_MISS,
+    HITS,
+    HITS_CAP,
+    OFFSET,
+    OFFSET_BITS,
+    OFFSET_UNITS,
+    RECORD,
+    ClearingRule,
+    Fold,
+    Scan,
+    View,
+    VoxelRows,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# Compiled CPU kernels of the volume. Plain loops over arrays; who calls them and why stands in ``numba_voxels.py``.
+#
+# Voxel arithmetic here is that of ``geometry.py`` in fixed point (see ``voxels.py``); tests hold the two together. The
+# kernels run without the interpreter's lock, so that other threads go on meanwhile. No fast-math: the same input gives
+# the same bits, and the torch kernels the same map.
+
+Array = NDArray[Any]
+
+# position of the lowest set bit of a 64-bit word: multiply the isolated bit by a de Bruijn sequence
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_BIT_INDEX = np.zeros(64, np.int64)
+for _i in range(64):
+    _BIT_INDEX[((int(_DE_BRUIJN) << _i) & 0xFFFFFFFFFFFFFFFF) >> 58] = _i
+
+
+@njit(cache=True, inline="always")
+def _lowest_bit(word: int) -> int:
+    isolated = word & (~word + np.uint64(1))
+    position: int = _BIT_INDEX[(isolated * _DE_BRUIJN) >> np.uint64(58)]
+    return position
+
+
+@njit(cache=True, nogil=True)
+def fold_rows(
+    slots: Array,
+    cells: Array,
+    sums: Array,
+    stamp_ns: int,
+    first_band: bool,
+    index: Array,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+) -> tuple[int, int, int]:
+    """Add scratch rows to the map; leaves ``index`` and ``sums`` zero. Returns (touched, created, refused points)."""
+    touched = 0
+    created = 0
+    refused = 0
+    for row in range(cells.shape[0]):
+        cell = cells[row]
+        block = cell // BLOCK_VOXELS
+        local = cell % BLOCK_VOXELS
+        index[block, local] = 0
+        slot = slots[block]
+        if slot < 0:
+            refused += sums[row, HITS]
+            sums[row, :] = 0
+            continue
+        record = records[slot, local]
+        counted = first_band or record[HITS] == 0 or last_seen[slot, local] != stamp_ns
+        if record[HITS] == 0:
+            created += 1
+            count[slot] += 1
+            occupied[slot, local >> 6] |= np.uint64(1) << np.uint64(local & 63)
+        for c in range(RECORD - 1):
+            record[c] += sums[row, c]
+            sums[row, c] = 0
+        while record[HITS] > HITS_CAP:
+            for c in range(RECORD - 1):
+                record[c] >>= 1
+        if counted:
+            touched += 1
+            record[EVIDENCE] = min(record[EVIDENCE] + EVIDENCE_HIT, EVIDENCE_MAX)
+        last_seen[slot, local] = max(last_seen[slot, local], stamp_ns)
+    return touched, created, refused
+
+
+@njit(cache=True, nogil=True)
+def _lower(row: Array, other: Array) -> None:
+    for u in range(row.shape[0]):
+        row[u] = min(row[u], other[u])
+
+
+@njit(cache=True, nogil=True)
+def window_minimum(image: Array, size: int, out: Array) -> None:
+    """``out[v, u]`` = minimum of ``image[v : v + size, u : u + size]``; undefined where that leaves the image."""
+    height, width = image.shape
+    row = np.empty(width, image.dtype)
+    for v in range(height - size + 1):
+        row[:] = image[v]
+        for k in range(1, size):
+            _lower(row, image[v + k])
+        out[v] = row
+        for k in range(1, size):
+            _lower(out[v, : width - k], row[k:])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: z is at least min_range
+def clear_blocks(
+    slots: Array,
+    coords: Array,
+    local_camera: Array,
+    edge_m: float,
+    T: Array,
+    k: Array,
+    limits: Array,
+    near: Array,
+    r: int,
+    stamp_ns: int,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+    emptied: Array,
+) -> tuple[int, int]:
+    """Lower the evidence of seen-through voxels; returns (removed voxels, emptied blocks).
+
+    Args:
+        local_camera: (512, 3) voxel centres relative to their block's corner, turned into the camera frame, metres.
+        T: (4, 4) camera from world; ``k`` = fx, fy, cx, cy; ``limits`` = min_range, max_range, margin + half diagonal,
+            margin per m2.
+        near: (H, W) minimum of the depth over the window that starts at each pixel; ``r`` = half its size.
+    """
+    height, width = near.shape
+    fx, fy, cx, cy = k[0], k[1], k[2], k[3]
+    z_min, z_max, margin, margin_m2 = limits[0], limits[1], limits[2], limits[3]
+    removed = 0
+    empty = 0
+    for b in range(slots.shape[0]):
+        slot = slots[b]
+        ox, oy, oz = coords[b, 0] * edge_m, coords[b, 1] * edge_m, coords[b, 2] * edge_m
+        bx = ((T[0, 0] * ox + T[0, 1] * oy) + T[0, 2] * oz) + T[0, 3]
+        by = ((T[1, 0] * ox + T[1, 1] * oy) + T[1, 2] * oz) + T[1, 3]
+        bz = ((T[2, 0] * ox + T[2, 1] * oy) + T[2, 2] * oz) + T[2, 3]
+        before = count[slot]
+        for word_index in range(8):
+            word = occupied[slot, word_index]
+            while word != np.uint64(0):
+                bit = _lowest_bit(word)
+                word &= word - np.uint64(1)
+                local = word_index * 64 + bit
+                z = bz + local_camera[local, 2]
+                if z < z_min or z > z_max:
+                    continue
+                inverse = 1.0 / z
+                u = np.floor(((bx + local_camera[local, 0]) * inverse) * fx + cx + 0.5)
+                v = np.floor(((by + local_camera[local, 1]) * inverse) * fy + cy + 0.5)
+                if not (u >= r and u < width - r and v >= r and v < height - r):
+                    continue
+                if not near[np.int64(v) - r, np.int64(u) - r] > z + (margin + margin_m2 * (z * z)):
+                    continue
+                if last_seen[slot, local] == stamp_ns:
+                    continue
+                evidence = records[slot, local, EVIDENCE] - EVIDENCE_MISS
+                records[slot, local, EVIDENCE] = evidence
+                if evidence < 0:
+                    erase_voxel(slot, local, records, last_seen, occupied, count)
+        removed += before - count[slot]
+        if count[slot] == 0:
+            emptied[empty] = slot
+            empty += 1
+    return removed, empty
+
+
+@njit(cache=True, nogil=True)
+def erase_voxel(slot: int, local: int, records: Array, last_seen: Array, occupied: Array, count: Array) -> None:
+    """Empty one occupied voxel."""
+    for c in range(RECORD):
+        records[slot, local, c] = 0
+    last_seen[slot, local] = 0
+    occupied[slot, local >> 6] &= ~(np.uint64(1) << np.uint64(local & 63))
+    count[slot] -= 1
+
+
+@njit(cache=True, nogil=True)
+def erase_blocks(slots: Array, records: Array, last_seen: Array, occupied: Array, count: Array) -> int:
+    """Empty whole blocks; returns the number of voxels removed."""
+    removed = 0
+    for b in range(slots.shape[0]):
+        slot = slots[b]
+        removed += count[slot]
+        for word_index in range(8):
+            word = occupied[slot, word_index]
+            while word != np.uint64(0):
+                local = word_index * 64 + _lowest_bit(word)
+                word &= word - np.uint64(1)
+                for c in range(RECORD):
+                    records[slot, local, c] = 0
+                last_seen[slot, local] = 0
+            occupied[slot, word_index] = 0
+        count[slot] = 0
+    return removed
+
+
+@njit(cache=True, nogil=True)
+def remove_voxels(
+    slots: Array, local: Array, records: Array, last_seen: Array, occupied: Array, count: Array, emptied: Array
+) -> int:
+    """Empty single occupied voxels; returns how many blocks got empty (their slots in ``emptied``)."""
+    empty = 0
+    for i in range(slots.shape[0]):
+        erase_voxel(slots[i], local[i], records, last_seen, occupied, count)
+        if count[slots[i]] == 0:
+            emptied[empty] = slots[i]
+            empty += 1
+    return empty
+
+
+@njit(cache=True, nogil=True)
+def put_voxels(
+    slots: Array,
+    local: Array,
+    new_records: Array,
+    new_last_seen: Array,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    count: Array,
+) -> None:
+    """Write voxels into empty places."""
+    for i in range(slots.shape[0]):
+        slot, place = slots[i], local[i]
+        for c in range(RECORD):
+            records[slot, place, c] = new_records[i, c]
+        last_seen[slot, place] = new_last_seen[i]
+        occupied[slot, place >> 6] |= np.uint64(1) << np.uint64(place & 63)
+        count[slot] += 1
+
+
+@njit(cache=True, nogil=True)
+def _run_end(coords: Array, start: int, columns: int) -> int:
+    """End of the run of blocks that share the first ``columns`` coordinates with block ``start``."""
+    end = start + 1
+    while end < coords.shape[0]:
+        for c in range(columns):
+            if coords[end, c] != coords[start, c]:
+                return end
+        end += 1
+    return end
+
+
+@njit(cache=True, nogil=True)
+def gather_voxels(
+    slots: Array,
+    coords: Array,
+    min_hits: int,
+    records: Array,
+    last_seen: Array,
+    occupied: Array,
+    out_coords: Array,
+    out_records: Array,
+    out_last_seen: Array,
+) -> int:
+    """Copy voxels with enough hits, ordered by (x, y, z); blocks come ordered by (x, y, z), so no sort is needed.
+
+    Of each slab of blocks with one x: voxel planes x; in a plane rows of blocks with one y: voxel rows y; in a row the
+    blocks by z. An occupancy word is one plane of a block, a byte of it one row.
+    """
+    n = 0
+    slab = 0
+    while slab < slots.shape[0]:
+        slab_end = _run_end(coords, slab, 1)
+        for x in range(8):
+            row = slab
+            while row < slab_end:
+                row_end = _run_end(coords, row, 2)
+                for y in range(8):
+                    for b in range(row, row_end):
+                        slot = slots[b]
+                        bits = (occupied[slot, x] >> np.uint64(8 * y)) & np.uint64(255)
+                        if bits == np.uint64(0):
+                            continue
+                        for z in range(8):
+                            local = x * 64 + y * 8 + z
+                            if (bits >> np.uint64(z)) & np.uint64(1) and records[slot, local, HITS] >= min_hits:
+                                out_coords[n, 0] = coords[b, 0] * 8 + x
+                                out_coords[n, 1] = coords[b, 1] * 8 + y
+                                out_coords[n, 2] = coords[b, 2] * 8 + z
+                                for c in range(RECORD):
+                                    out_records[n, c] = records[slot, local, c]
+                                out_last_seen[n] = last_seen[slot, local]
+                                n += 1
+                row = row_end
+        slab = slab_end
+    return n
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Compiled CPU kernel that sums the points of an image by voxel, apart from the map.
+#
+# See ``kernels.py`` for the rules of all kernels, and ``voxels.py`` for the fixed-point numbers.
+
+
+_LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))  # |fixed point| of the outermost voxel key
+_OFFSET_MASK = OFFSET_UNITS - 1
+_EDGE_MASK = (1 << BLOCK_BITS) - 1
+
+# three sums side by side in one 64-bit word
+_FIELD = 21
+_FIELD_MASK = (1 << _FIELD) - 1
+_LONGEST_RUN = 1 << (_FIELD - OFFSET_BITS)  # pixels whose offsets still fit a field
+
+# voxel key -> block key: shift every coordinate, clear what the neighbour shifted in, and mend the keys' offset
+_SHIFTED = (1 << (KEY_BITS - BLOCK_BITS)) - 1
+_BLOCK_FIELDS = (_SHIFTED << (2 * KEY_BITS)) | (_SHIFTED << KEY_BITS) | _SHIFTED
+_MEND = (1 << (KEY_BITS - 1)) - (1 << (KEY_BITS - 1 - BLOCK_BITS))
+_BLOCK_KEY_SHIFT = (_MEND << (2 * KEY_BITS)) | (_MEND << KEY_BITS) | _MEND
+
+
+@njit(cache=True, nogil=True)
+def _row_points(
+    depth: Array,
+    ray_x: Array,
+    ray: Array,
+    origin: Array,
+    z_min: float,
+    z_max: float,
+    keys: Array,
+    offsets: Array,
+) -> tuple[int, int]:
+    """(W,) depth row -> voxel keys (-1 where there is no point) and packed places inside of the voxels.
+
+    No branches, so that it compiles to vector instructions. Returns (points, points within the key range).
+    """
+    r0, r1, r2 = ray[0], ray[1], ray[2]
+    t0, t1, t2 = origin[0], origin[1], origin[2]
+    points = 0
+    stored = 0
+    for u in range(depth.shape[0]):
+        z = np.float64(depth[u])
+        ok = (z >= z_min) & (z <= z_max)
+        points += ok
+        z = z if ok else 0.0
+        x = np.floor(z * (ray_x[0, u] + r0) + t0)
+        y = np.floor(z * (ray_x[1, u] + r1) + t1)
+        w = np.floor(z * (ray_x[2, u] + r2) + t2)
+        ok &= (x >= -_LIMIT) & (x < _LIMIT) & (y >= -_LIMIT) & (y < _LIMIT) & (w >= -_LIMIT) & (w < _LIMIT)
+        stored += ok
+        a = np.int64(np.int32(x if ok else 0.0))
+        b = np.int64(np.int32(y if ok else 0.0))
+        c = np.int64(np.int32(w if ok else 0.0))
+        keys[u] = pack_key(a >> OFFSET_BITS, b >> OFFSET_BITS, c >> OFFSET_BITS) if ok else -1
+        offsets[u] = (a & _OFFSET_MASK) | ((b & _OFFSET_MASK) << _FIELD) | ((c & _OFFSET_MASK) << (2 * _FIELD))
+    return points, stored
+
+
+@njit(cache=True, nogil=True)
+def _row_runs(keys: Array, offsets: Array, color: Array, prefix: Array, bounds: Array) -> int:
+    """Find runs of pixels in one voxel, and running sums of packed offsets and colours before each pixel.
+
+    Returns the number of runs with points; ``bounds`` are their first pixels and ends (exclusive). The sum over a run
+    is a difference of two running sums: exact even where those wrap around, as long as the run itself fits its fields,
+    hence the limit on its length. Without branches, since where a run ends is what no processor can predict.
+    """
+    runs = 0
+    start = 0
+    offset_sum = np.int64(0)
+    color_sum = np.int64(0)
+    width = keys.shape[0] - 1  # one more key stands behind the row, unequal to all
+    for u in range(width):
+        offset_sum += offsets[u]
+        color_sum += np.int64(color[u, 0]) | (np.int64(color[u, 1]) << _FIELD) | (np.int64(color[u, 2]) << (2 * _FIELD))
+        prefix[u + 1, 0] = offset_sum
+        prefix[u + 1, 1] = color_sum
+        bounds[runs, 0] = start
+        bounds[runs, 1] = u + 1
+        ends = (keys[u] != keys[u + 1]) | ((u & (_LONGEST_RUN - 1)) == _LONGEST_RUN - 1)
+        runs += ends & (keys[u] >= 0)
+        start = u + 1 if ends else start
+    return runs
+
+
+@njit(cache=True, nogil=True)
+def scan_rows(
+    depth: Array,
+    color: Array,
+    rows: tuple[int, int],
+    ray_x: Array,
+    ray_y: Array,
+    origin: Array,
+    z_min: float,
+    z_max: float,
+    keys: Array,
+    offsets: Array,
+    prefix: Array,
+    bounds: Array,
+    table_keys: Array,
+    table_ids: Array,
+    shift: int,
+    block_keys: Array,
+    index: Array,
+    cells: Array,
+    sums: Array,
+) -> tuple[int, int, int, int]:
+    """Sum a band's points by voxel into dense scratch rows, numbered in order of first touch.
+
+    Returns (blocks, voxels, points, points within the key range); blocks is -1 when ``block_keys`` was too small.
+    ``index`` (blocks, 512) holds row + 1 per touched voxel, ``cells`` the voxel (block * 512 + local) per row;
+    ``sums`` must be zero. ``keys`` to ``bounds`` are scratch for one row of the image.
+    """
+    mask = table_keys.shape[0] - 1
+    blocks = 0
+    voxels = 0
+    points = 0
+    stored = 0
+    last_block_key, block = -1, -1
+    keys[-1] = -2
+    prefix[0, :] = 0
+    for v in range(rows[0], rows[1]):
+        p, s = _row_points(depth[v], ray_x, ray_y[:, v], origin, z_min, z_max, keys, offsets)
+        points += p
+        stored += s
+        if s == 0:
+            continue
+        for run in range(_row_runs(keys, offsets, color[v], prefix, bounds)):
+            start, end = bounds[run, 0], bounds[run, 1]
+            key = keys[start]
+            block_key = ((key >> BLOCK_BITS) & _BLOCK_FIELDS) + _BLOCK_KEY_SHIFT
+            if block_key != last_block_key:
+                last_block_key = block_key
+                i = hash_position(block_key, shift)
+                while table_keys[i] != -1 and table_keys[i] != block_key:
+                    i = (i + 1) & mask
+                if table_keys[i] == -1:
+                    if blocks == block_keys.shape[0]:
+                        return -1, voxels, points, stored
+                    table_keys[i] = block_key
+                    table_ids[i] = blocks
+                    block_keys[blocks] = block_key
+                    blocks += 1
+                block = table_ids[i]
+            local = (
+                (((key >> (2 * KEY_BITS)) & _EDGE_MASK) << (2 * BLOCK_BITS))
+                | (((key >> KEY_BITS) & _EDGE_MASK) << BLOCK_BITS)
+                | (key & _EDGE_MASK)
+            )
+            row = index[block, local]
+            new = row == 0
+            voxels += new
+            row = voxels if new else row
+            index[block, local] = row
+            cells[row - 1] = block * BLOCK_VOXELS + local
+            total = sums[row - 1]
+            offset_sum = prefix[end, 0] - prefix[start, 0]
+            color_sum = prefix[end, 1] - prefix[start, 1]
+            total[HITS] += end - start
+            for c in range(3):
+                total[OFFSET + c] += (offset_sum >> (c * _FIELD)) & _FIELD_MASK
+                total[COLOR + c] += (color_sum >> (c * _FIELD)) & _FIELD_MASK
+    return blocks, voxels, points, stored
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The voxel store on the CPU: compiled loops over the tensors' numpy views.
+
+
+def local_centers(voxel_size_m: float) -> NDArray[np.float64]:
+    """(512, 3) voxel centres of a block relative to its lower corner, metres."""
+    i = np.arange(BLOCK_VOXELS)
+    return (np.stack([i >> 6, (i >> 3) & 7, i & 7], axis=1) + 0.5) * voxel_size_m
+
+
+class NumbaVoxels:
+    """:class:`~embodied_perceptron.mapping.voxels.VoxelStore` on the CPU."""
+
+    def __init__(self, capacity: int) -> None:
+        # zeros from calloc: memory is taken from the system only where a block has been
+        self._records = np.zeros((capacity, BLOCK_VOXELS, RECORD), np.int32)
+        self._last_seen = np.zeros((capacity, BLOCK_VOXELS), np.int64)
+        self._occupied = np.zeros((capacity, BLOCK_EDGE), np.uint64)  # bit y * 8 + z of word x
+        self._count = np.zeros(capacity, np.int32)
+        self.records = torch.from_numpy(self._records)
+        self.last_seen_ns = torch.from_numpy(self._last_seen)
+        self._emptied = np.empty(capacity, np.int32)
+        self._size_scratch(1 << 12)
+        self._cells = np.empty(0, np.int32)
+        self._sums = np.empty((0, RECORD), np.int32)
+        self._voxels = 0
+        self._near = np.empty((0, 0), np.float32)
+
+    def _size_scratch(self, blocks: int) -> None:
+        bits = int(np.ceil(np.log2(2 * blocks)))
+        self._shift = 64 - bits
+        self._table_keys = np.empty(1 << bits, np.int64)
+        self._table_ids = np.empty(1 << bits, np.int32)
+        self._block_keys = np.empty(blocks, np.int64)
+        self._index = np.zeros((blocks, BLOCK_VOXELS), np.int32)
+
+    def scan(self, view: View, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> Scan:
+        width = view.depth_m.shape[1]
+        pixels = (rows[1] - rows[0]) * width
+        if len(self._cells) < pixels:
+            self._cells = np.empty(pixels, np.int32)
+            self._sums = np.zeros((pixels, RECORD), np.int32)
+        keys, offsets = np.empty(width + 1, np.int64), np.empty(width, np.int64)
+        prefix, bounds = np.empty((width + 1, 2), np.int64), np.empty((width + 1, 2), np.int32)
+        while True:
+            self._table_keys.fill(-1)
+            blocks, self._voxels, points, stored = scan_rows(
+                view.depth_m,
+                view.color,
+                rows,
+                view.ray_x,
+                view.ray_y,
+                view.origin,
+                min_range_m,
+                max_range_m,
+                keys,
+                offsets,
+                prefix,
+                bounds,
+                self._table_keys,
+                self._table_ids,
+                self._shift,
+                self._block_keys,
+                self._index,
+                self._cells,
+                self._sums,
+            )
+            if blocks >= 0:
+                return Scan(self._block_keys[:blocks].copy(), points, points - stored)
+            self._size_scratch(4 * len(self._block_keys))
+            self._sums[: self._voxels] = 0
+
+    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
+        n, self._voxels = self._voxels, 0
+        return Fold(
+            *fold_rows(
+                slots,
+                self._cells[:n],
+                self._sums[:n],
+                stamp_ns,
+                first_band,
+                self._index,
+                self._records,
+                self._last_seen,
+                self._occupied,
+                self._count,
+            )
+        )
+
+    def clear(
+        self, view: View, rule: ClearingRule, voxel_size_m: float, slots: NDArray[np.int32], coords: NDArray[np.int32]
+    ) -> tuple[int, NDArray[np.int32]]:
+        if self._near.shape != view.depth_m.shape:
+            self._near = np.empty_like(view.depth_m)
+        r = rule.window_px(view.intrinsics)
+        window_minimum(view.depth_m, 2 * r + 1, self._near)
+        k = view.intrinsics
+        T = view.T_camera_world
+        removed, empty = clear_blocks(
+            slots,
+            coords,
+            local_centers(voxel_size_m) @ T[:3, :3].T,
+            BLOCK_EDGE * voxel_size_m,
+            T,
+            np.array([k.fx, k.fy, k.cx, k.cy]),
+            np.array([rule.min_range_m, rule.max_range_m, rule.margin_m + rule.half_diagonal_m, rule.margin_per_m2]),
+            self._near,
+            r,
+            view.stamp_ns,
+            self._records,
+            self._last_seen,
+            self._occupied,
+            self._count,
+            self._emptied,
+        )
+        emptied: NDArray[np.int32] = self._emptied[:empty].copy()
+        return removed, emptied
+
+    def erase(self, slots: NDArray[np.int32]) -> int:
+        return int(erase_blocks(slots, self._records, self._last_seen, self._occupied, self._count))
+
+    def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
+        empty = remove_voxels(slots, local, self._records, self._last_seen, self._occupied, self._count, self._emptied)
+        slots_left: NDArray[np.int32] = self._emptied[:empty].copy()
+        return slots_left
+
+    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
+        n = int(self._count[slots].sum())
+        out_coords = np.empty((n, 3), np.int32)
+        records = np.empty((n, RECORD), np.int32)
+        last_seen = np.empty(n, np.int64)
+        n = gather_voxels(
+            slots,
+            coords,
+            min_hits,
+            self._records,
+            self._last_seen,
+            self._occupied,
+            out_coords,
+            records,
+            last_seen,
+        )
+        return VoxelRows(*(torch.from_numpy(a[:n]) for a in (out_coords, records, last_seen)))
+
+    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
+        put_voxels(
+            slots,
+            local,
+            rows.records.numpy(),
+            rows.last_seen_ns.numpy(),
+            self._records,
+            self._last_seen,
+            self._occupied,
+            self._count,
+        )

@@ -1,0 +1,169 @@
+"""The voxel store in plain torch, for any device: sort and segmented sums instead of loops.
+
+Every floating-point expression is the one of ``kernels.py`` in the same order and in float64, and everything that is
+summed is an integer, so the map is the same bit for bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import KEY_BITS, pack_keys, unpack_keys
+from embodied_perceptron.mapping.blocks import BLOCK_BITS, BLOCK_EDGE, BLOCK_VOXELS
+from embodied_perceptron.mapping.numba_voxels import local_centers
+from embodied_perceptron.mapping.voxels import (
+    EVIDENCE,
+    EVIDENCE_HIT,
+    EVIDENCE_MAX,
+    EVIDENCE_MISS,
+    HITS,
+    HITS_CAP,
+    OFFSET_BITS,
+    OFFSET_UNITS,
+    RECORD,
+    ClearingRule,
+    Fold,
+    Scan,
+    View,
+    VoxelRows,
+)
+
+_LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))
+
+
+class TorchVoxels:
+    """:class:`~embodied_perceptron.mapping.voxels.VoxelStore` on any torch device."""
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self._device = device
+        self.records = torch.zeros((capacity, BLOCK_VOXELS, RECORD), dtype=torch.int32, device=device)
+        self.last_seen_ns = torch.zeros((capacity, BLOCK_VOXELS), dtype=torch.int64, device=device)
+        self._flat = self.records.view(-1, RECORD)
+        self._flat_last_seen = self.last_seen_ns.view(-1)
+        empty = torch.zeros(0, dtype=torch.int64, device=device)
+        self._pending: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = (empty, empty, empty.view(0, RECORD - 1))
+
+    def _to(self, array: NDArray[np.generic]) -> torch.Tensor:
+        return torch.tensor(array, device=self._device)
+
+    def scan(self, view: View, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> Scan:
+        band = slice(*rows)
+        z = self._to(view.depth_m[band]).double()  # (H, W)
+        ok = (z >= min_range_m) & (z <= max_range_m)
+        points = int(ok.sum())
+        z = torch.where(ok, z, 0.0)
+        ray_x, ray_y = self._to(view.ray_x), self._to(view.ray_y[:, band])
+        p = [torch.floor(z * (ray_x[c] + ray_y[c][:, None]) + float(view.origin[c])) for c in range(3)]
+        near = torch.stack([(a >= -_LIMIT) & (a < _LIMIT) for a in p]).all(0)
+        ok = (ok & near).view(-1)
+        fixed = torch.stack(p, dim=-1).view(-1, 3)[ok].long()  # (N, 3)
+        color = self._to(view.color[band]).view(-1, 3)[ok].long()
+
+        keys, inverse = torch.unique(pack_keys(fixed >> OFFSET_BITS), return_inverse=True)
+        values = torch.cat([torch.ones_like(fixed[:, :1]), fixed & (OFFSET_UNITS - 1), color], dim=1)  # (N, 7)
+        sums = torch.zeros((len(keys), RECORD - 1), dtype=torch.int64, device=self._device)
+        sums.index_add_(0, inverse, values)
+        coords = unpack_keys(keys)
+        block_keys, block = torch.unique(pack_keys(coords >> BLOCK_BITS), return_inverse=True)
+        low = coords & (BLOCK_EDGE - 1)
+        local = (low[:, 0] << (2 * BLOCK_BITS)) | (low[:, 1] << BLOCK_BITS) | low[:, 2]
+        self._pending = (block, local, sums)
+        return Scan(block_keys.cpu().numpy(), points, points - len(fixed))
+
+    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
+        block, local, sums = self._pending
+        slot = self._to(slots).long()[block]
+        refused = int(sums[slot < 0, HITS].sum())
+        kept = slot >= 0
+        place, sums = slot[kept] * BLOCK_VOXELS + local[kept], sums[kept]
+        old = self._flat[place].long()  # (M, 8)
+        created = int((old[:, HITS] == 0).sum())
+        new = old[:, : RECORD - 1] + sums
+        while True:
+            over = new[:, HITS] > HITS_CAP
+            if not bool(over.any()):
+                break
+            new = torch.where(over[:, None], new >> 1, new)
+        counted = (self._flat_last_seen[place] != stamp_ns) | (old[:, HITS] == 0)
+        if first_band:
+            counted = torch.ones_like(counted)
+        evidence = torch.clamp(old[:, EVIDENCE] + EVIDENCE_HIT * counted, max=EVIDENCE_MAX)
+        self._flat[place] = torch.cat([new, evidence[:, None]], dim=1).int()
+        self._flat_last_seen[place] = torch.clamp(self._flat_last_seen[place], min=stamp_ns)
+        return Fold(int(counted.sum()), created, refused)
+
+    def clear(
+        self, view: View, rule: ClearingRule, voxel_size_m: float, slots: NDArray[np.int32], coords: NDArray[np.int32]
+    ) -> tuple[int, NDArray[np.int32]]:
+        height, width = view.depth_m.shape
+        near = self._eroded(view.depth_m, rule.window_px(view.intrinsics))
+        T, k = view.T_camera_world, view.intrinsics
+        local = self._to(local_centers(voxel_size_m) @ T[:3, :3].T)  # (512, 3)
+        corner = self._to(coords).double() * (BLOCK_EDGE * voxel_size_m)
+        x, y, z = (
+            (((T[r, 0] * corner[:, 0] + T[r, 1] * corner[:, 1]) + T[r, 2] * corner[:, 2]) + T[r, 3])[:, None]
+            + local[:, r][None, :]
+            for r in range(3)
+        )  # each (B, 512)
+        slot = self._to(slots).long()
+        tested = (z >= rule.min_range_m) & (z <= rule.max_range_m) & (self.records[slot, :, HITS] > 0)
+        tested &= self.last_seen_ns[slot] != view.stamp_ns
+        inverse = 1.0 / torch.where(tested, z, 1.0)
+        u = torch.floor((x * inverse) * k.fx + k.cx + 0.5)
+        v = torch.floor((y * inverse) * k.fy + k.cy + 0.5)
+        tested &= (u >= 0) & (u < width) & (v >= 0) & (v < height)
+        pixel = torch.where(tested, v * width + u, 0.0).long()
+        limit = z + ((rule.margin_m + rule.half_diagonal_m) + rule.margin_per_m2 * (z * z))
+        seen_through = tested & (near.view(-1)[pixel].double() > limit)
+
+        block, place = torch.nonzero(seen_through, as_tuple=True)
+        place = slot[block] * BLOCK_VOXELS + place
+        evidence = self._flat[place, EVIDENCE] - EVIDENCE_MISS
+        self._flat[place, EVIDENCE] = evidence
+        gone = evidence < 0
+        return int(gone.sum()), self._empty(place[gone])
+
+    def _eroded(self, depth_m: NDArray[np.float32], radius: int) -> torch.Tensor:
+        """(H, W) minimum over (2 radius + 1)^2 pixels, 0 where the window leaves the image."""
+        size = 2 * radius + 1
+        height, width = depth_m.shape
+        near = torch.zeros((height, width), dtype=torch.float32, device=self._device)
+        if height >= size and width >= size:
+            inner = -torch.nn.functional.max_pool2d(-self._to(depth_m)[None, None], size, stride=1)[0, 0]
+            near[radius : height - radius, radius : width - radius] = inner
+        return near
+
+    def _empty(self, place: torch.Tensor) -> NDArray[np.int32]:
+        """Empty single voxels; returns the slots of blocks left empty."""
+        self._flat[place] = 0
+        self._flat_last_seen[place] = 0
+        touched = torch.unique(place // BLOCK_VOXELS)
+        empty = touched[(self.records[touched, :, HITS] == 0).all(dim=1)]
+        slots: NDArray[np.int32] = empty.cpu().numpy().astype(np.int32)
+        return slots
+
+    def erase(self, slots: NDArray[np.int32]) -> int:
+        slot = self._to(slots).long()
+        removed = int((self.records[slot, :, HITS] > 0).sum())
+        self.records[slot] = 0
+        self.last_seen_ns[slot] = 0
+        return removed
+
+    def remove(self, slots: NDArray[np.int32], local: NDArray[np.int64]) -> NDArray[np.int32]:
+        return self._empty(self._to(slots).long() * BLOCK_VOXELS + self._to(local))
+
+    def gather(self, slots: NDArray[np.int32], coords: NDArray[np.int32], min_hits: int) -> VoxelRows:
+        slot = self._to(slots).long()
+        block, local = torch.nonzero(self.records[slot, :, HITS] >= min_hits, as_tuple=True)
+        low = torch.stack([local >> 6, (local >> 3) & 7, local & 7], dim=1)
+        voxel = self._to(coords).long()[block] * BLOCK_EDGE + low
+        order = torch.argsort(pack_keys(voxel))
+        place = (slot[block] * BLOCK_VOXELS + local)[order]
+        return VoxelRows(voxel[order].int(), self._flat[place], self._flat_last_seen[place])
+
+    def put(self, slots: NDArray[np.int32], local: NDArray[np.int64], rows: VoxelRows) -> None:
+        place = self._to(slots).long() * BLOCK_VOXELS + self._to(local)
+        self._flat[place] = rows.records.to(self._device)
+        self._flat_last_seen[place] = rows.last_seen_ns.to(self._device)

@@ -1,0 +1,462 @@
+"""The incrementally updated sparse voxel volume."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_to_dict
+from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
+from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
+from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, BlockTable, split_coords, within_budget
+from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
+from embodied_perceptron.mapping.devices import resolve_device
+from embodied_perceptron.mapping.export import DEFAULT_FEATURES, SiteFeature, VoxelCopy, Window
+from embodied_perceptron.mapping.keyframes import KeyframeStore
+from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
+from embodied_perceptron.mapping.storage import (
+    pack_keyframes,
+    read_header,
+    read_volume,
+    saved_config,
+    saved_keyframe_config,
+    write_map,
+)
+from embodied_perceptron.mapping.torch_voxels import TorchVoxels
+from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, View, VoxelRows, VoxelStore
+from embodied_perceptron.results import FusionReport, VoxelSnapshot
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sparse.engine import Engine
+from embodied_perceptron.sparse.tensor import SparseTensor
+
+__all__ = ["FeatureVolume", "VolumeStatistics", "warm_up"]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Counting and timing of the volume.
+
+
+@dataclass(frozen=True)
+class VolumeStatistics:
+    """Size and history of a volume.
+
+    Attributes:
+        blocks, voxels: stored now.
+        memory_bytes: voxel memory that has been written to, plus keyframes.
+        reserved_bytes: voxel memory for the whole block budget (address space on the CPU, real memory on a GPU).
+        keyframes: kept now; ``keyframes_dropped`` were pushed out by newer ones.
+        frames_fused: since the start, the last reset or load.
+        voxels_cleared: seen through, since then.
+        points_refused: points that found no room, since then.
+        blocks_evicted: by reason, since then.
+    """
+
+    blocks: int
+    voxels: int
+    memory_bytes: int
+    reserved_bytes: int
+    keyframes: int
+    keyframes_dropped: int
+    frames_fused: int
+    voxels_cleared: int
+    points_refused: int
+    blocks_evicted: dict[str, int]
+
+
+@dataclass
+class Counters:
+    """What happened so far."""
+
+    frames_fused: int = 0
+    voxels_cleared: int = 0
+    points_refused: int = 0
+    blocks_evicted: dict[str, int] = field(default_factory=lambda: {"radius": 0, "budget": 0})
+
+
+class StageClock:
+    """Wall time by stage."""
+
+    def __init__(self) -> None:
+        self.stage_ms: dict[str, float] = {}
+        self._last = perf_counter()
+
+    def lap(self, stage: str) -> None:
+        """Book the time since the last lap on ``stage``."""
+        now = perf_counter()
+        self.stage_ms[stage] = self.stage_ms.get(stage, 0.0) + (now - self._last) * 1e3
+        self._last = now
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The incrementally updated sparse voxel volume: geometry.
+
+
+class FeatureVolume:
+    """Sparse voxel map of posed RGB-D frames.
+
+    Per frame: valid pixels become points and are summed per voxel; stored voxels that the depth image sees through lose
+    evidence and vanish; blocks out of radius or beyond the budget are evicted, the furthest first. The cost of a frame
+    follows the view, not the map. One thread owns a volume; snapshots are copies and may go to others.
+
+    Args:
+        config: sizes, ranges and limits.
+        keyframes: which frames are kept whole.
+        kernels: "numba" (CPU), "torch" (any device), or "auto" = by ``config.device``.
+
+    Raises ``ConfigError`` for a device that is not available.
+    """
+
+    def __init__(
+        self,
+        config: VolumeConfig | None = None,
+        keyframes: KeyframeConfig | None = None,
+        *,
+        kernels: Literal["auto", "numba", "torch"] = "auto",
+    ) -> None:
+        self.config = config if config is not None else VolumeConfig()
+        self.keyframes = KeyframeStore(keyframes if keyframes is not None else KeyframeConfig())
+        device = resolve_device(self.config.device)
+        if kernels == "auto":
+            kernels = "numba" if device.type == "cpu" else "torch"
+        if kernels == "numba" and device.type != "cpu":
+            raise ConfigError(f"numba kernels run on the CPU, but device is {self.config.device!r}")
+        capacity = self.config.max_blocks
+        self._store: VoxelStore = NumbaVoxels(capacity) if kernels == "numba" else TorchVoxels(capacity, device)
+        self._blocks = BlockTable(capacity)
+        self._newest_ns: dict[str, int] = {}
+        self._voxels = 0
+        self._counters = Counters()
+        s = self.config.voxel_size_m
+        self._block_m = BLOCK_EDGE * s
+        # depth 0 means unknown, so it must stay outside of the range even where that starts at 0
+        self._min_range_m = max(self.config.min_range_m, float(np.finfo(np.float32).tiny))
+        self._rule = ClearingRule(
+            min_range_m=self._min_range_m,
+            max_range_m=self.config.max_range_m,
+            margin_m=self.config.clearing_margin_m,
+            margin_per_m2=self.config.clearing_margin_per_m2,
+            half_diagonal_m=0.5 * np.sqrt(3.0) * s,
+            window_rad=self.config.clearing_window_rad,
+        )
+
+    # ---------------------------------------------------------------------------------------------------------------
+    # taking frames in
+
+    def integrate(self, posed: PosedFrame) -> FusionReport:
+        """Fuse one frame.
+
+        A frame without any depth at or beyond ``min_range_m`` is not fused; the report says so. Raises ``ValueError``
+        when the frame is not newer than the newest frame of its camera (that call changes nothing).
+        """
+        frame = posed.frame
+        self._check_order(frame)
+        self._newest_ns[frame.camera] = frame.stamp_ns
+        if not bool((frame.depth_m >= self._min_range_m).any()):
+            reason = f"no depth at or beyond min_range_m={self.config.min_range_m}"
+            return FusionReport(frame.stamp_ns, fused=False, reason=reason)
+
+        clock = StageClock()
+        fused = self._fuse(posed, clock)
+        keyframe = self.keyframes.offer(posed)
+        clock.lap("keyframe")
+
+        self._counters.frames_fused += 1
+        self._counters.voxels_cleared += fused.voxels_cleared
+        self._counters.points_refused += fused.points_refused
+        for reason, count in fused.blocks_evicted.items():
+            self._counters.blocks_evicted[reason] += count
+        return replace(fused, keyframe=keyframe, stage_ms=clock.stage_ms)
+
+    def _fuse(self, posed: PosedFrame, clock: StageClock) -> FusionReport:
+        """The geometry of one frame, into the voxels and nothing else."""
+        frame = posed.frame
+        view = View.of(posed, self.config.voxel_size_m)
+        center = posed.T_world_camera[:3, 3] / self._block_m
+        radius = self.config.radius_m / self._block_m
+        evicted = {"radius": self._evict(self._blocks.beyond(center, radius)), "budget": 0}
+        clock.lap("evict")
+
+        points = touched = refused = 0
+        for rows in view.bands():
+            scan = self._store.scan(view, rows, self._min_range_m, self.config.max_range_m)
+            clock.lap("points")
+            acquired = self._blocks.acquire(scan.block_keys, center, radius)
+            self._voxels -= self._store.erase(acquired.evicted)
+            fold = self._store.fold(acquired.slots, frame.stamp_ns, first_band=rows[0] == 0)
+            clock.lap("fold")
+            self._voxels += fold.created
+            evicted["budget"] += len(acquired.evicted)
+            points += scan.points
+            touched += fold.touched
+            refused += fold.refused_points + scan.out_of_range
+
+        cleared = self._clear_seen_through(view) if self.config.clearing else 0
+        clock.lap("clear")
+        return FusionReport(
+            stamp_ns=frame.stamp_ns,
+            fused=True,
+            points=points,
+            voxels_touched=touched,
+            voxels_cleared=cleared,
+            blocks_evicted=evicted,
+            points_refused=refused,
+        )
+
+    def _check_order(self, frame: RgbdFrame) -> None:
+        newest = self._newest_ns.get(frame.camera)
+        if newest is not None and frame.stamp_ns <= newest:
+            raise ValueError(
+                f"frame of camera {frame.camera!r} with stamp_ns={frame.stamp_ns} is not newer than its newest fused "
+                f"frame, stamp_ns={newest}"
+            )
+
+    def _evict(self, slots: NDArray[np.int32]) -> int:
+        if len(slots):
+            self._voxels -= self._store.erase(slots)
+            self._blocks.release(slots)
+        return len(slots)
+
+    def _clear_seen_through(self, view: View) -> int:
+        T_camera_block = view.T_camera_world.copy()
+        T_camera_block[:3, :3] *= self._block_m
+        slots = self._blocks.in_frustum(
+            T_camera_block,
+            view.side_planes(),
+            self._min_range_m,
+            self.config.max_range_m,
+            0.5 * np.sqrt(3.0) * self._block_m,
+        )
+        if len(slots) == 0:
+            return 0
+        coords = self._blocks.coords_of(slots)
+        cleared, emptied = self._store.clear(view, self._rule, self.config.voxel_size_m, slots, coords)
+        self._voxels -= cleared
+        self._blocks.release(emptied)
+        return cleared
+
+    # ---------------------------------------------------------------------------------------------------------------
+    # looking at the map
+
+    def snapshot(self, min_hits: int | None = None) -> VoxelSnapshot:
+        """Copy the voxels with at least ``min_hits`` points (default: the configuration's), sorted by key."""
+        return self.copy(min_hits).snapshot()
+
+    def copy(self, min_hits: int | None = None) -> VoxelCopy:
+        """The same voxels as they are stored, to be made into a snapshot and into network input elsewhere."""
+        hits = self.config.min_hits if min_hits is None else min_hits
+        return VoxelCopy(self._gather(self._blocks.slots(), hits), self.config.voxel_size_m)
+
+    def as_sparse_tensor(
+        self,
+        site_voxels: int = 1,
+        *,
+        window: Window | None = None,
+        features: tuple[SiteFeature, ...] = DEFAULT_FEATURES,
+        floor_z_m: float = 0.0,
+        min_hits: int | None = None,
+        engine: Engine | None = None,
+    ) -> SparseTensor:
+        """Occupied sites of the map, or of a part of it, as network input; the same voxels as :meth:`snapshot`.
+
+        Args:
+            site_voxels: edge of a site in voxels. Site ``c`` covers ``[c * e, (c + 1) * e)`` with
+                ``e = site_voxels * voxel_size_m``; coordinates are absolute, so they stay the same from call to call.
+            window: None = the whole map.
+            features: columns of the float32 features, in this order: ``color`` (3, mean RGB in [0, 1]), ``offset`` (3,
+                mean point minus the site's centre, in edges), ``height`` (1, metres above ``floor_z_m``), ``point``
+                (3, mean point in the world, metres), ``log_hits`` (1), ``one`` (1). Means are over all points.
+            floor_z_m: height of the floor in the world.
+            min_hits: as in :meth:`snapshot`.
+            engine: of the sparse tensor; None = the fastest one installed.
+
+        The tensor is on the volume's device. Raises ``ValueError`` for an unknown feature, a ``site_voxels`` below 1,
+        or sites too far from the origin for a sparse tensor.
+        """
+        if site_voxels < 1:
+            raise ValueError(f"site_voxels must be at least 1, got {site_voxels}")
+        lower, upper = np.full(3, -np.inf), np.full(3, np.inf)
+        if window is not None:
+            lower, upper = window.limits(self.config.voxel_size_m * site_voxels)
+            lower, upper = lower * site_voxels, upper * site_voxels
+        hits = self.config.min_hits if min_hits is None else min_hits
+        rows = self._gather(self._blocks.slots(lower / BLOCK_EDGE, upper / BLOCK_EDGE), hits)
+        return VoxelCopy(rows, self.config.voxel_size_m).as_sparse_tensor(
+            site_voxels, window=window, features=features, floor_z_m=floor_z_m, engine=engine
+        )
+
+    def _gather(self, slots: NDArray[np.int32], min_hits: int) -> VoxelRows:
+        return self._store.gather(slots, self._blocks.coords_of(slots), max(min_hits, 1))
+
+    def __len__(self) -> int:
+        """Stored voxels, whatever their hits."""
+        return self._voxels
+
+    def statistics(self) -> VolumeStatistics:
+        """Sizes now, and what happened since the start or the last reset or load."""
+        per_block = BLOCK_VOXELS * (RECORD * 4 + 8)
+        c = self._counters
+        return VolumeStatistics(
+            blocks=len(self._blocks),
+            voxels=self._voxels,
+            memory_bytes=self._blocks.slots_ever_used * per_block + self.keyframes.nbytes,
+            reserved_bytes=self.config.max_blocks * per_block,
+            keyframes=len(self.keyframes),
+            keyframes_dropped=self.keyframes.dropped,
+            frames_fused=c.frames_fused,
+            voxels_cleared=c.voxels_cleared,
+            points_refused=c.points_refused,
+            blocks_evicted=dict(c.blocks_evicted),
+        )
+
+    # ---------------------------------------------------------------------------------------------------------------
+    # changing the map by hand
+
+    def reset(self) -> None:
+        """Forget everything: voxels, keyframes, stamps and counters."""
+        self._store.erase(self._blocks.slots())
+        self._blocks.clear()
+        self.keyframes.clear()
+        self._newest_ns.clear()
+        self._voxels = 0
+        self._counters = Counters()
+
+    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
+        """Re-integrate the retained keyframes at corrected poses.
+
+        Voxels seen since the oldest retained keyframe are made anew from the keyframes alone, oldest first; older ones
+        move rigidly with it (see :mod:`embodied_perceptron.mapping.correction`). Afterwards the map is what it would be
+        had the keyframes come with these poses. Takes the time of fusing that many frames.
+
+        Args:
+            poses: (camera, stamp_ns) -> (4, 4) corrected T_world_camera. Retained keyframes that are not named move
+                as the named one nearest in time.
+
+        Raises ``ValueError`` for a pose that is not rigid; the map then stays.
+        """
+        keyframes, correction = correct(list(self.keyframes), poses)
+        if not correction.corrected:
+            return correction
+        oldest_ns = int(correction.stamps_ns[0])
+        rows = self._gather(self._blocks.slots(), 1)
+        older = move_voxels(
+            rows.where(rows.last_seen_ns < oldest_ns), correction.at(oldest_ns), self.config.voxel_size_m
+        )
+        self._store.erase(self._blocks.slots())
+        self._blocks.clear()
+        self._voxels = 0
+        newest_m = keyframes[-1].T_world_camera[:3, 3]
+        self._put(within_budget(older, self.config.max_blocks, newest_m, self._block_m))
+        for keyframe in keyframes:
+            self._fuse(PosedFrame(keyframe.frame, keyframe.T_world_camera), StageClock())
+        self.keyframes.restore(keyframes, self.keyframes.taken)
+        return correction
+
+    def _put(self, rows: VoxelRows) -> None:
+        """Voxels into an empty map that has room for them."""
+        block_keys, local = split_coords(rows.coords.numpy())
+        self._blocks.acquire(np.unique(block_keys), np.zeros(3), np.inf)
+        self._store.put(self._blocks.lookup(block_keys), local, rows)
+        self._voxels = len(rows)
+
+    def forget_stamps(self) -> None:
+        """Accept frames of any stamp again, for a clock that was set back; the map stays."""
+        self._newest_ns.clear()
+
+    def clear_box(self, box: NDArray[np.floating[Any]]) -> int:
+        """Remove the voxels whose centre lies inside of an oriented box; returns how many.
+
+        Args:
+            box: (9,) x y z dx dy dz alpha beta gamma, metres and radians, R = Rz(alpha) Rx(beta) Ry(gamma).
+
+        Raises ``ValueError`` when it is not 9 finite numbers with sizes that are not negative.
+        """
+        row = check_boxes(torch.as_tensor(np.asarray(box, dtype=np.float64)).reshape(1, -1), "box")
+        center, reach = row[0, :3].numpy(), 0.5 * float(row[0, 3:6].norm())
+        slots = self._blocks.slots((center - reach) / self._block_m, (center + reach) / self._block_m)
+        coords = self._gather(slots, 1).coords.cpu().numpy()
+        centers = torch.from_numpy(voxel_centers(coords, self.config.voxel_size_m))
+        coords = coords[points_in_boxes(centers, row)[:, 0].numpy()]
+        if len(coords) == 0:
+            return 0
+        keys, local = split_coords(coords)
+        emptied = self._store.remove(self._blocks.lookup(keys), local)
+        self._blocks.release(emptied)
+        self._voxels -= len(coords)
+        return len(coords)
+
+    # ---------------------------------------------------------------------------------------------------------------
+    # map files
+
+    def save(self, path: str | Path, extra: Mapping[str, str] | None = None) -> None:
+        """Write voxels, keyframes and configuration; atomic, so a crash leaves the old file whole.
+
+        ``extra`` goes into the same file; :func:`embodied_perceptron.mapping.storage.read_extra` gives it back.
+
+        Raises ``OSError`` when the folder is missing or cannot be written.
+        """
+        write_map(path, *self.pack(extra))
+
+    def pack(self, extra: Mapping[str, str] | None = None) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """All that :meth:`save` writes, as a copy for ``write_map``: writing may then take its time elsewhere."""
+        rows = self._gather(self._blocks.slots(), 1).cpu()
+        tensors, entries = pack_keyframes(list(self.keyframes))
+        tensors["voxels.keys"] = pack_keys(rows.coords)
+        tensors["voxels.records"] = rows.records
+        tensors["voxels.last_seen_ns"] = rows.last_seen_ns
+        header = {
+            "volume": config_to_dict(self.config),
+            "keyframe_config": config_to_dict(self.keyframes.config),
+            "keyframes": entries,
+            "keyframes_taken": self.keyframes.taken,
+            "extra": dict(extra or {}),
+        }
+        return tensors, header
+
+    def load(self, path: str | Path) -> None:
+        """Replace the map by a saved one; configuration, device and limits stay this volume's own.
+
+        Stamps may start anywhere afterwards. Raises ``MapFileError`` for a file that is damaged, of another version or
+        voxel size, or larger than the block budget, and ``OSError`` when it cannot be opened; the map then stays.
+        """
+        saved = read_volume(path, self.config)
+        self.reset()
+        self._put(saved.rows)
+        self.keyframes.restore(saved.keyframes, saved.keyframes_taken)
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, kernels: Literal["auto", "numba", "torch"] = "auto") -> FeatureVolume:
+        """A volume with the content and the configuration of a saved map. Raises as :meth:`load`."""
+        header = read_header(path)
+        volume = cls(saved_config(path, header), saved_keyframe_config(path, header), kernels=kernels)
+        volume.load(path)
+        return volume
+
+
+# --------------------------------------------------------------------------------------------------------------------
+
+
+def warm_up() -> None:
+    """Compile every CPU kernel, so that no live frame waits for it.
+
+    Ten seconds or so on the first call after an installation; later processes find the compiled code on the disk.
+    """
+    k = Intrinsics(8.0, 8.0, 3.5, 3.5, 8, 8)
+    volume = FeatureVolume(VolumeConfig(max_blocks=64))
+    T = np.eye(4)
+    for stamp, depth_m in enumerate((0.5, 0.5, 4.0, 4.0)):
+        T[0, 3] = 100.0 * stamp  # far away, so that blocks are evicted
+        depth = np.full((8, 8), depth_m, np.float32)
+        volume.integrate(PosedFrame(RgbdFrame(stamp, "camera", np.zeros((8, 8, 3), np.uint8), depth, k), T))
+    volume.snapshot(1)
+    volume.as_sparse_tensor(2, min_hits=1)
+    rows = volume._gather(volume._blocks.slots(), 1)
+    keys, local = split_coords(rows.coords.numpy())
+    volume._store.remove(volume._blocks.lookup(keys), local)
+    volume._store.put(volume._blocks.lookup(keys), local, rows)

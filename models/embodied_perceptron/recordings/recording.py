@@ -1,0 +1,185 @@
+"""What a recording is, whatever its format: a stream of stamped samples, exactly like the live one.
+
+A recording yields colour, depth, calibration and transforms in the order of time; :class:`PosedFrameStream` sends them
+through the same transform tree and frame assembler as a robot does, so that what is replayed is what is deployed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sensors.poses import TransformTree, TreePoses
+from embodied_perceptron.sensors.synchronizer import AssemblerStats, BadImage, Drop, FrameAssembler
+
+
+class RecordingError(ValueError):
+    """A recording that cannot be read; the message names the file (and line), and what to do where that is known."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColorSample:
+    """(H, W, 3) uint8 RGB of one camera, or why it could not be decoded."""
+
+    stamp_ns: int
+    camera: str
+    image: NDArray[np.uint8] | BadImage
+
+
+@dataclass(frozen=True, eq=False)
+class DepthSample:
+    """(H, W) float32 canonical depth of one camera, or why it could not be decoded."""
+
+    stamp_ns: int
+    camera: str
+    depth_m: NDArray[np.float32] | BadImage
+
+
+@dataclass(frozen=True)
+class CalibrationSample:
+    """Calibration of one camera, from ``stamp_ns`` on."""
+
+    stamp_ns: int
+    camera: str
+    calibration: CameraModel
+
+
+@dataclass(frozen=True, eq=False)
+class TransformSample:
+    """(4, 4) ``T_parent_child`` at ``stamp_ns``, or at every time when ``is_static``."""
+
+    stamp_ns: int
+    parent: str
+    child: str
+    T_parent_child: NDArray[np.float64]
+    is_static: bool = False
+
+
+Sample = ColorSample | DepthSample | CalibrationSample | TransformSample
+
+
+class Recording(Protocol):
+    """A recorded RGB-D stream. Iterating starts from the beginning every time.
+
+    Samples come in the order of time, with one exception: transforms come ahead of the images that need them, so that
+    nobody has to wait for a pose. A player that keeps real time sends transforms on at once and paces by the images.
+    """
+
+    @property
+    def source(self) -> Path:
+        """Folder or file."""
+        ...
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of the cameras."""
+        ...
+
+    @property
+    def world_frame(self) -> str:
+        """Fixed frame in which poses are given."""
+        ...
+
+    @property
+    def truth(self) -> Mapping[str, Any] | None:
+        """What is known to be true of the scene (simulated recordings), or None."""
+        ...
+
+    def camera_frame(self, camera: str) -> str:
+        """Optical frame of a camera. Raises ``KeyError`` for an unknown one."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of colour images over all cameras."""
+        ...
+
+    def __iter__(self) -> Iterator[Sample]:
+        """Samples from the beginning. Raises :class:`RecordingError` for what cannot be read."""
+        ...
+
+
+class PosedFrameStream:
+    """Iterates the posed frames of a recording, as the live path would make them.
+
+    Attributes:
+        exposures: colour images played so far (progress).
+    """
+
+    def __init__(self, recording: Recording, config: AssemblerConfig, *, world_frame: str | None = None) -> None:
+        """``world_frame``: frame of ``T_world_camera``; by default the recording's own."""
+        self._recording = recording
+        self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
+        frames = {camera: recording.camera_frame(camera) for camera in recording.cameras}
+        poses = TreePoses(self._tree, world_frame or recording.world_frame, frames)
+        self._assembler = FrameAssembler(config, poses, recording.cameras)
+        self.exposures = 0
+
+    @property
+    def stats(self) -> AssemblerStats:
+        """Counts so far; after the iteration ``accepted == emitted + sum(dropped)``."""
+        return self._assembler.stats()
+
+    @property
+    def tree(self) -> TransformTree:
+        """The transforms that have been played."""
+        return self._tree
+
+    def take_drops(self) -> list[Drop]:
+        """Drops since the last call."""
+        return self._assembler.take_drops()
+
+    def __iter__(self) -> Iterator[PosedFrame]:
+        """Posed frames. Raises :class:`RecordingError`, or ``ValueError`` for transforms that are none."""
+        self.exposures = 0
+        now_ns = 0
+        for sample in self._recording:
+            if isinstance(sample, TransformSample):
+                if sample.is_static:
+                    self._tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
+                else:
+                    self._tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
+                continue
+            # streams may lag behind each other; a recording that starts over is told by the stamps of one stream
+            now_ns = max(now_ns, sample.stamp_ns)
+            if isinstance(sample, ColorSample):
+                self.exposures += 1
+                self._assembler.add_color(sample.camera, sample.stamp_ns, sample.image, now_ns)
+            elif isinstance(sample, DepthSample):
+                self._assembler.add_depth(sample.camera, sample.stamp_ns, sample.depth_m, now_ns)
+            else:
+                self._assembler.add_camera_info(sample.camera, sample.stamp_ns, sample.calibration, now_ns)
+            yield from self._assembler.poll(now_ns)
+        yield from self._assembler.flush(now_ns)
+
+
+def open_recording(source: str | Path, **options: Any) -> Recording:
+    """Open a folder (TUM RGB-D layout) or a bag (MCAP, SQLite, ROS 1) by what is found there.
+
+    ``options`` go to :class:`~embodied_perceptron.recordings.tum.TumRecording` or
+    :class:`~embodied_perceptron.recordings.bag.BagRecording`.
+
+    Raises:
+        RecordingError: nothing that is known lies there, or it cannot be read.
+    """
+    from embodied_perceptron.recordings.bag import BagRecording, is_bag
+    from embodied_perceptron.recordings.tum import TumRecording, is_tum_folder
+
+    path = Path(source)
+    if not path.exists():
+        raise RecordingError(f"{path} does not exist")
+    if is_tum_folder(path):
+        return TumRecording(path, **options)
+    if is_bag(path):
+        return BagRecording(path, **options)
+    raise RecordingError(
+        f"{path} is neither a folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json) "
+        "nor a bag (a folder with metadata.yaml, or a file .mcap, .db3 or .bag)"
+    )

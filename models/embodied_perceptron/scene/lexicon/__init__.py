@@ -1,1 +1,0 @@
-"""Words as data: ``nouns.json`` says what kinds of things are called, ``relations.json`` how relations are said."""

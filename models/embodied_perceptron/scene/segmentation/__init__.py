@@ -1,0 +1,1 @@
+"""Geometry alone: cells, floor, walls, and what stands in between."""

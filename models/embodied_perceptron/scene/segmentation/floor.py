@@ -1,0 +1,187 @@
+"""Which way is up, and where the floor is: from transforms where they are trusted, otherwise from geometry."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import median_filter
+
+from embodied_perceptron.geometry.transforms import FloatArray
+
+_UP = np.array([0.0, 0.0, 1.0])
+_ENOUGH_POINTS = 60_000
+_AROUND_M = 0.15  # half the window in which a layer must stand out; thicker than the noise of any floor
+
+
+def _check_points(points_m: FloatArray) -> NDArray[np.float64]:
+    points = np.asarray(points_m, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"points must have shape (N, 3), got {points.shape}")
+    if not np.isfinite(points).all():
+        raise ValueError("points must be finite")
+    return points
+
+
+def estimate_floor_z(
+    points_m: FloatArray,
+    *,
+    bin_m: float = 0.02,
+    cell_m: float = 0.05,
+    min_area_m2: float = 0.25,
+    min_share: float = 0.2,
+) -> float | None:
+    """Height of the floor: the lowest strong horizontal layer of points.
+
+    A layer's strength is the ground area that it covers, not its number of points: a wall has many points but covers
+    little ground at any one height, a floor seen from far away has few but covers much. Reflections below the floor and
+    noise cover little. A table or counter can be stronger than what is seen of the floor, hence the *lowest* layer that
+    is strong, not the strongest.
+
+    Args:
+        points_m: (N, 3) points of the map, z up.
+        bin_m: height of a layer; about the noise of the points.
+        cell_m: ground is counted in cells of this size.
+        min_area_m2: what covers less is no floor.
+        min_share: of the area of the strongest layer; what covers less is no floor.
+
+    Returns:
+        Its z in metres, or None where no layer is strong enough (nothing but walls, or too few points).
+
+    Raises:
+        ValueError: points of another shape, or not finite.
+    """
+    points = _check_points(points_m)
+    if len(points) == 0:
+        return None
+    z0 = float(points[:, 2].min())
+    layer = np.floor((points[:, 2] - z0) / bin_m).astype(np.int64)
+    cells = np.floor(points[:, :2] / cell_m).astype(np.int64)
+    cells -= cells.min(axis=0)
+    cell = cells[:, 0] * (int(cells[:, 1].max()) + 1) + cells[:, 1]
+    layers = int(layer.max()) + 1
+    # distinct ground cells per layer
+    occupied = np.unique(cell * layers + layer)
+    area = np.bincount(occupied % layers, minlength=layers) * cell_m**2
+    # walls cover the same little ground in every layer: what counts is what stands out of the layers around
+    around = median_filter(area, size=2 * max(1, round(_AROUND_M / bin_m)) + 1, mode="constant")
+    # a surface between two bins, and its noise, fill neighbouring layers
+    smooth = np.convolve(np.maximum(area - around, 0.0), (0.5, 1.0, 0.5), mode="same")
+    threshold = max(min_area_m2, min_share * float(smooth.max()))
+    strong = np.flatnonzero(smooth >= threshold)
+    if len(strong) == 0:
+        return None
+    # from the first strong layer climb to the top of that peak
+    peak = int(strong[0])
+    while peak + 1 < layers and smooth[peak + 1] > smooth[peak]:
+        peak += 1
+    near = np.abs(layer - peak) <= 1
+    return float(np.median(points[near, 2]))
+
+
+def gravity_rotation(up: FloatArray) -> NDArray[np.float64]:
+    """(3, 3) rotation by the smallest angle that maps the measured ``up`` vector to +z: ``R @ up = |up| e_z``.
+
+    Raises ``ValueError`` for a vector that is not finite or is zero.
+    """
+    v = np.asarray(up, dtype=np.float64)
+    norm = float(np.linalg.norm(v))
+    if v.shape != (3,) or not np.isfinite(norm) or norm < 1e-9:
+        raise ValueError(f"up must be a finite vector of 3 numbers that is not zero, got {np.asarray(up).tolist()}")
+    x, y, z = v / norm
+    level = x * x + y * y
+    if z < 0 and level < 1e-30:
+        return np.diag([1.0, -1.0, -1.0])  # upside down: every horizontal axis is as good, x is taken
+    k = 1.0 / (1.0 + z) if z > 0 else (1.0 - z) / level  # the same; 1 + z would cancel near -1
+    return np.array([[1 - k * x * x, -k * x * y, -x], [-k * x * y, 1 - k * y * y, -y], [x, y, z]])
+
+
+def up_from_transform(T_level_frame: FloatArray) -> NDArray[np.float64]:
+    """(3,) up vector, in ``frame``, when ``T_level_frame`` is its pose in a frame whose z axis is up (REP-103)."""
+    up: NDArray[np.float64] = np.asarray(T_level_frame, dtype=np.float64)[2, :3].copy()
+    return up
+
+
+def estimate_up(
+    points_m: FloatArray,
+    up_hint: FloatArray,
+    *,
+    max_tilt_rad: float = 0.6,
+    tolerance_m: float = 0.02,
+    iterations: int = 300,
+    min_share: float = 0.05,
+    max_points: int = 20_000,
+    seed: int = 0,
+) -> NDArray[np.float64] | None:
+    """Unit normal of the dominant roughly horizontal plane: gravity for a robot without an IMU.
+
+    Sampled planes (RANSAC) that lie within ``max_tilt_rad`` of the hint compete by how many points lie on them; the
+    winner is refitted to its points. Deterministic.
+
+    Args:
+        points_m: (N, 3) points, in any frame.
+        up_hint: (3,) roughly up in that frame, e.g. the camera's -y axis.
+        max_tilt_rad: how far the answer may lie from the hint.
+        tolerance_m: distance at which a point lies on a plane.
+        iterations: planes tried.
+        min_share: of all points that must lie on the plane.
+        max_points: more are thinned out evenly.
+        seed: of the sampling.
+
+    Returns:
+        The normal, on the hint's side; None where no plane has enough points.
+
+    Raises:
+        ValueError: points of another shape or not finite; a hint that is zero or not finite.
+    """
+    points = _check_points(points_m)
+    hint: NDArray[np.float64] = _UP @ gravity_rotation(up_hint)  # checks it, and gives its unit vector
+    if len(points) < 3:
+        return None
+    if len(points) > max_points:
+        points = points[np.linspace(0, len(points) - 1, max_points).astype(np.int64)]
+    rng = np.random.default_rng(seed)
+    best: NDArray[np.bool_] | None = None
+    samples = points[rng.integers(0, len(points), (iterations, 3))]
+    normals = np.cross(samples[:, 1] - samples[:, 0], samples[:, 2] - samples[:, 0])
+    lengths = np.linalg.norm(normals, axis=1)
+    for normal, length, origin in zip(normals, lengths, samples[:, 0], strict=True):
+        if length < 1e-9 or abs(normal @ hint) < np.cos(max_tilt_rad) * length:
+            continue
+        on_plane = np.abs((points - origin) @ (normal / length)) <= tolerance_m
+        if best is None or on_plane.sum() > best.sum():
+            best = on_plane
+    if best is None or best.sum() < max(3, min_share * len(points)):
+        return None
+    members = points[best]
+    for _ in range(3):  # refit, then take the members anew
+        center = members.mean(axis=0)
+        _, _, vh = np.linalg.svd(members - center, full_matrices=False)
+        normal = vh[2]
+        members = points[np.abs((points - center) @ normal) <= tolerance_m]
+    up: NDArray[np.float64] = normal if normal @ hint > 0 else -normal
+    return up if float(up @ hint) >= np.cos(max_tilt_rad) else None
+
+
+class FloorHeight:
+    """The floor of a map over time: while it is out of the map the last known one; before, just below everything.
+
+    Args:
+        clearance_m: so far below everything that nothing is taken for floor.
+    """
+
+    def __init__(self, clearance_m: float) -> None:
+        self._clearance_m = clearance_m
+        self._last_m: float | None = None
+
+    def of(self, points_m: FloatArray) -> float:
+        """Of the (N, 3) points of the map as it is now."""
+        found = estimate_floor_z(points_m[:: 1 + len(points_m) // _ENOUGH_POINTS])
+        if found is not None:
+            self._last_m = found
+        if self._last_m is not None:
+            return self._last_m
+        return float(points_m[:, 2].min()) - self._clearance_m if len(points_m) else 0.0
+
+    def forget(self) -> None:
+        """The map is another one, or lies elsewhere."""
+        self._last_m = None

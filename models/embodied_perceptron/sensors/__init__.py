@@ -1,0 +1,1 @@
+"""Frames, cameras and poses over time, and the synchronizer that joins them."""

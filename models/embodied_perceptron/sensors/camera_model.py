@@ -1,0 +1,144 @@
+"""From a calibration message's numbers to an undistorted pinhole camera.
+
+Everything behind this module works with :class:`~embodied_perceptron.geometry.transforms.Intrinsics`, a pinhole without
+distortion. Images of a distorted camera are resampled once, here; models that are not known are refused by name.
+Model names and parameter orders are those of ``sensor_msgs/CameraInfo`` and OpenCV.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import Intrinsics
+
+# coefficients that each model may have
+_COEFFICIENTS = {
+    "plumb_bob": (4, 5),  # k1 k2 p1 p2 [k3]
+    "rational_polynomial": (8, 12, 14),  # k1 k2 p1 p2 k3 k4 k5 k6 [s1..s4 [tau_x tau_y]]
+    "equidistant": (4,),  # k1..k4, OpenCV's fisheye
+}
+SUPPORTED_MODELS = tuple(_COEFFICIENTS)
+
+
+@dataclass(frozen=True)
+class CameraModel:
+    """A pinhole camera with distortion.
+
+    Attributes:
+        intrinsics: of the undistorted images that :meth:`rectify` makes (same size and same K as the raw ones).
+        model: one of :data:`SUPPORTED_MODELS`.
+        distortion: coefficients in the model's order; empty or all zero = no distortion.
+
+    Raises ``ValueError`` naming the model or the coefficient that does not fit.
+    """
+
+    intrinsics: Intrinsics
+    model: str = "plumb_bob"
+    distortion: tuple[float, ...] = ()
+    _maps: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.is_distorted:
+            return
+        if self.model not in _COEFFICIENTS:
+            raise ValueError(
+                f"distortion model {self.model!r} is not supported (supported: {', '.join(SUPPORTED_MODELS)}); "
+                "publish rectified images"
+            )
+        if not np.isfinite(self.distortion).all():
+            raise ValueError(f"distortion coefficients must be finite, got {list(self.distortion)}")
+        if len(self.distortion) not in _COEFFICIENTS[self.model]:
+            raise ValueError(
+                f"distortion model {self.model!r} has {' or '.join(map(str, _COEFFICIENTS[self.model]))} "
+                f"coefficients, got {len(self.distortion)}: {list(self.distortion)}"
+            )
+
+    @property
+    def is_distorted(self) -> bool:
+        """Whether images have to be resampled."""
+        return any(d != 0 for d in self.distortion)  # NaN != 0, and is refused above
+
+    def rectify(
+        self, color: NDArray[np.uint8], depth_m: NDArray[np.float32]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+        """Undistorted (H, W, 3) colour (bilinear) and (H, W) depth (nearest: surfaces must not be mixed).
+
+        What falls outside of the raw image is black, and unknown depth. Without distortion the arguments come back.
+        """
+        if not self.is_distorted:
+            return color, depth_m
+        x, y = self._undistortion_maps()
+        return (
+            _as_uint8(cv2.remap(color, x, y, cv2.INTER_LINEAR)),
+            _as_float32(cv2.remap(depth_m, x, y, cv2.INTER_NEAREST)),
+        )
+
+    def _undistortion_maps(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        if "xy" not in self._maps:
+            K, d = self.intrinsics.matrix, np.asarray(self.distortion)
+            size = (self.intrinsics.width, self.intrinsics.height)
+            make = cv2.fisheye.initUndistortRectifyMap if self.model == "equidistant" else cv2.initUndistortRectifyMap
+            self._maps["xy"] = make(K, d, np.eye(3), K, size, cv2.CV_32FC1)
+        x, y = self._maps["xy"]
+        return x, y
+
+
+def _as_uint8(image: Any) -> NDArray[np.uint8]:
+    return np.asarray(image, dtype=np.uint8)
+
+
+def _as_float32(image: Any) -> NDArray[np.float32]:
+    return np.asarray(image, dtype=np.float32)
+
+
+def camera_model_from_info(
+    *,
+    width: int,
+    height: int,
+    k: Sequence[float],
+    distortion_model: str = "",
+    d: Sequence[float] = (),
+    binning: tuple[int, int] = (0, 0),
+    roi: tuple[int, int, int, int] = (0, 0, 0, 0),
+    image_is_rectified: bool = False,
+    p: Sequence[float] = (),
+) -> CameraModel:
+    """The fields of a ``sensor_msgs/CameraInfo`` -> camera model of the images that are published with it.
+
+    Args:
+        width, height: of the full-resolution calibration.
+        k: (9,) row-major camera matrix of the raw image.
+        distortion_model, d: as in the message; an empty model with no (or zero) coefficients is a plain pinhole.
+        binning: pixels combined in x, y; 0 means 1.
+        roi: (x_offset, y_offset, width, height) at full resolution; width = height = 0 means the whole image.
+        image_is_rectified: the images are undistorted already (topics named ``image_rect*``); then ``p`` (12 numbers,
+            the projection matrix) holds and ``d`` does not.
+
+    Raises ``ValueError`` naming the field for an uncalibrated camera (zero or NaN K), unknown distortion, a bad size.
+    """
+    matrix = np.asarray(k, dtype=np.float64).ravel()
+    if matrix.shape != (9,):
+        raise ValueError(f"camera_info: k must have 9 numbers, got {matrix.size}")
+    fx, fy, cx, cy = (float(matrix[i]) for i in (0, 4, 2, 5))
+    if image_is_rectified and len(p) == 12 and float(p[0]) != 0:
+        fx, fy, cx, cy = (float(p[i]) for i in (0, 5, 2, 6))
+    if fx == 0 and fy == 0:
+        raise ValueError("camera_info: k is all zero: the camera is not calibrated")
+    x0, y0, roi_width, roi_height = roi
+    if roi_width and roi_height:
+        width, height, cx, cy = roi_width, roi_height, cx - x0, cy - y0
+    if d is not None and len(d) and any(c != 0 for c in d) and not image_is_rectified:
+        distortion, model = tuple(float(c) for c in d), distortion_model or "plumb_bob"
+    else:
+        distortion, model = (), "plumb_bob"
+    intrinsics = Intrinsics(fx, fy, cx, cy, int(width), int(height))
+    bx, by = max(1, int(binning[0])), max(1, int(binning[1]))
+    if (bx, by) != (1, 1):
+        intrinsics = intrinsics.resized(int(width) // bx, int(height) // by)
+    return CameraModel(intrinsics, model, distortion)

@@ -1,0 +1,105 @@
+"""RGB-D frames: valid once built.
+
+Depth convention inside the library (REP-117/118 resolved at this boundary): float32 metres along the optical axis;
+``0`` = unknown (NaN, -Inf "too close", zero, negative on input), ``+Inf`` = nothing within the sensor's range, so the
+ray is known to be free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
+
+DEPTH_UNIT_M = {"16UC1": 0.001, "32FC1": 1.0}  # REP-118: the encoding decides, never a parameter
+
+
+def canonical_depth(depth: NDArray[Any], encoding: str) -> NDArray[np.float32]:
+    """(H, W) raw depth image of ROS ``encoding`` -> canonical float32 metres (see module docstring).
+
+    ``16UC1`` is millimetres with 0 invalid (65535, the saturated value, is invalid too); ``32FC1`` is metres.
+    Raises ``ValueError`` for any other encoding, or for a dtype or shape that does not fit it.
+    """
+    if encoding not in DEPTH_UNIT_M:
+        raise ValueError(f"depth encoding must be one of {sorted(DEPTH_UNIT_M)}, got {encoding!r}")
+    if depth.ndim != 2:
+        raise ValueError(f"depth must have shape (H, W), got {depth.shape}")
+    if encoding == "16UC1":
+        if depth.dtype != np.uint16:
+            raise ValueError(f"16UC1 depth must be uint16, got {depth.dtype}")
+        metres: NDArray[np.float32] = depth.astype(np.float32) * np.float32(0.001)
+        metres[depth == np.iinfo(np.uint16).max] = 0.0
+        return metres
+    if depth.dtype != np.float32:
+        raise ValueError(f"32FC1 depth must be float32, got {depth.dtype}")
+    with np.errstate(invalid="ignore"):
+        known: NDArray[np.float32] = np.where(depth > 0, depth, np.float32(0.0))  # NaN > 0 is False
+    return known
+
+
+@dataclass(frozen=True, eq=False)
+class RgbdFrame:
+    """One registered colour + depth pair of one camera.
+
+    Attributes:
+        stamp_ns: time of exposure, nanoseconds.
+        camera: name of the camera (frame id of its optical frame or a user's name), not empty.
+        color: (H, W, 3) uint8 RGB.
+        depth_m: (H, W) float32, canonical (module docstring).
+        intrinsics: of both images; sizes must agree.
+
+    Raises ``ValueError`` naming the value that does not fit.
+    """
+
+    stamp_ns: int
+    camera: str
+    color: NDArray[np.uint8]
+    depth_m: NDArray[np.float32]
+    intrinsics: Intrinsics
+
+    def __post_init__(self) -> None:
+        if not self.camera:
+            raise ValueError("camera name must not be empty")
+        if self.stamp_ns < 0:
+            raise ValueError(f"stamp_ns must not be negative, got {self.stamp_ns}")
+        if self.color.ndim != 3 or self.color.shape[2] != 3 or self.color.dtype != np.uint8:
+            raise ValueError(f"color must be (H, W, 3) uint8, got {self.color.shape} {self.color.dtype}")
+        if self.depth_m.ndim != 2 or self.depth_m.dtype != np.float32:
+            raise ValueError(f"depth_m must be (H, W) float32, got {self.depth_m.shape} {self.depth_m.dtype}")
+        if self.color.shape[:2] != self.depth_m.shape:
+            raise ValueError(
+                f"color {self.color.shape[:2]} and depth {self.depth_m.shape} differ in size: "
+                "depth must be registered to colour"
+            )
+        expected = (self.intrinsics.height, self.intrinsics.width)
+        if self.depth_m.shape != expected:
+            raise ValueError(f"images are {self.depth_m.shape} but intrinsics say (height, width) = {expected}")
+        # min() propagates NaN, and is one pass over the image
+        lowest = float(self.depth_m.min())
+        if not lowest >= 0:
+            raise ValueError(f"depth_m must be canonical (0 unknown, >0 metres, +Inf out of range), found {lowest}")
+
+    @property
+    def has_depth(self) -> bool:
+        """Whether any pixel carries information (a distance, or +Inf = free)."""
+        return bool((self.depth_m > 0).any())
+
+
+@dataclass(frozen=True, eq=False)
+class PosedFrame:
+    """An :class:`RgbdFrame` with the pose of its optical frame in the fusion frame at the frame's stamp.
+
+    Attributes:
+        frame: the images.
+        T_world_camera: (4, 4) float64 rigid transform; checked.
+    """
+
+    frame: RgbdFrame
+    T_world_camera: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "T_world_camera", check_transform(self.T_world_camera, "T_world_camera"))

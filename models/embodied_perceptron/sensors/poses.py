@@ -1,0 +1,474 @@
+"""Poses over time: buffers, what a pose lookup answers with, and a small tree of transforms between named frames."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import FloatArray, check_transform, interpolate_transform, invert_transform
+
+# --------------------------------------------------------------------------------------------------------------------
+# Poses over time, and the values that a pose lookup answers with.
+#
+# A lookup never raises for a missing pose and never guesses one: it answers with a value that says whether waiting
+# helps.
+#
+# ========================  =====================================  ==============
+# answer                    meaning                                does waiting help
+# ========================  =====================================  ==============
+# :class:`Found`            the pose                               --
+# :class:`TooEarly`         poses have not reached the stamp yet   yes
+# :class:`Disconnected`     no chain of transforms (yet)           yes
+# :class:`TooOld`           the stamp lies before the history      no
+# :class:`Gap`              neighbours too far apart in time       no
+# ========================  =====================================  ==============
+
+NS_PER_S = 1_000_000_000
+
+
+def seconds_to_ns(seconds: float) -> int:
+    """Duration in seconds -> integer nanoseconds."""
+    return round(seconds * NS_PER_S)
+
+
+def format_stamp(stamp_ns: int) -> str:
+    """``12.345678900`` for messages: exact, unlike a float."""
+    sign = "-" if stamp_ns < 0 else ""
+    return f"{sign}{abs(stamp_ns) // NS_PER_S}.{abs(stamp_ns) % NS_PER_S:09d}"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# answers
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The transform, (4, 4) float64, ``T_target_source``."""
+
+    T: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TooEarly:
+    """Asked too early: the newest pose is older than the stamp; it may still come."""
+
+    stamp_ns: int
+    newest_ns: int | None
+    where: str = ""
+
+    def __str__(self) -> str:
+        have = "none has come yet" if self.newest_ns is None else f"the newest is at {format_stamp(self.newest_ns)}"
+        return f"no pose{self.where and ' of ' + self.where} at {format_stamp(self.stamp_ns)} yet; {have}"
+
+
+@dataclass(frozen=True)
+class TooOld:
+    """The stamp lies before the oldest pose that is kept; waiting cannot help."""
+
+    stamp_ns: int
+    oldest_ns: int
+    where: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{format_stamp(self.stamp_ns)} lies before the oldest pose{self.where and ' of ' + self.where} "
+            f"that is kept ({format_stamp(self.oldest_ns)})"
+        )
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The two poses around the stamp are further apart than may be interpolated over."""
+
+    stamp_ns: int
+    before_ns: int
+    after_ns: int
+    where: str = ""
+
+    def __str__(self) -> str:
+        gap_s = (self.after_ns - self.before_ns) / NS_PER_S
+        return (
+            f"poses{self.where and ' of ' + self.where} around {format_stamp(self.stamp_ns)} are {gap_s:.3f} s apart, "
+            "too far to interpolate"
+        )
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """No chain of transforms between two frames.
+
+    Attributes:
+        target, source: the frames that were asked for.
+        missing: the missing link in words, e.g. ``"'map' is unknown; known frames: base, odom"``.
+    """
+
+    target: str
+    source: str
+    missing: str
+
+    def __str__(self) -> str:
+        return f"no transform from {self.source!r} to {self.target!r}: {self.missing}"
+
+
+PoseLookup = Found | TooEarly | TooOld | Gap | Disconnected
+
+
+class PoseSource(Protocol):
+    """Where poses of cameras come from: a trajectory, a transform tree, or a robot's transform listener."""
+
+    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
+        """``T_world_camera`` of the camera's optical frame at ``stamp_ns``, or why there is none."""
+        ...
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# one moving frame
+
+InsertResult = Literal["added", "replaced", "restarted", "ignored"]
+
+
+class PoseBuffer:
+    """Stamped poses of one frame, sorted by stamp, bounded, interpolated (linear translation, slerp rotation).
+
+    Rules:
+        * equal stamps: the later insertion replaces the earlier one (``"replaced"``);
+        * out of order within the history: sorted in (``"added"``); before the history of a bounded buffer: not kept
+          (``"ignored"``);
+        * older than the newest by more than ``jump_back_s``: time has jumped back (a simulation was restarted, a
+          recording loops), the buffer is cleared and starts anew (``"restarted"``);
+        * a stamp outside of the known poses is never extrapolated.
+    """
+
+    def __init__(
+        self,
+        *,
+        history_s: float | None = 10.0,
+        max_gap_s: float | None = None,
+        jump_back_s: float | None = 1.0,
+        name: str = "",
+    ) -> None:
+        """Args: ``None`` = no limit.
+
+        history_s: poses older than the newest by more than this are forgotten.
+        max_gap_s: poses further apart are not interpolated between.
+        jump_back_s: see the class; ``None`` = never, every stamp is sorted in.
+        name: of the moving frame, for messages.
+        """
+        for label, value in (("history_s", history_s), ("max_gap_s", max_gap_s), ("jump_back_s", jump_back_s)):
+            if value is not None and not value >= 0:
+                raise ValueError(f"{label} must not be negative, got {value}")
+        self._history_ns = None if history_s is None else seconds_to_ns(history_s)
+        self._max_gap_ns = None if max_gap_s is None else seconds_to_ns(max_gap_s)
+        self._jump_back_ns = None if jump_back_s is None else seconds_to_ns(jump_back_s)
+        self._name = name
+        self._stamps: list[int] = []
+        self._poses: list[NDArray[np.float64]] = []
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+    @property
+    def oldest_ns(self) -> int | None:
+        """Stamp of the oldest pose, or None when empty."""
+        return self._stamps[0] if self._stamps else None
+
+    @property
+    def newest_ns(self) -> int | None:
+        """Stamp of the newest pose, or None when empty."""
+        return self._stamps[-1] if self._stamps else None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._stamps.clear()
+        self._poses.clear()
+
+    def insert(self, stamp_ns: int, T: FloatArray) -> InsertResult:
+        """Add one (4, 4) pose; see the class for equal, unordered and restarted stamps.
+
+        Raises ``ValueError`` for a pose that is not finite or not rigid.
+        """
+        return self.insert_checked(
+            stamp_ns, check_transform(T, f"pose{self._name and ' of ' + self._name} at {format_stamp(stamp_ns)}")
+        )
+
+    def insert_checked(self, stamp_ns: int, T: NDArray[np.float64]) -> InsertResult:
+        """:meth:`insert` for a pose that :func:`~embodied_perceptron.geometry.transforms.check_transform` has seen
+        already."""
+        pose = T.copy()
+        pose.setflags(write=False)
+        result: InsertResult = "added"
+        if self._stamps and self._jump_back_ns is not None and stamp_ns < self._stamps[-1] - self._jump_back_ns:
+            self.clear()
+            result = "restarted"
+        if self._stamps and self._history_ns is not None and stamp_ns < self._stamps[-1] - self._history_ns:
+            return "ignored"
+        i = bisect_left(self._stamps, stamp_ns)
+        if i < len(self._stamps) and self._stamps[i] == stamp_ns:
+            self._poses[i] = pose
+            return "replaced"
+        self._stamps.insert(i, stamp_ns)
+        self._poses.insert(i, pose)
+        self._forget()
+        return result
+
+    def _forget(self) -> None:
+        if self._history_ns is None:
+            return
+        # keep one pose before the horizon, so that the whole history can be interpolated
+        first = bisect_left(self._stamps, self._stamps[-1] - self._history_ns) - 1
+        # deleting from the front of a list moves the rest: do it in batches
+        if first > 64 and first > len(self._stamps) // 2:
+            del self._stamps[:first], self._poses[:first]
+
+    def lookup(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
+        """Pose at ``stamp_ns``; never extrapolates."""
+        if not self._stamps or stamp_ns > self._stamps[-1]:
+            return TooEarly(stamp_ns, self.newest_ns, self._name)
+        if stamp_ns < self._stamps[0]:
+            return TooOld(stamp_ns, self._stamps[0], self._name)
+        i = bisect_left(self._stamps, stamp_ns)
+        after = self._stamps[i]
+        if after == stamp_ns:
+            return Found(self._poses[i])
+        before = self._stamps[i - 1]
+        if self._max_gap_ns is not None and after - before > self._max_gap_ns:
+            return Gap(stamp_ns, before, after, self._name)
+        fraction = (stamp_ns - before) / (after - before)
+        return Found(interpolate_transform(self._poses[i - 1], self._poses[i], fraction))
+
+
+class RigPoses:
+    """A :class:`PoseSource` from one trajectory and fixed mounts: ``T_world_camera = T_world_base @ T_base_camera``."""
+
+    def __init__(self, base: PoseBuffer, T_base_camera: dict[str, FloatArray]) -> None:
+        """``base`` holds ``T_world_base``; ``T_base_camera`` the (4, 4) mount of each camera's optical frame."""
+        self._base = base
+        self._mounts = {name: check_transform(T, f"T_base_camera of {name!r}") for name, T in T_base_camera.items()}
+
+    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
+        """See :class:`PoseSource`. Raises ``KeyError`` for a camera that has no mount."""
+        if camera not in self._mounts:
+            raise KeyError(f"camera {camera!r} has no mount; known: {', '.join(sorted(self._mounts))}")
+        answer = self._base.lookup(stamp_ns)
+        return Found(answer.T @ self._mounts[camera]) if isinstance(answer, Found) else answer
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A small transform tree: stamped and static transforms between named frames, looked up by stamp.
+#
+# It answers what ``tf2`` answers (each link is interpolated at the stamp, then the chain is multiplied), with values
+# instead of exceptions, and needs no ROS. A broken chain names its missing link.
+
+
+def frame_name(name: str) -> str:
+    """Frame id without the leading slash that ROS 1 allowed. Raises ``ValueError`` when nothing is left."""
+    stripped = name[1:] if name.startswith("/") else name
+    if not stripped:
+        raise ValueError(f"frame name must not be empty, got {name!r}")
+    return stripped
+
+
+class _Link:
+    """The transform ``T_parent_child`` of one child: static, or a buffer over time."""
+
+    def __init__(self, parent: str, moving: PoseBuffer | None) -> None:
+        self.parent = parent
+        self.moving = moving
+        self.fixed: NDArray[np.float64] | None = None
+
+    def at(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
+        if self.fixed is not None:
+            return Found(self.fixed)
+        assert self.moving is not None
+        return self.moving.lookup(stamp_ns)
+
+
+class TransformTree:
+    """Transforms by child frame; every frame has at most one parent.
+
+    Rules:
+        * a child that arrives with another parent starts anew under that parent (counted in :attr:`reparented`: two
+          publishers that fight over one frame are a fault that ``doctor`` reports);
+        * a static transform replaces a moving one of the same child, and the other way round;
+        * when one link's stamps jump back by more than ``jump_back_s``, every moving link is cleared: time restarted;
+        * a transform that would close a loop, and values that are not finite or not rigid, raise ``ValueError``.
+
+    Not thread-safe: one owner, or a lock around it.
+    """
+
+    def __init__(
+        self, *, history_s: float | None = 10.0, max_gap_s: float | None = None, jump_back_s: float | None = 1.0
+    ) -> None:
+        """See :class:`~embodied_perceptron.sensors.poses.PoseBuffer`, of which every moving link has one."""
+        self._history_s = history_s
+        self._max_gap_s = max_gap_s
+        self._jump_back_s = jump_back_s
+        self._jump_back_ns = None if jump_back_s is None else seconds_to_ns(jump_back_s)
+        self._links: dict[str, _Link] = {}
+        self.reparented: dict[str, int] = {}
+        self.restarts = 0
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # filling
+
+    def insert(self, parent: str, child: str, stamp_ns: int, T_parent_child: FloatArray) -> InsertResult:
+        """Add one moving (4, 4) transform at ``stamp_ns``. Raises ``ValueError`` (see the class)."""
+        parent, child = frame_name(parent), frame_name(child)
+        checked = check_transform(T_parent_child, f"transform {parent!r} -> {child!r}")
+        link = self._link(parent, child)
+        if link.moving is None:
+            link.fixed = None
+            link.moving = self._buffer(parent, child)
+        newest = link.moving.newest_ns
+        restarted = newest is not None and self._jump_back_ns is not None and stamp_ns < newest - self._jump_back_ns
+        if restarted:
+            self.clear_moving()
+            self.restarts += 1
+        result = link.moving.insert_checked(stamp_ns, checked)
+        return "restarted" if restarted else result
+
+    def insert_static(self, parent: str, child: str, T_parent_child: FloatArray) -> None:
+        """Add one (4, 4) transform that holds at every time. Raises ``ValueError`` (see the class)."""
+        parent, child = frame_name(parent), frame_name(child)
+        fixed = check_transform(T_parent_child, f"static transform {parent!r} -> {child!r}").copy()
+        fixed.setflags(write=False)
+        link = self._link(parent, child)
+        link.moving = None
+        link.fixed = fixed
+
+    def clear_moving(self) -> None:
+        """Forget what has stamps; static transforms and the shape of the tree stay."""
+        for link in self._links.values():
+            if link.moving is not None:
+                link.moving.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._links.clear()
+
+    def _buffer(self, parent: str, child: str) -> PoseBuffer:
+        return PoseBuffer(
+            history_s=self._history_s,
+            max_gap_s=self._max_gap_s,
+            jump_back_s=self._jump_back_s,
+            name=f"{parent!r} -> {child!r}",
+        )
+
+    def _link(self, parent: str, child: str) -> _Link:
+        link = self._links.get(child)
+        if link is not None and link.parent == parent:
+            return link
+        if parent == child or child in self._ancestors(parent):
+            raise ValueError(f"transform {parent!r} -> {child!r} would close a loop: {child!r} is above {parent!r}")
+        if link is not None:
+            self.reparented[child] = self.reparented.get(child, 0) + 1
+        link = self._links[child] = _Link(parent, self._buffer(parent, child))
+        return link
+
+    # ----------------------------------------------------------------------------------------------------------------
+    # asking
+
+    @property
+    def frames(self) -> tuple[str, ...]:
+        """All known frames, sorted."""
+        return tuple(sorted(set(self._links) | {link.parent for link in self._links.values()}))
+
+    @property
+    def links(self) -> Mapping[str, str]:
+        """Child -> parent."""
+        return {child: link.parent for child, link in self._links.items()}
+
+    def is_static(self, child: str) -> bool:
+        """Whether the transform above ``child`` holds at every time. Raises ``KeyError`` for an unknown child."""
+        return self._links[frame_name(child)].fixed is not None
+
+    def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
+        """``T_target_source`` at ``stamp_ns`` (points of ``source`` into ``target``), or why there is none."""
+        target, source = frame_name(target), frame_name(source)
+        if target == source:
+            return Found(np.eye(4))
+        chain = self._chain(target, source)
+        if isinstance(chain, Disconnected):
+            return chain
+        up, down = chain
+        T_ancestor_source = self._climb(up, stamp_ns)
+        if not isinstance(T_ancestor_source, Found):
+            return T_ancestor_source
+        T_ancestor_target = self._climb(down, stamp_ns)
+        if not isinstance(T_ancestor_target, Found):
+            return T_ancestor_target
+        return Found(invert_transform(T_ancestor_target.T) @ T_ancestor_source.T)
+
+    def latest_common_ns(self, target: str, source: str) -> int | None:
+        """Newest stamp at which :meth:`lookup` can be answered.
+
+        None when the frames are not connected, or a link has no transform yet. A chain of static transforms alone
+        answers 0 (it holds at every stamp).
+        """
+        target, source = frame_name(target), frame_name(source)
+        chain = ([], []) if target == source else self._chain(target, source)
+        if isinstance(chain, Disconnected):
+            return None
+        newest: list[int] = []
+        for child in (*chain[0], *chain[1]):
+            moving = self._links[child].moving
+            if moving is None:
+                continue
+            if moving.newest_ns is None:
+                return None
+            newest.append(moving.newest_ns)
+        return min(newest, default=0)
+
+    def lookup_latest(self, target: str, source: str) -> PoseLookup:
+        """``T_target_source`` at :meth:`latest_common_ns`."""
+        stamp = self.latest_common_ns(target, source)
+        return self.lookup(target, source, 0 if stamp is None else stamp)
+
+    def _ancestors(self, frame: str) -> list[str]:
+        """``frame`` and everything above it, bottom first."""
+        path = [frame]
+        while path[-1] in self._links:
+            path.append(self._links[path[-1]].parent)
+        return path
+
+    def _chain(self, target: str, source: str) -> tuple[list[str], list[str]] | Disconnected:
+        """Children whose links lead from ``source``, and from ``target``, up to their common ancestor."""
+        for frame in (target, source):
+            if frame not in self._links and frame not in self.frames:
+                listed = ", ".join(self.frames) or "none"
+                return Disconnected(target, source, f"frame {frame!r} is unknown; known frames: {listed}")
+        above_source, above_target = self._ancestors(source), self._ancestors(target)
+        common = next((frame for frame in above_source if frame in above_target), None)
+        if common is None:
+            missing = f"{source!r} hangs under {above_source[-1]!r}, {target!r} under {above_target[-1]!r}"
+            return Disconnected(target, source, f"{missing}; nothing links these two roots")
+        return above_source[: above_source.index(common)], above_target[: above_target.index(common)]
+
+    def _climb(self, children: list[str], stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
+        """``T_ancestor_frame`` of the chain that starts at ``children[0]``."""
+        T = np.eye(4)
+        for child in children:
+            answer = self._links[child].at(stamp_ns)
+            if not isinstance(answer, Found):
+                return answer
+            T = answer.T @ T
+        return Found(T)
+
+
+class TreePoses:
+    """A :class:`~embodied_perceptron.sensors.poses.PoseSource`: cameras by their optical frames in a tree."""
+
+    def __init__(self, tree: TransformTree, world_frame: str, camera_frames: Mapping[str, str]) -> None:
+        """``camera_frames``: optical frame of each camera; a camera that is not in it is its own frame id."""
+        self._tree = tree
+        self._world_frame = frame_name(world_frame)
+        self._camera_frames = dict(camera_frames)
+
+    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
+        """See :class:`~embodied_perceptron.sensors.poses.PoseSource`."""
+        return self._tree.lookup(self._world_frame, self._camera_frames.get(camera, camera), stamp_ns)

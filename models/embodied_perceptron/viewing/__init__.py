@@ -1,1 +1,0 @@
-"""Pictures of what was perceived; :mod:`embodied_perceptron.viewer` gathers what users call."""

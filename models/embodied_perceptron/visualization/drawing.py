@@ -1,0 +1,213 @@
+"""Lines, labels and colours shared by all pictures. Images are (H, W, 3) uint8 RGB and are drawn on in place."""
+
+from __future__ import annotations
+
+import colorsys
+import zlib
+from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import corners
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.results import SceneObject
+
+Image = NDArray[np.uint8]
+Color = tuple[int, int, int]
+
+NEAR_M = 0.05
+# corners count in binary, x slowest: an edge joins two that differ in one bit
+BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)
+INK: Color = (240, 242, 245)
+SHADE: Color = (18, 20, 24)
+
+
+# what is everywhere stays quiet
+_CLASS_COLORS: dict[str, Color] = {
+    "unknown": (110, 110, 110),
+    "floor": (134, 160, 118),
+    "wall": (150, 158, 176),
+    "structure": (150, 158, 176),
+    "ceiling": (176, 178, 186),
+    "object": (235, 134, 92),
+}
+
+
+def color_of_class(label: str) -> Color:
+    """The same colour for the same class name in every run: saturated, but for floors, walls and the like."""
+    if label in _CLASS_COLORS:
+        return _CLASS_COLORS[label]
+    r, g, b = colorsys.hsv_to_rgb(zlib.crc32(label.encode()) % 360 / 360, 0.75, 0.95)
+    return round(r * 255), round(g * 255), round(b * 255)
+
+
+def color_of_id(number: int) -> Color:
+    """A bright colour that stays with an id; neighbouring ids differ strongly (golden angle over the hues)."""
+    hue = (number * 0.381966) % 1.0
+    r, g, b = colorsys.hsv_to_rgb(hue, 0.62 + 0.25 * (number % 2), 1.0)
+    return round(r * 255), round(g * 255), round(b * 255)
+
+
+def color_of(thing: SceneObject, colors: Mapping[int, Color] | None) -> Color:
+    """The colour that ``colors`` gives the object's id, or the id's own."""
+    return color_of_id(thing.id) if colors is None or thing.id not in colors else colors[thing.id]
+
+
+def label_of(thing: SceneObject) -> str:
+    """What stands beside an object in pictures."""
+    return f"{thing.label} {thing.id}"
+
+
+def box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 9) boxes -> (N, 8, 3) corners, x slowest, z fastest."""
+    out: NDArray[np.float64] = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
+    return out
+
+
+def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """(T, 3) positions of a path given as such, as (T, 4, 4) poses, or not at all."""
+    if trajectory_m is None or len(trajectory_m) == 0:
+        return np.zeros((0, 3))
+    array = np.asarray(trajectory_m, dtype=np.float64)
+    if array.ndim == 3 and array.shape[1:] == (4, 4):
+        return array[:, :3, 3]
+    if array.ndim == 2 and array.shape[1] == 3:
+        return array
+    raise ValueError(f"trajectory must be (T, 3) or (T, 4, 4), got {array.shape}")
+
+
+def clip_to_near_plane(
+    p: NDArray[np.float64], q: NDArray[np.float64], near_m: float = NEAR_M
+) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+    """The part of the segment between two (3,) optical-frame points that lies in front of the camera, or None."""
+    if p[2] < near_m and q[2] < near_m:
+        return None
+    if p[2] < near_m:
+        p = p + (q - p) * ((near_m - p[2]) / (q[2] - p[2]))
+    elif q[2] < near_m:
+        q = q + (p - q) * ((near_m - q[2]) / (p[2] - q[2]))
+    return p, q
+
+
+def pixel(point_camera_m: NDArray[np.float64], intrinsics: Intrinsics) -> NDArray[np.float64]:
+    """(..., 3) optical-frame points in front of the camera -> (..., 2) pixel coordinates."""
+    z = point_camera_m[..., 2]
+    return np.stack(
+        [
+            intrinsics.fx * point_camera_m[..., 0] / z + intrinsics.cx,
+            intrinsics.fy * point_camera_m[..., 1] / z + intrinsics.cy,
+        ],
+        axis=-1,
+    )
+
+
+def box_segments(
+    box: NDArray[np.float64], T_world_camera: NDArray[np.float64], intrinsics: Intrinsics
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Edges of a (9,) box in the optical frame, cut at the near plane and to what may touch the image."""
+    points = transform_points(invert_transform(T_world_camera), box_corners(box[None])[0])
+    segments = []
+    for i, j in BOX_EDGES:
+        clipped = clip_to_near_plane(points[i], points[j])
+        if clipped is None:
+            continue
+        ends = pixel(np.stack(clipped), intrinsics)
+        size = np.array([intrinsics.width, intrinsics.height])
+        if ((ends < 0).all(axis=0) | (ends > size).all(axis=0)).any():
+            continue
+        segments.append(clipped)
+    return segments
+
+
+def line(image: Image, p: NDArray[np.float64], q: NDArray[np.float64], color: Color, width: int = 2) -> None:
+    """Anti-aliased line between (2,) pixel coordinates, cut to the surroundings of the image."""
+    height, wide = image.shape[:2]
+    bounds = (-64, -64, wide + 128, height + 128)
+    far = 2.0**30  # clipLine takes 32-bit integers
+    a = (round(float(np.clip(p[0], -far, far))), round(float(np.clip(p[1], -far, far))))
+    b = (round(float(np.clip(q[0], -far, far))), round(float(np.clip(q[1], -far, far))))
+    touches, start, end = cv2.clipLine(bounds, a, b)
+    if touches:
+        cv2.line(image, start, end, color, width, cv2.LINE_AA)
+
+
+def text_size(text: str, scale: float) -> tuple[int, int]:
+    """Width and height in pixels of a line of text."""
+    (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_DUPLEX, scale, 1)
+    return int(width), int(height)
+
+
+def text(image: Image, words: str, left: int, baseline: int, color: Color = INK, scale: float = 0.45) -> None:
+    """One line of text."""
+    cv2.putText(image, words, (left, baseline), cv2.FONT_HERSHEY_DUPLEX, scale, color, 1, cv2.LINE_AA)
+
+
+class Tags:
+    """Labels on plates that keep inside of the image and, where there is room, off each other."""
+
+    def __init__(self, image: Image, scale: float = 0.45) -> None:
+        self._image = image
+        self._scale = scale
+        self._plates: list[tuple[int, int, int, int]] = []  # left, top, right, bottom
+
+    def add(self, words: str, center_x: float, center_y: float, color: Color) -> None:
+        """Put a label at a place, or a little above or below where another one is there already."""
+        width, height = text_size(words, self._scale)
+        pad = round(8 * self._scale) + 1
+        rows, columns = self._image.shape[:2]
+        left = int(np.clip(center_x - width / 2, pad, max(pad, columns - 1 - width - pad)))
+        for step in (0, 1, -1, 2, -2, 3, -3):
+            base = round(center_y + height / 2) + step * (height + 2 * pad + 1)
+            base = int(np.clip(base, height + pad, max(height + pad, rows - 1 - pad)))
+            plate = (left - pad, base - height - pad, left + width + pad, base + pad)
+            if not any(_touch(plate, other) for other in self._plates):
+                break
+        self._plates.append(plate)
+        cv2.rectangle(self._image, plate[:2], plate[2:], SHADE, -1)
+        cv2.rectangle(self._image, plate[:2], plate[2:], color, 1, cv2.LINE_AA)
+        text(self._image, words, left, base, INK, self._scale)
+
+
+def _touch(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
+    return a[0] <= b[2] and b[0] <= a[2] and a[1] <= b[3] and b[1] <= a[3]
+
+
+def draw_boxes_on_image(
+    image: Image,
+    objects: Sequence[SceneObject],
+    T_world_camera: NDArray[np.float64],
+    intrinsics: Intrinsics,
+    width: int = 2,
+    colors: Mapping[int, Color] | None = None,
+) -> Image:
+    """A copy of the (H, W, 3) RGB camera image with the boxes of ``objects`` and their labels drawn on.
+
+    Boxes that reach behind the camera are cut at the near plane. Nearer boxes are drawn over farther ones. ``colors``
+    by id, where they shall not be the ids' own. Raises ``ValueError`` when image and intrinsics disagree in size.
+    """
+    if image.shape != (intrinsics.height, intrinsics.width, 3) or image.dtype != np.uint8:
+        raise ValueError(
+            f"image is {image.shape} {image.dtype}, intrinsics say ({intrinsics.height}, {intrinsics.width}, 3) uint8"
+        )
+    out: Image = image.copy()
+    camera_m = np.asarray(T_world_camera)[:3, 3]
+    labels: list[tuple[str, float, float, Color]] = []
+    for thing in sorted(objects, key=lambda o: (-float(np.linalg.norm(o.box[:3] - camera_m)), o.id)):
+        segments = box_segments(thing.box, T_world_camera, intrinsics)
+        if not segments:
+            continue
+        color = color_of(thing, colors)
+        ends = np.array([pixel(np.stack(s), intrinsics) for s in segments])
+        for p, q in ends:
+            line(out, p, q, SHADE, width + 2)
+        for p, q in ends:
+            line(out, p, q, color, width)
+        seen = np.clip(ends.reshape(-1, 2), 0, [intrinsics.width, intrinsics.height])
+        labels.append((label_of(thing), float(seen[:, 0].mean()), float(seen[:, 1].min()) + 10, color))
+    tags = Tags(out)
+    for label in labels[::-1]:  # the nearest takes its place first
+        tags.add(*label)
+    return out

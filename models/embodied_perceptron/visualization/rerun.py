@@ -1,0 +1,305 @@
+"""Rerun: live recordings of a run (frames, camera, voxels, boxes, grid, path, answers), and ``.rrd`` files of a map."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.bounds import box_rotations
+from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.transforms import rotation_to_quaternion
+from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, Perception, SceneObject
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.drawing import color_of_class, color_of_id, label_of
+from embodied_perceptron.visualization.top_view import PATH_COLOR
+
+# --------------------------------------------------------------------------------------------------------------------
+# Rerun recordings of a run: frames, camera, voxels, boxes, grid, path and answers over time.
+#
+# Needs the package ``rerun-sdk`` (extra ``viewer``); everything else in the library works without it.
+
+WORLD = "world"
+TIMELINE = "stamp"
+_LEVELS = {
+    GroundingStatus.FOUND: "INFO",
+    GroundingStatus.AMBIGUOUS: "WARN",
+    GroundingStatus.NOT_FOUND: "WARN",
+    GroundingStatus.INVALID: "ERROR",
+}
+
+
+class ViewerUnavailableError(ImportError):
+    """The Rerun SDK is not installed."""
+
+
+class RerunRecorder:
+    """Writes what happens to a ``.rrd`` file, or shows it in a viewer window while it happens.
+
+    Use as a context manager, or call :meth:`close`. Not thread-safe.
+
+    Args:
+        path: file to write; its folder must exist. None opens a viewer window instead.
+        depth: record depth images too (much larger files).
+        jpeg_quality: of the colour images, 1 to 100.
+
+    Raises ``ViewerUnavailableError`` without the Rerun SDK and ``FileNotFoundError`` without the folder.
+    """
+
+    def __init__(self, path: str | Path | None = None, *, depth: bool = False, jpeg_quality: int = 75) -> None:
+        self._rr = _import_rerun()
+        self._depth = depth
+        self._jpeg_quality = jpeg_quality
+        self._path: list[NDArray[np.float64]] = []
+        self._cameras: list[str] = []
+        if path is not None and not Path(path).resolve().parent.is_dir():
+            raise FileNotFoundError(f"cannot record to {path}: its folder does not exist")
+        self._stream = self._rr.RecordingStream("embodied_perceptron")
+        if path is None:
+            self._stream.spawn(default_blueprint=self._layout())
+        else:
+            self._stream.save(str(path), default_blueprint=self._layout())
+        self._log(WORLD, self._rr.ViewCoordinates.RIGHT_HAND_Z_UP, static=True)
+
+    def __enter__(self) -> RerunRecorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write everything out. Nothing can be logged afterwards."""
+        self._stream.flush()
+        self._stream.disconnect()
+
+    def log_frame(self, posed: PosedFrame) -> None:
+        """A camera image where it was taken."""
+        rr, frame = self._rr, posed.frame
+        self._at(frame.stamp_ns)
+        k, T = frame.intrinsics, posed.T_world_camera
+        entity = f"{WORLD}/camera/{_part(frame.camera)}"
+        if entity not in self._cameras:  # a picture view hangs on its camera, whose name is known only now
+            self._cameras.append(entity)
+            self._stream.send_blueprint(self._layout())
+        self._log(
+            entity,
+            rr.Transform3D(translation=T[:3, 3], quaternion=rr.Quaternion(xyzw=rotation_to_quaternion(T[:3, :3]))),
+        )
+        self._log(
+            entity,
+            rr.Pinhole(
+                focal_length=[k.fx, k.fy],
+                principal_point=[k.cx + 0.5, k.cy + 0.5],  # the viewer puts (0, 0) at the corner, not at the centre
+                resolution=[k.width, k.height],
+                camera_xyz=rr.ViewCoordinates.RDF,
+                image_plane_distance=0.3,
+            ),
+        )
+        self._log(f"{entity}/color", rr.Image(frame.color).compress(jpeg_quality=self._jpeg_quality))
+        if self._depth:
+            depth_m = np.where(np.isfinite(frame.depth_m), frame.depth_m, 0.0)
+            millimetres = np.clip(np.round(depth_m * 1000.0), 0, 65535).astype(np.uint16)
+            self._log(f"{entity}/depth", rr.DepthImage(millimetres, meter=1000.0))
+        self._path.append(T[:3, 3].copy())
+
+    def log_perception(self, perception: Perception) -> None:
+        """Everything that one perception returned, and the path up to now."""
+        rr = self._rr
+        self._at(perception.stamp_ns)
+        voxels, semantic = perception.voxels, perception.semantic
+        palette = np.array([color_of_class(name) for name in semantic.classes], dtype=np.uint8).reshape(-1, 3)
+        self._log(
+            f"{WORLD}/voxels",
+            rr.Points3D(voxels.mean_point_m, colors=voxels.mean_color, radii=0.5 * voxels.voxel_size_m),
+        )
+        self._log(
+            f"{WORLD}/semantic",
+            rr.Points3D(
+                semantic.centers_m,
+                colors=palette[semantic.labels],
+                radii=0.45 * semantic.cell_size_m,
+            ),
+        )
+        self._log_boxes(f"{WORLD}/objects", perception.objects)
+        self._log_boxes(f"{WORLD}/tentative", perception.tentative)
+        self._log_grid(perception.grid)
+        if self._path:
+            self._log(f"{WORLD}/path", rr.LineStrips3D([np.stack(self._path)], colors=[PATH_COLOR], radii=0.01))
+
+    def log_grounding(self, grounding: Grounding) -> None:
+        """A query with its answer, and the boxes that it found."""
+        found = ", ".join(label_of(o) for o in grounding.candidates)
+        words = f"{grounding.text!r}: {grounding.status.name}"
+        words += f" {found}" if found else ""
+        words += f" ({grounding.reason})" if grounding.reason else ""
+        self._log("queries", self._rr.TextLog(words, level=_LEVELS[grounding.status]))
+        self._log_boxes(f"{WORLD}/answer", grounding.candidates)
+
+    # -------------------------------------------------------------------------------------------------------- private
+
+    def _at(self, stamp_ns: int) -> None:
+        self._stream.set_time(TIMELINE, duration=np.timedelta64(stamp_ns, "ns"))
+
+    def _log(self, entity: str, what: Any, static: bool = False) -> None:
+        self._stream.log(entity, what, static=static)
+
+    def _log_boxes(self, entity: str, objects: tuple[SceneObject, ...]) -> None:
+        boxes = np.array([o.box for o in objects]).reshape(-1, 9)
+        self._log(
+            entity,
+            self._rr.Boxes3D(
+                centers=boxes[:, :3],
+                half_sizes=boxes[:, 3:6] / 2,
+                quaternions=[rotation_to_quaternion(R) for R in box_rotations(boxes)],
+                colors=[color_of_id(o.id) for o in objects],
+                labels=[f"{label_of(o)} ({o.score:.2f})" for o in objects],
+            ),
+        )
+
+    def _log_grid(self, grid: OccupancyGrid2d) -> None:
+        """The grid as a carpet just below the floor: free bright, occupied dark, unknown clear."""
+        rows, columns = grid.cells.shape
+        if not rows or not columns:
+            return
+        texture = np.zeros((rows, columns, 4), dtype=np.uint8)
+        texture[grid.cells == 0] = (214, 220, 226, 255)
+        texture[grid.cells > 0] = (52, 58, 70, 255)
+        low, high = grid.origin_m, grid.origin_m + np.array([columns, rows]) * grid.resolution_m
+        z = grid.floor_z_m - 0.05
+        corners = [[low[0], low[1], z], [high[0], low[1], z], [high[0], high[1], z], [low[0], high[1], z]]
+        self._log(
+            f"{WORLD}/grid",
+            self._rr.Mesh3D(
+                vertex_positions=corners,
+                triangle_indices=[[0, 1, 2], [0, 2, 3]],
+                vertex_texcoords=[[0, 0], [1, 0], [1, 1], [0, 1]],
+                albedo_texture=texture,
+            ),
+        )
+
+    def _layout(self) -> Any:
+        """Room at the left, camera and answers at the right."""
+        blueprint = self._rr.blueprint
+        return blueprint.Blueprint(
+            blueprint.Horizontal(
+                blueprint.Spatial3DView(name="Room", origin=WORLD, contents=["+ $origin/**", f"- {WORLD}/semantic"]),
+                blueprint.Vertical(
+                    *(blueprint.Spatial2DView(name="Camera", origin=entity) for entity in self._cameras),
+                    blueprint.Spatial3DView(
+                        name="Classes", origin=WORLD, contents=[f"+ {WORLD}/semantic", f"+ {WORLD}/objects"]
+                    ),
+                    blueprint.TextLogView(name="Queries", origin="queries"),
+                ),
+                column_shares=[3, 2],
+            ),
+            collapse_panels=True,
+        )
+
+
+def _import_rerun() -> Any:
+    try:
+        import rerun
+        import rerun.blueprint
+    except ImportError as error:
+        raise ViewerUnavailableError(
+            "recording needs the Rerun SDK: pip install 'embodied-perceptron[viewer]' (package rerun-sdk)"
+        ) from error
+    return rerun
+
+
+def _part(name: str) -> str:
+    """A camera's name as one part of an entity path."""
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A recording for the Rerun viewer (``.rrd``): the map, its objects, and what the camera saw on its way.
+
+_TIMELINE = "time"
+
+
+def write_rrd(
+    path: str | Path,
+    perception: Perception,
+    trajectory_m: NDArray[np.float64],
+    frames: Iterable[PosedFrame] = (),
+    jpeg_quality: int = 80,
+    *,
+    sightings: Iterable[tuple[int, Sequence[SceneObject]]] = (),
+    answers: Iterable[tuple[int, Grounding]] = (),
+) -> None:
+    """Write a ``.rrd`` file.
+
+    Args:
+        path: of the file; replaced where it exists.
+        perception: voxels, shown over the whole time; so are its confirmed objects where there are no ``sightings``.
+        trajectory_m: (T, 3) positions of the camera in the world frame.
+        frames: what to show of the camera, oldest first; times are relative to the first.
+        jpeg_quality: of the camera's images.
+        sightings: stamp (ns) and objects at that time.
+        answers: stamp (ns) and what was answered then.
+
+    Raises:
+        ImportError: the viewer extra is not installed (``pip install 'embodied-perceptron[viewer]'``).
+        OSError: the file cannot be written.
+    """
+    import rerun as rr
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = rr.RecordingStream("embodied_perceptron", recording_id=path.stem)
+    stream.save(path)
+    stream.log("world", rr.ViewCoordinates.RIGHT_HAND_Z_UP, static=True)
+    voxels = perception.voxels
+    radius = 0.5 * voxels.voxel_size_m
+    stream.log("world/voxels", rr.Points3D(voxels.mean_point_m, colors=voxels.mean_color, radii=radius), static=True)
+    if len(trajectory_m):
+        strip = rr.LineStrips3D([np.asarray(trajectory_m, np.float32)], colors=[(255, 160, 0)], radii=0.01)
+        stream.log("world/trajectory", strip, static=True)
+    frames, sightings, answers = list(frames), list(sightings), list(answers)
+    if perception.objects and not sightings:
+        stream.log("world/objects", _boxes(rr, perception.objects), static=True)
+    stamps = [posed.frame.stamp_ns for posed in frames] + [stamp for stamp, _ in (*sightings, *answers)]
+    first_ns = min(stamps, default=0)
+
+    def at(stamp_ns: int) -> None:
+        stream.set_time(_TIMELINE, duration=(stamp_ns - first_ns) * 1e-9)
+
+    for stamp_ns, objects in sightings:
+        at(stamp_ns)
+        stream.log("world/objects", _boxes(rr, objects))
+    for stamp_ns, grounding in answers:
+        at(stamp_ns)
+        stream.log("queries", rr.TextLog(f"{grounding.text!r}: {grounding.status.name} {grounding.reason}".rstrip()))
+        stream.log("world/answer", _boxes(rr, grounding.candidates[:1], grounding.text))
+    for posed in frames:
+        frame, T = posed.frame, posed.T_world_camera
+        at(frame.stamp_ns)
+        camera = f"world/{frame.camera}"
+        stream.log(camera, rr.Transform3D(translation=T[:3, 3], mat3x3=T[:3, :3]))
+        K = frame.intrinsics
+        pinhole = rr.Pinhole(image_from_camera=K.matrix, resolution=[K.width, K.height], image_plane_distance=0.4)
+        stream.log(f"{camera}/image", pinhole)
+        stream.log(f"{camera}/image", rr.Image(frame.color).compress(jpeg_quality=jpeg_quality))
+    stream.flush()
+    stream.disconnect()
+
+
+def _boxes(rr: Any, objects: Sequence[SceneObject], said: str = "") -> Any:
+    """Boxes with their labels, or with the sentence that meant them."""
+    boxes = np.array([thing.box for thing in objects], np.float64).reshape(-1, 9)
+    R = rotations(torch.from_numpy(boxes)).numpy()
+    return rr.Boxes3D(
+        centers=boxes[:, :3],
+        half_sizes=boxes[:, 3:6] / 2,
+        quaternions=[rr.Quaternion(xyzw=rotation_to_quaternion(r)) for r in R],
+        labels=[said or label_of(thing) for thing in objects],
+        colors=[(60, 220, 90) if said else color_of_id(thing.id) for thing in objects],
+    )

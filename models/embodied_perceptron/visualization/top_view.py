@@ -1,0 +1,178 @@
+"""The map from above: true colours, boxes with labels, the robot's path and a scale."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.visualization.drawing import (
+    INK,
+    SHADE,
+    Color,
+    Image,
+    Tags,
+    box_corners,
+    color_of,
+    label_of,
+    line,
+    positions_of,
+    text,
+)
+
+BACKGROUND = (30, 33, 39)
+PATH_COLOR = (255, 196, 54)
+_MARGIN_M = 0.35
+_CUT_HEIGHT_M = 1.7  # above it ceilings, lamps and wall cupboards hide the room
+_SCALES_M = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
+
+
+class TopViewFrame:
+    """Where world x, y lie in the picture: x to the right, y up."""
+
+    def __init__(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64], max_pixels: int) -> None:
+        span = np.maximum(high_m - low_m, 0.5)
+        self.low_m = low_m
+        self.pixels_per_m = float(min(max_pixels / span.max(), 400.0))
+        self.width, self.height = (np.ceil(span * self.pixels_per_m).astype(int) + 1).tolist()
+
+    def pixel(self, xy_m: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(..., 2) world -> (..., 2) pixel coordinates."""
+        p = (np.asarray(xy_m, dtype=np.float64) - self.low_m) * self.pixels_per_m
+        return np.stack([p[..., 0], self.height - 1 - p[..., 1]], axis=-1)
+
+
+def render_top_view(
+    perception: Perception,
+    objects: Sequence[SceneObject] | None = None,
+    trajectory_m: NDArray[np.float64] | None = None,
+    max_pixels: int = 1000,
+    cut_height_m: float = _CUT_HEIGHT_M,
+    colors: Mapping[int, Color] | None = None,
+) -> Image:
+    """(H, W, 3) uint8 RGB picture of the map from above, its longer side about ``max_pixels``.
+
+    Args:
+        perception: its voxels are drawn up to ``cut_height_m`` above the floor, the highest on top.
+        objects: boxes to draw; None draws the confirmed ones.
+        trajectory_m: (T, 3) positions or (T, 4, 4) poses of the camera, oldest first.
+        cut_height_m: what is higher above the floor is left away.
+        colors: of boxes by id, where they shall not be the ids' own.
+    """
+    objects = perception.objects if objects is None else objects
+    path = positions_of(trajectory_m)
+    voxels = perception.voxels
+    points = np.asarray(voxels.mean_point_m, dtype=np.float64)
+    floor_z = perception.grid.floor_z_m if np.isfinite(perception.grid.floor_z_m) else 0.0
+    shown = points[:, 2] - floor_z <= cut_height_m
+    frame = _frame(points[shown], path, objects, max_pixels)
+    image = _splat(points[shown], voxels.mean_color[shown], voxels.voxel_size_m, frame)
+    for thing in sorted(objects, key=lambda o: (o.box[2] + o.box[5] / 2, o.id)):
+        _draw_box(image, thing, frame, color_of(thing, colors))
+    _draw_path(image, path, frame)
+    tags = Tags(image)
+    for thing in objects:  # labels last, so that nothing covers them
+        x, y = frame.pixel(thing.box[:2])
+        tags.add(label_of(thing), float(x), float(y), color_of(thing, colors))
+    _draw_scale(image, frame)
+    return image
+
+
+def _frame(
+    points: NDArray[np.float64], path: NDArray[np.float64], objects: Sequence[SceneObject], max_pixels: int
+) -> TopViewFrame:
+    """The part of the world to show: nearly all voxels, all boxes and the whole path."""
+    spots = [path[:, :2]]
+    if len(points):
+        # a few stray voxels far off must not shrink the room
+        spots.append(np.percentile(points[:, :2], [0.2, 99.8], axis=0))
+    if objects:
+        spots.append(box_corners(np.stack([o.box for o in objects]))[:, :, :2].reshape(-1, 2))
+    every = np.concatenate(spots)
+    if len(every) == 0:
+        every = np.zeros((1, 2))
+    return TopViewFrame(every.min(axis=0) - _MARGIN_M, every.max(axis=0) + _MARGIN_M, max_pixels)
+
+
+def _splat(points: NDArray[np.float64], colors: NDArray[np.uint8], voxel_size_m: float, frame: TopViewFrame) -> Image:
+    """Voxels as squares, highest on top, shaded where the height steps."""
+    image = np.empty((frame.height, frame.width, 3), dtype=np.uint8)
+    image[:] = BACKGROUND
+    height = np.full((frame.height, frame.width), -np.inf)
+    half = max(0.5, 0.6 * voxel_size_m * frame.pixels_per_m)
+    _splat_squares(frame.pixel(points[:, :2]), points[:, 2], colors, half, image, height)
+    return _shade_steps(image, height)
+
+
+@njit(cache=True)
+def _splat_squares(
+    pixels: NDArray[np.float64],
+    z: NDArray[np.float64],
+    colors: NDArray[np.uint8],
+    half: float,
+    image: NDArray[np.uint8],
+    height: NDArray[np.float64],
+) -> None:
+    rows, columns = height.shape
+    for i in range(len(z)):
+        for v in range(max(0, round(pixels[i, 1] - half)), min(rows, round(pixels[i, 1] + half) + 1)):
+            for u in range(max(0, round(pixels[i, 0] - half)), min(columns, round(pixels[i, 0] + half) + 1)):
+                if z[i] > height[v, u]:
+                    height[v, u] = z[i]
+                    image[v, u, 0] = colors[i, 0]
+                    image[v, u, 1] = colors[i, 1]
+                    image[v, u, 2] = colors[i, 2]
+
+
+def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
+    """Darken what lies beside something higher: edges of furniture read at once."""
+    known = np.isfinite(height)
+    filled = np.where(known, height, height[known].min() if known.any() else 0.0)
+    smooth = cv2.GaussianBlur(filled, (0, 0), 6.0)
+    lift = np.clip((filled - smooth) / 0.35, -1.0, 1.0)
+    factor = np.where(known, 1.0 + np.where(lift < 0, 0.45, 0.12) * lift, 1.0)
+    shaded: Image = np.clip(image * factor[:, :, None], 0, 255).astype(np.uint8)
+    return shaded
+
+
+def _draw_box(image: Image, thing: SceneObject, frame: TopViewFrame, color: Color) -> None:
+    """Outline of the box's footprint (its hull, where it is tilted)."""
+    hull = cv2.convexHull(frame.pixel(box_corners(thing.box[None])[0, :, :2]).astype(np.float32))
+    outline = np.round(hull).astype(np.int32)
+    fill = image.copy()
+    cv2.fillPoly(fill, [outline], color)
+    cv2.addWeighted(fill, 0.14, image, 0.86, 0.0, dst=image)
+    cv2.polylines(image, [outline], True, SHADE, 4, cv2.LINE_AA)
+    cv2.polylines(image, [outline], True, color, 2, cv2.LINE_AA)
+
+
+def _draw_path(image: Image, path: NDArray[np.float64], frame: TopViewFrame) -> None:
+    if len(path) == 0:
+        return
+    pixels = frame.pixel(path[:, :2])
+    for p, q in itertools.pairwise(pixels):
+        line(image, p, q, SHADE, 4)
+    for p, q in itertools.pairwise(pixels):
+        line(image, p, q, PATH_COLOR, 2)
+    first, last = (tuple(int(c) for c in np.round(pixels[i])) for i in (0, -1))
+    cv2.circle(image, first, 5, PATH_COLOR, 2, cv2.LINE_AA)
+    cv2.circle(image, last, 7, SHADE, -1, cv2.LINE_AA)
+    cv2.circle(image, last, 6, PATH_COLOR, -1, cv2.LINE_AA)
+
+
+def _draw_scale(image: Image, frame: TopViewFrame) -> None:
+    """A bar of a round length, at most a third of the picture."""
+    fitting = [s for s in _SCALES_M if s * frame.pixels_per_m <= image.shape[1] / 3]
+    length_m = fitting[-1] if fitting else _SCALES_M[0]
+    left, base = 16, image.shape[0] - 16
+    right = left + round(length_m * frame.pixels_per_m)
+    cv2.rectangle(image, (left - 8, base - 28), (max(right, left + 40) + 10, base + 8), SHADE, -1)
+    cv2.line(image, (left, base), (right, base), INK, 2)
+    for x in (left, right):
+        cv2.line(image, (x, base - 5), (x, base + 3), INK, 2)
+    text(image, f"{length_m:g} m", left, base - 10)

@@ -1,0 +1,244 @@
+"""Weights on disk: safetensors with the network's configuration and class list inside; released checkpoints.
+
+Nothing here runs code from a file. Our files hold tensors and JSON only. Released EmbodiedScan checkpoints are pickles
+that hold more than tensors (training logs, configuration objects); they are read by an unpickler that builds tensors
+and plain values and replaces every other class by an inert stand-in.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import io
+import json
+import pickle
+import types
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from embodied_perceptron.nn.official import OfficialTask, map_state_dict
+from embodied_perceptron.recordings.files import atomic_path
+
+FORMAT = "embodied_perceptron.weights"
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """A weights file that cannot be used; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """What a weights file holds.
+
+    Attributes:
+        state: parameter name -> tensor, as :meth:`torch.nn.Module.state_dict` names them.
+        config: the network's configuration as plain values.
+        classes: names of the detection classes, in the order of the logits.
+        extra: anything else that is plain (training command, seeds, figures).
+    """
+
+    state: dict[str, torch.Tensor]
+    config: dict[str, Any]
+    classes: tuple[str, ...]
+    extra: dict[str, Any]
+
+
+def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
+    """Write atomically. Raises ``OSError`` when the folder is missing or cannot be written."""
+    header = {"config": checkpoint.config, "classes": list(checkpoint.classes), "extra": checkpoint.extra}
+    metadata = {"format": FORMAT, "version": str(VERSION), "header": json.dumps(header)}
+    tensors = {name: value.detach().cpu().contiguous().clone() for name, value in checkpoint.state.items()}
+    with atomic_path(path) as temporary:
+        save_file(tensors, str(temporary), metadata=metadata)
+
+
+def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """Tensors and metadata of a safetensors file of any kind. Raises as :func:`load_checkpoint`."""
+    with open(path, "rb"):  # an OSError that names the path
+        pass
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged, cut short, or no safetensors file: {error}") from error
+    return tensors, metadata
+
+
+def load_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a weights file.
+
+    Raises ``CheckpointError`` when it is cut short, is not ours or of another version; ``OSError`` when it cannot be
+    opened.
+    """
+    state, metadata = read_tensors(path)
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(f"{path} holds no network weights: its format is {metadata.get('format')!r}")
+    if metadata.get("version") != str(VERSION):
+        raise CheckpointError(f"{path} has version {metadata.get('version')}, this program reads {VERSION}")
+    try:
+        header = json.loads(metadata["header"])
+        return Checkpoint(state, header["config"], tuple(header["classes"]), header["extra"])
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path} has no readable header: {error!r}") from error
+
+
+def state_digest(state: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, types and values of all tensors: the same for files that differ in their header alone."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        value = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def load_into(module: nn.Module, state: Mapping[str, torch.Tensor], source: str) -> None:
+    """Load ``state`` into ``module``; every missing, unknown or misshapen parameter is named in a CheckpointError."""
+    own = module.state_dict()
+    counters = {name for name in own if name.endswith("num_batches_tracked")}
+    missing = sorted(set(own) - set(state) - counters)
+    unknown = sorted(set(state) - set(own))
+    misshapen = [
+        f"{name} is {tuple(state[name].shape)}, the network has {tuple(own[name].shape)}"
+        for name in sorted(set(own) & set(state))
+        if own[name].shape != state[name].shape
+    ]
+    problems = [
+        f"{label}: {', '.join(names[:8])}{' ...' if len(names) > 8 else ''} ({len(names)})"
+        for label, names in (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
+        if names
+    ]
+    if problems:
+        raise CheckpointError(f"{source} does not fit this network; " + "; ".join(problems))
+    module.load_state_dict(dict(state), strict=False)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# released checkpoints
+
+
+@dataclass(frozen=True, eq=False)
+class OfficialImport:
+    """A released state dict under our names.
+
+    Attributes:
+        state: ours.
+        unused: released keys that nothing of ours corresponds to, sorted.
+    """
+
+    state: dict[str, torch.Tensor]
+    unused: tuple[str, ...]
+
+
+def load_official(state_dict: Mapping[str, torch.Tensor], task: OfficialTask) -> OfficialImport:
+    """Map a released EmbodiedScan state dict to our parameter names.
+
+    Raises ``CheckpointError`` when nothing in it is known, naming a few of its keys.
+    """
+    state, unused = map_state_dict(state_dict, task)
+    if not state:
+        raise CheckpointError(f"no key of this state dict belongs to a {task} model, e.g. {sorted(state_dict)[:5]}")
+    return OfficialImport(state, tuple(sorted(unused)))
+
+
+def read_official_file(path: str | Path) -> dict[str, torch.Tensor]:
+    """The state dict inside a released ``.pth`` file, without running anything from it.
+
+    Raises ``CheckpointError`` when the file is no torch checkpoint or holds no state dict.
+    """
+    try:
+        # weights_only=True refuses these files for what they hold beside tensors; the restricted unpickler does not
+        # build that, and refuses nothing else
+        data = torch.load(str(path), map_location="cpu", weights_only=False, pickle_module=_restricted_pickle())
+    except (RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is not a readable torch checkpoint: {error}") from error
+    state = data.get("state_dict", data) if isinstance(data, dict) else None
+    if not isinstance(state, dict) or not all(isinstance(k, str) for k in state):
+        raise CheckpointError(f"{path} holds no state dict, but a {type(data).__name__}")
+    tensors = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
+    if not tensors:
+        raise CheckpointError(f"{path} holds no tensors")
+    return tensors
+
+
+class _Inert:
+    """Stands for any class of a foreign file: takes everything, does nothing."""
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> _Inert:
+        return super().__new__(cls)
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        pass
+
+    def __setstate__(self, _state: Any) -> None:
+        pass
+
+    def __call__(self, *_args: Any, **_kwargs: Any) -> _Inert:
+        return self
+
+    def __setitem__(self, _key: Any, _value: Any) -> None:
+        pass
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def append(self, _value: Any) -> None:
+        """Lists of foreign classes are filled like this."""
+
+    def extend(self, _values: Any) -> None:
+        """Lists of foreign classes are filled like this."""
+
+
+_HARMLESS: dict[tuple[str, str], Any] = {
+    ("collections", "OrderedDict"): collections.OrderedDict,
+    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
+    ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
+    ("torch", "Size"): torch.Size,
+}
+_STORAGES = (
+    "FloatStorage",
+    "DoubleStorage",
+    "HalfStorage",
+    "BFloat16Storage",
+    "LongStorage",
+    "IntStorage",
+    "ShortStorage",
+    "CharStorage",
+    "ByteStorage",
+    "BoolStorage",
+)
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _HARMLESS:
+            return _HARMLESS[module, name]
+        if module == "torch" and name in _STORAGES:
+            return getattr(torch, name)
+        return _Inert
+
+
+def _restricted_pickle() -> types.ModuleType:
+    """A stand-in for the pickle module, as ``torch.load`` wants one."""
+    module = types.ModuleType("restricted_pickle")
+    module.Unpickler = _RestrictedUnpickler  # type: ignore[attr-defined]
+    module.UnpicklingError = pickle.UnpicklingError  # type: ignore[attr-defined]
+
+    def load(file: Any, **kwargs: Any) -> Any:
+        return _RestrictedUnpickler(file, **kwargs).load()
+
+    def loads(data: bytes, **kwargs: Any) -> Any:
+        return load(io.BytesIO(data), **kwargs)
+
+    module.load, module.loads = load, loads  # type: ignore[attr-defined]
+    return module

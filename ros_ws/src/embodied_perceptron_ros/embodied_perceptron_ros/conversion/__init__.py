@@ -1,0 +1,1 @@
+"""ROS messages <-> values. Pure functions, no node."""

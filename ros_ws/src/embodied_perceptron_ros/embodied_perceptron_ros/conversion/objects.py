@@ -1,0 +1,227 @@
+"""Messages of objects and answers: detections, markers, grounding results. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from embodied_perceptron_msgs.msg import GroundingResult
+from geometry_msgs.msg import Point, Vector3
+from numpy.typing import NDArray
+from std_msgs.msg import ColorRGBA
+from vision_msgs.msg import (
+    BoundingBox3D,
+    Detection3D,
+    Detection3DArray,
+    ObjectHypothesis,
+    ObjectHypothesisWithPose,
+)
+from visualization_msgs.msg import Marker, MarkerArray
+
+from embodied_perceptron.geometry.boxes import corners, euler_to_matrix, matrix_to_euler
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.visualization.drawing import color_of_class
+from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
+
+BOX_EDGES = ((0, 1), (1, 3), (3, 2), (2, 0), (4, 5), (5, 7), (7, 6), (6, 4), (0, 4), (1, 5), (2, 6), (3, 7))
+_UNIT_CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
+MarkerKey = tuple[str, int]  # namespace, id
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# boxes
+
+
+def box_pose(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """(9,) box -> (4, 4) pose of its centre, in the world frame or moved by ``T_out_world``."""
+    T = make_transform(euler_to_matrix(torch.from_numpy(np.asarray(box[6:9], np.float64))).numpy(), box[:3])
+    return T if T_out_world is None else T_out_world @ T
+
+
+def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(9,) box -> (8, 3) corners in the world frame, joined by :data:`BOX_EDGES`."""
+    return corners(torch.from_numpy(np.asarray(box, np.float64))[None])[0].numpy()
+
+
+def box_to_message(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> BoundingBox3D:
+    """(9,) box -> vision_msgs/BoundingBox3D; the tilt is in the orientation of its centre."""
+    dx, dy, dz = (float(v) for v in box[3:6])
+    return BoundingBox3D(center=matrix_to_pose(box_pose(box, T_out_world)), size=Vector3(x=dx, y=dy, z=dz))
+
+
+def message_to_box(message: BoundingBox3D, T_world_in: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """vision_msgs/BoundingBox3D -> (9,) box. Raises ``ValueError`` for a bad pose or a size that is not positive."""
+    size = np.array([message.size.x, message.size.y, message.size.z])
+    if not (np.isfinite(size).all() and (size > 0).all()):
+        raise ValueError(f"box size must be three positive numbers, got {size.tolist()}")
+    T = pose_to_matrix(message.center)
+    if T_world_in is not None:
+        T = T_world_in @ T
+    return np.concatenate([T[:3, 3], size, matrix_to_euler(torch.from_numpy(T[:3, :3].copy())).numpy()])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# detections
+
+
+def object_to_detection(
+    item: SceneObject, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+) -> Detection3D:
+    """Object -> vision_msgs/Detection3D: ``id`` is the persistent id, ``class_id`` the label's name."""
+    box = box_to_message(item.box, T_out_world)
+    result = ObjectHypothesisWithPose(hypothesis=ObjectHypothesis(class_id=item.label, score=float(item.score)))
+    result.pose.pose = box.center
+    return Detection3D(header=make_header(stamp_ns, frame_id), results=[result], bbox=box, id=str(item.id))
+
+
+def detection_to_object(detection: Detection3D) -> SceneObject:
+    """vision_msgs/Detection3D -> object in the detection's frame. Raises ``ValueError`` without a hypothesis."""
+    if not detection.results:
+        raise ValueError(f"detection {detection.id!r} has no hypothesis")
+    hypothesis = detection.results[0].hypothesis
+    return SceneObject(int(detection.id), hypothesis.class_id, hypothesis.score, message_to_box(detection.bbox))
+
+
+def objects_to_detections(
+    objects: Iterable[SceneObject], stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+) -> Detection3DArray:
+    """Objects -> vision_msgs/Detection3DArray."""
+    detections = [object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in objects]
+    return Detection3DArray(header=make_header(stamp_ns, frame_id), detections=detections)
+
+
+def detections_to_objects(message: Detection3DArray) -> tuple[SceneObject, ...]:
+    """vision_msgs/Detection3DArray -> objects in its frame, their stamps that of the message."""
+    stamp_ns = stamp_to_ns(message.header.stamp)
+    return tuple(replace(detection_to_object(d), last_seen_ns=stamp_ns) for d in message.detections)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# markers
+
+
+def label_color(label: str) -> tuple[float, float, float]:
+    """The same colour for the same label in every run, RGB in [0, 1]."""
+    r, g, b = color_of_class(label)
+    return r / 255, g / 255, b / 255
+
+
+def object_markers(
+    objects: Sequence[SceneObject],
+    shown: Iterable[MarkerKey],
+    stamp_ns: int,
+    frame_id: str,
+    T_out_world: NDArray[np.float64] | None = None,
+    namespace: str = "objects",
+) -> tuple[MarkerArray, set[MarkerKey]]:
+    """Markers of objects: a translucent box, its edges and a text each; those that vanished are deleted by name.
+
+    Args:
+        shown: what the last call returned; keys in it that no object claims any more become DELETE.
+
+    Returns the message, and the keys that are shown after it.
+    """
+    markers = []
+    for item in objects:
+        rgb = label_color(item.label)
+        text = f"{item.label} {item.id} ({item.score:.2f})"
+        markers += _box_marker_triple(item.box, rgb, text, namespace, item.id, stamp_ns, frame_id, T_out_world)
+    return _with_deletions(markers, shown, stamp_ns, frame_id)
+
+
+def grounding_markers(
+    grounding: Grounding,
+    shown: Iterable[MarkerKey],
+    stamp_ns: int,
+    frame_id: str,
+    T_out_world: NDArray[np.float64] | None = None,
+    namespace: str = "answer",
+) -> tuple[MarkerArray, set[MarkerKey]]:
+    """Markers of an answer: the object meant in green, ambiguous candidates in orange; like :func:`object_markers`."""
+    rgb = (0.1, 0.9, 0.2) if grounding.status == GroundingStatus.FOUND else (1.0, 0.6, 0.0)
+    meant = grounding.candidates[:1] if grounding.status == GroundingStatus.FOUND else grounding.candidates
+    markers = []
+    for rank, item in enumerate(meant):
+        text = f"{grounding.text[:60]} -> {item.label} {item.id}"
+        markers += _box_marker_triple(item.box, rgb, text, namespace, rank, stamp_ns, frame_id, T_out_world)
+    return _with_deletions(markers, shown, stamp_ns, frame_id)
+
+
+def _box_marker_triple(
+    box: NDArray[np.float64],
+    rgb: tuple[float, float, float],
+    text: str,
+    namespace: str,
+    marker_id: int,
+    stamp_ns: int,
+    frame_id: str,
+    T_out_world: NDArray[np.float64] | None,
+) -> list[Marker]:
+    header = make_header(stamp_ns, frame_id)
+    pose = matrix_to_pose(box_pose(box, T_out_world))
+    dx, dy, dz = (float(v) for v in box[3:6])
+    r, g, b = rgb
+    common = {"header": header, "id": int(marker_id), "action": Marker.ADD}
+    solid = Marker(**common, ns=namespace, type=Marker.CUBE, pose=pose, scale=Vector3(x=dx, y=dy, z=dz))
+    solid.color = ColorRGBA(r=r, g=g, b=b, a=0.25)
+    edges = Marker(**common, ns=f"{namespace}/edges", type=Marker.LINE_LIST, pose=pose, scale=Vector3(x=0.015))
+    edges.color = ColorRGBA(r=r, g=g, b=b, a=1.0)
+    local = _UNIT_CORNERS * (dx, dy, dz)
+    edges.points = [Point(x=float(c[0]), y=float(c[1]), z=float(c[2])) for e in BOX_EDGES for c in local[list(e)]]
+    label = Marker(**common, ns=f"{namespace}/text", type=Marker.TEXT_VIEW_FACING, text=text, scale=Vector3(z=0.12))
+    label.color = ColorRGBA(r=1.0, g=1.0, b=1.0, a=1.0)
+    top_m = float((np.abs(box_pose(box, T_out_world)[2, :3]) @ box[3:6]) / 2 + 0.1)
+    label.pose.position = Point(x=pose.position.x, y=pose.position.y, z=pose.position.z + top_m)
+    return [solid, edges, label]
+
+
+def _with_deletions(
+    markers: list[Marker], shown: Iterable[MarkerKey], stamp_ns: int, frame_id: str
+) -> tuple[MarkerArray, set[MarkerKey]]:
+    present = {(m.ns, m.id) for m in markers}
+    header = make_header(stamp_ns, frame_id)
+    vanished = sorted(set(shown) - present)
+    deletions = [Marker(header=header, ns=ns, id=marker_id, action=Marker.DELETE) for ns, marker_id in vanished]
+    return MarkerArray(markers=deletions + markers), present
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# answers
+
+
+def grounding_to_message(
+    grounding: Grounding,
+    query_id: str,
+    standing: bool,
+    stamp_ns: int,
+    frame_id: str,
+    T_out_world: NDArray[np.float64] | None = None,
+    top_k: int | None = None,
+) -> GroundingResult:
+    """Answer -> embodied_perceptron_msgs/GroundingResult with at most ``top_k`` candidates, best first."""
+    return GroundingResult(
+        header=make_header(stamp_ns, frame_id),
+        id=query_id,
+        text=grounding.text,
+        status=int(grounding.status),
+        standing=standing,
+        candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates[:top_k]],
+        reason=grounding.reason,
+        tagged_text=grounding.tagged_text,
+        latency_ms=float(grounding.latency_ms),
+    )
+
+
+def message_to_grounding(message: GroundingResult) -> Grounding:
+    """embodied_perceptron_msgs/GroundingResult -> answer, its candidates in the message's frame."""
+    return Grounding(
+        text=message.text,
+        status=GroundingStatus(message.status),
+        candidates=tuple(detection_to_object(d) for d in message.candidates),
+        reason=message.reason,
+        tagged_text=message.tagged_text,
+        latency_ms=float(message.latency_ms),
+    )

@@ -1,0 +1,341 @@
+"""The demonstration: a whole mission through the real node over real topics; pictures and figures afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
+from embodied_perceptron.recordings.artifacts import write_json, write_png
+from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.drawing import draw_boxes_on_image
+from embodied_perceptron.visualization.rerun import write_rrd
+from embodied_perceptron.visualization.room_view import render_3d
+from embodied_perceptron.weights import available
+from embodied_perceptron_ros.demo.mission import Question, verdict
+from embodied_perceptron_ros.demo.simulated import (
+    DEFAULT_SEED,
+    SimulationError,
+    has_truth,
+    measure_map_error_m,
+    mission_questions,
+    mission_score,
+    render,
+    simulated_recording,
+)
+from embodied_perceptron_ros.node.monitor import NodeStatus
+from embodied_perceptron_ros.players.replaying import (
+    ReplayOutcome,
+    ReplayPlan,
+    final_perception,
+    percentiles,
+    replay_over_ros,
+    walk,
+    write_result_files,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# What the demonstration says of itself: ``results.json``, the tables, and what keeps it from having succeeded.
+
+MAX_MAP_ERROR_M = 0.02
+_SCORES = ("AP25", "AP50", "AP25_furniture", "AR25", "mIoU", "mIoU_classes")
+
+
+def summarise(
+    source: Path,
+    outcome: ReplayOutcome,
+    perception: Perception,
+    map_error_m: float | None,
+    questions: Sequence[Question] = (),
+    scores: Mapping[str, float] | None = None,
+    weights: str = "",
+) -> dict[str, Any]:
+    """Contents of ``results.json``; figures in percent, None where there is no truth."""
+    played_s = float(outcome.report.get("wall_s", 0.0))
+    return {
+        "source": str(source),
+        "weights": weights,
+        "frames_sent": outcome.sent,
+        "frames_fused": outcome.status.fused,
+        "frames_dropped": dict(sorted(outcome.status.dropped.items())),
+        "frames_unexplained": outcome.unexplained,
+        "latency_ms": {stage: percentiles(outcome, stage) for stage in ("fused", "boxes", "perception", "query")},
+        "fusion_hz": round(outcome.status.fused / played_s, 2) if played_s > 0 else None,
+        "perception_hz": None if outcome.perception_hz is None else round(outcome.perception_hz, 2),
+        "voxels": len(perception.voxels),
+        "objects": len(perception.objects),
+        "map_error_m": None if map_error_m is None else round(map_error_m, 5),
+        **{name: (scores or {}).get(name) for name in _SCORES},
+        "queries": [verdict(question, outcome.answers.get(question.id, ())) for question in questions],
+        "messages": {topic: outcome.published.get(topic, 0) for topic in ("voxels", "boxes", "occupancy_grid")},
+        "wall_s": round(outcome.wall_s, 2),
+    }
+
+
+def find_problems(results: Mapping[str, Any]) -> tuple[str, ...]:
+    """What keeps the demonstration from having succeeded. A wrong answer does not: it is told as what it is."""
+    problems = []
+    if results["frames_sent"] == 0:
+        problems.append("no frame was sent")
+    if results["frames_unexplained"]:
+        problems.append(f"{results['frames_unexplained']} frames were lost without a reason")
+    if results["frames_fused"] > results["frames_sent"]:
+        problems.append("more frames were fused than sent: the counting is wrong")
+    if results["frames_fused"] == 0:
+        problems.append("no frame was fused")
+    silent = [topic for topic, count in results["messages"].items() if count == 0]
+    if silent:
+        problems.append(f"nothing was published on {', '.join(silent)}")
+    error_m = results["map_error_m"]
+    if error_m is not None and not error_m <= MAX_MAP_ERROR_M:
+        problems.append(f"the map is {error_m * 1e3:.1f} mm off, {MAX_MAP_ERROR_M * 1e3:.0f} mm are allowed")
+    unanswered = [query["text"] for query in results.get("queries", ()) if query["status"] is None]
+    if unanswered:
+        problems.append(f"never answered: {'; '.join(unanswered)}")
+    return tuple(problems)
+
+
+def summary_table(results: Mapping[str, Any], out: Path) -> Table:
+    """For the terminal."""
+    table = Table(title="Live perception over ROS 2 topics", show_header=False, title_justify="left")
+    dropped = results["frames_dropped"]
+    error_m = results["map_error_m"]
+
+    def spread(stage: str) -> str:
+        p50, p99 = (results["latency_ms"][stage][key] for key in ("p50", "p99"))
+        return "none" if p50 is None else f"{p50:.1f} ms median, {p99:.1f} ms p99"
+
+    def percent(name: str) -> str:
+        return "no truth" if results[name] is None else f"{results[name]:.1f}"
+
+    def rate(name: str) -> str:
+        return "none" if results[name] is None else f"{results[name]:.1f}"
+
+    rows = (
+        ("recording", Path(results["source"]).name),
+        ("network", results["weights"] or "none: boxes without classes"),
+        ("frames", f"{results['frames_sent']} sent, {results['frames_fused']} fused"),
+        ("dropped", ", ".join(f"{n} {reason}" for reason, n in dropped.items()) or "none"),
+        ("lost without a reason", str(results["frames_unexplained"])),
+        ("a second", f"{rate('fusion_hz')} frames fused, {rate('perception_hz')} perceptions"),
+        ("image in -> fused", spread("fused")),
+        ("image in -> boxes out", spread("boxes")),
+        ("query -> answer", spread("query")),
+        ("map", f"{results['voxels']:,} voxels, {results['objects']} objects"),
+        ("distance to true surface", "no truth" if error_m is None else f"{error_m * 1e3:.1f} mm mean"),
+        ("AP25 of the objects", f"{percent('AP25')} (furniture {percent('AP25_furniture')})"),
+        ("mIoU of the cells", percent("mIoU")),
+        ("files in", str(out)),
+        ("", "top_view.png camera_view.png room_3d.png demo.rrd results.json ..."),
+    )
+    for name, value in rows:
+        table.add_row(name, value)
+    return table
+
+
+def queries_table(queries: Sequence[Mapping[str, Any]]) -> Table:
+    """Answers against the truth."""
+    known = [query["correct"] for query in queries if query["correct"] is not None]
+    title = "Questions over /grounding_query" + (f": {sum(known)} of {len(known)} right" if known else "")
+    table = Table("question", "kind", "expected", "answer", "right", "ms", title=title, title_justify="left")
+    for query in queries:
+        answer = query["status"] or "none"
+        if query["object_id"] is not None:
+            answer += f" {query['label']} {query['object_id']}"
+        elif query["reason"]:
+            answer += f": {query['reason']}"
+        right = {True: "[green]yes[/]", False: "[red]no[/]", None: "?"}[query["correct"]]
+        ms = "" if query["ms"] is None else f"{query['ms']:.0f}"
+        table.add_row(query["text"], query["kind"] or "asked", query["expected"] or "", answer, right, ms)
+    return table
+
+
+def status_table(status: NodeStatus) -> Table:
+    """The node while it runs."""
+    table = Table("node", "fused", "dropped", "waiting", "image in -> fused", "voxels")
+    fused_ms = status.latency_ms.get("fused", {}).get("p50")
+    table.add_row(
+        status.state,
+        str(status.fused),
+        str(sum(status.dropped.values())),
+        str(status.pending),
+        "" if fused_ms is None else f"{fused_ms:.1f} ms",
+        status.areas.get("map", {}).get("voxels", ""),
+    )
+    return table
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The demonstration: a whole mission through the real node over real topics; pictures and figures afterwards.
+
+_SHOWN_IMAGES = 60  # camera images in the Rerun recording
+_VIEW_WIDTH = 960  # of the camera image with named boxes, about
+_WEIGHTS = "tiny"  # where they are shipped
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demonstration gave.
+
+    Attributes:
+        results: contents of ``results.json``.
+        problems: why the exit code is not 0; empty when all is well.
+    """
+
+    results: dict[str, Any]
+    problems: tuple[str, ...]
+
+
+def run_demo(
+    out: Path,
+    source: Path | None = None,
+    rate: float = 1.0,
+    seed: int = DEFAULT_SEED,
+    console: Console | None = None,
+    *,
+    weights: str | None = None,
+    sentences: Sequence[str] = (),
+) -> DemoResult:
+    """Play ``source`` (default: a simulated drive, rendered first), ask, and write pictures and figures into ``out``.
+
+    Args:
+        out: folder for everything that is written.
+        source: recording; a simulated one has its own questions and is scored.
+        rate: recorded seconds per second.
+        seed: of the simulated drive.
+        console: where tables go.
+        weights: of the network: a shipped name, a file, "" = none; None = the shipped ones where there are any.
+        sentences: to ask at the end, beside the recording's own questions.
+
+    Raises ``RecordingError``, ``OSError``, ``SimulationError`` or ``ReplayFailedError`` when it cannot be done.
+    """
+    console = console or Console()
+    if source is None:
+        source = simulated_recording(seed)
+        started = time.monotonic()
+        if render(source, seed):
+            console.print(f"rendered in {time.monotonic() - started:.0f} s, kept in {source}", soft_wrap=True)
+    weights = (_WEIGHTS if _WEIGHTS in available() else "") if weights is None else weights
+    if not weights:
+        console.print("no trained weights: boxes have no class, and sentences cannot be understood")
+    questions = _questions(source, sentences, console)
+    parameters = {"weights": weights} if weights else {}
+    plan = ReplayPlan(source, out, rate, parameters=parameters, questions=questions)
+    display = ProgressDisplay(console)
+    with display.live:
+        outcome = replay_over_ros(plan, display.update)
+    console.print("drawing pictures and measuring the map ...")
+    perception = _write_files(out, source, outcome)
+    map_error_m = measure_map_error_m(source, outcome.map_file)
+    scores: dict[str, float] = {}
+    if has_truth(source):
+        scores = mission_score(source, out / "objects.json", out / "occupancy.npz")
+    results = summarise(source, outcome, perception, map_error_m, questions, scores, weights)
+    write_json(out / "results.json", results)
+    console.print(summary_table(results, out))
+    if results["queries"]:
+        console.print(queries_table(results["queries"]))
+    return DemoResult(results, find_problems(results))
+
+
+def _questions(source: Path, sentences: Sequence[str], console: Console) -> tuple[Question, ...]:
+    asked = tuple(Question(f"asked-{n}", text) for n, text in enumerate(sentences, 1))
+    if not has_truth(source):
+        return asked
+    try:
+        return (*mission_questions(source), *asked)
+    except SimulationError as error:  # another seed's home may have nothing to ask for
+        console.print(f"no questions: {error}")
+        return asked
+
+
+def _write_files(out: Path, source: Path, outcome: ReplayOutcome) -> Perception:
+    """Everything but the figures; returns the map with the objects that were published last."""
+    positions, shown = walk(source, _SHOWN_IMAGES)
+    perception = final_perception(outcome)
+    objects = perception.objects
+    write_result_files(out, outcome, perception, positions)
+    write_png(out / "room_3d.png", render_3d(perception, trajectory_m=positions))
+    best = richest_view(shown, objects)
+    if best is not None:
+        write_png(out / "camera_view.png", camera_view(best, objects))
+    write_rrd(
+        out / "demo.rrd",
+        perception,
+        positions,
+        shown,
+        sightings=[(sighting.stamp_ns, sighting.objects) for sighting in outcome.sightings],
+        answers=_timed_answers(outcome),
+    )
+    return perception
+
+
+def _timed_answers(outcome: ReplayOutcome) -> list[tuple[int, Any]]:
+    """Stamp of the map that was asked, and the answer; oldest first."""
+    stamped = [(answer.stamp_ns, answer.grounding) for answers in outcome.answers.values() for answer in answers]
+    return sorted(stamped, key=lambda pair: pair[0])
+
+
+def richest_view(frames: Sequence[PosedFrame], objects: Sequence[SceneObject]) -> PosedFrame | None:
+    """The frame that has the centres of most objects in view; None without frames."""
+    centers = np.array([thing.box[:3] for thing in objects]).reshape(-1, 3)
+
+    def in_view(posed: PosedFrame) -> int:
+        camera = transform_points(invert_transform(posed.T_world_camera), centers)
+        return int(np.count_nonzero(project(camera, posed.frame.intrinsics)[1] & (camera[:, 2] < 5.0)))
+
+    return max(frames, key=in_view, default=None)
+
+
+def camera_view(posed: PosedFrame, objects: Sequence[SceneObject]) -> NDArray[np.uint8]:
+    """(H, W, 3) uint8 RGB: a frame with the boxes that are in view, large enough for their names."""
+    intrinsics = posed.frame.intrinsics
+    scale = max(1, round(_VIEW_WIDTH / intrinsics.width))
+    large = intrinsics.resized(intrinsics.width * scale, intrinsics.height * scale)
+    image = cv2.resize(posed.frame.color, (large.width, large.height), interpolation=cv2.INTER_CUBIC)
+    return draw_boxes_on_image(image.astype(np.uint8), objects, posed.T_world_camera, large)
+
+
+class ProgressDisplay:
+    """Live table: stage, frames, drops, latency."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description:<9}"),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+        self.live = Live(Group(self._bar, status_table(NodeStatus())), console=console, refresh_per_second=5)
+
+    def update(self, stage: str, status: NodeStatus, total: int) -> None:
+        """Show what :func:`replay_over_ros` reports."""
+        self._bar.update(self._task, description=stage, completed=status.settled, total=total)
+        self.live.update(Group(self._bar, status_table(status)))
+
+
+def open_viewer(out: Path) -> bool:
+    """Open the Rerun recording where there is a display; returns whether it was."""
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    command = [sys.executable, "-m", "rerun", str(out / "demo.rrd")]
+    subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    return True

@@ -1,0 +1,102 @@
+"""Questions to a running node over ``/grounding_query``, as a robot's user would ask, and the verdict on its answers.
+
+No ROS here: what to send, what came back, what is right. :mod:`replaying` sends and listens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.results import Grounding, GroundingStatus
+
+RIGHT_IOU = 0.25  # an answer's box overlaps the true one by more, as for the benchmark's accuracy
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to ask, and what is right where that is known.
+
+    Attributes:
+        id: of the query.
+        text: the sentence.
+        kind: what it tries (plain, relational, absent, view-dependent, standing); empty = nothing in particular.
+        standing: asked before the robot starts, answered anew when the answer changes; others are asked at the end.
+        stamp_ns: from where the robot was then; 0 = where it is when asked.
+        expected: status of the last answer; empty = nobody knows.
+        box: (9,) of the object that is meant, for FOUND.
+    """
+
+    id: str
+    text: str
+    kind: str = ""
+    standing: bool = False
+    stamp_ns: int = 0
+    expected: str = ""
+    box: tuple[float, ...] = ()
+
+    def message(self) -> str:
+        """The JSON form of the query."""
+        fields: dict[str, Any] = {"id": self.id, "text": self.text}
+        if self.standing:
+            fields["standing"] = True
+        if self.stamp_ns:
+            fields["stamp"] = self.stamp_ns * 1e-9
+        return json.dumps(fields)
+
+
+def read_questions(rows: Sequence[Mapping[str, Any]]) -> tuple[Question, ...]:
+    """Questions as the simulation tells them (JSON)."""
+    names = ("id", "text", "kind", "standing", "stamp_ns", "expected")
+    return tuple(Question(**{name: row[name] for name in names}, box=tuple(row["box"])) for row in rows)
+
+
+@dataclass(frozen=True, eq=False)
+class TimedAnswer:
+    """One answer.
+
+    Attributes:
+        grounding: what it says.
+        ms: from asking to hearing it; of later answers to a standing question, since the one before.
+        stamp_ns: of the map that was asked.
+    """
+
+    grounding: Grounding
+    ms: float
+    stamp_ns: int = 0
+
+
+def is_right(question: Question, answers: Sequence[TimedAnswer]) -> bool | None:
+    """Whether the last answer is the right one; None where nobody knows."""
+    if not question.expected:
+        return None
+    if not answers or answers[-1].grounding.status.name != question.expected:
+        return False
+    if question.expected != GroundingStatus.FOUND.name:
+        return True
+    meant = torch.from_numpy(np.stack([answers[-1].grounding.candidates[0].box, np.array(question.box)]))
+    return bool(box_iou(meant[:1], meant[1:])[0, 0] > RIGHT_IOU)
+
+
+def verdict(question: Question, answers: Sequence[TimedAnswer]) -> dict[str, Any]:
+    """One row of ``queries`` in ``results.json``."""
+    last = answers[-1].grounding if answers else None
+    found = last is not None and bool(last.candidates) and last.status == GroundingStatus.FOUND
+    return {
+        "kind": question.kind,
+        "text": question.text,
+        "expected": question.expected or None,
+        "status": None if last is None else last.status.name,
+        "object_id": last.candidates[0].id if last is not None and found else None,
+        "label": last.candidates[0].label if last is not None and found else None,
+        "reason": "" if last is None else last.reason,
+        "correct": is_right(question, answers),
+        "answers": len(answers),
+        "ms": round(answers[0].ms, 2) if answers else None,
+    }

@@ -1,0 +1,145 @@
+"""The simulated drive that demo and launch files use: where it is kept, and the commands that make and judge it.
+
+Rendering belongs to the training package, which the node does not import: it runs as a process of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from embodied_perceptron_ros.demo.mission import Question, read_questions
+
+RENDERER = "embodied_perceptron_training"
+# Outside of the seeds that networks are trained and tested on; two rooms, so that there is something to find
+DEFAULT_SEED = 700_036
+ROOMS, FRAMES = 2, 450
+
+
+class SimulationError(RuntimeError):
+    """The simulated drive cannot be made or judged; the message says why."""
+
+
+def renderer_digest() -> str:
+    """Eight hex digits over the renderer's sources: another renderer makes another home of the same seed.
+
+    Raises :class:`SimulationError` when the renderer is not installed.
+    """
+    spec = importlib.util.find_spec(RENDERER)
+    if spec is None or not spec.submodule_search_locations:
+        raise SimulationError(f"{RENDERER} is not installed: pip install -e '.[train]' in the repository")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "synthetic"
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def simulated_recording(seed: int) -> Path:
+    """Where the simulated drive of ``seed`` is kept between runs (XDG cache)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{ROOMS}x{FRAMES}_{renderer_digest()}"
+
+
+def is_complete(recording: Path) -> bool:
+    """Whether a recording lies there whole: its list of images is written last."""
+    return (recording / "rgb.txt").is_file()
+
+
+def render_command(recording: Path, seed: int) -> list[str]:
+    """Arguments for a Python that renders the drive of ``seed`` into ``recording`` unless it is there."""
+    return ["-m", "embodied_perceptron_ros.demo.simulated", str(recording), "--seed", str(seed)]
+
+
+def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
+    """Render the drive unless it is there; returns whether anything had to be done.
+
+    The frames go into a folder beside it that takes the name when it is whole, so that an interrupted run leaves
+    nothing that looks like a recording. Raises :class:`SimulationError` when rendering fails.
+    """
+    if is_complete(recording):
+        return False
+    partial = recording.with_name(f"{recording.name}.{os.getpid()}.part")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "render-recording", "--out", str(partial)]
+    command += ["--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
+    try:
+        code = subprocess.run([*command, *options], check=False).returncode
+        if code:
+            raise SimulationError(f"rendering the simulated drive failed with exit code {code}")
+        if recording.exists():
+            shutil.rmtree(recording)
+        partial.rename(recording)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return True
+
+
+def measure_map_error_m(recording: Path, map_file: Path) -> float | None:
+    """Mean distance in metres of the map's points to the true surfaces; None for a recording without that truth.
+
+    Raises :class:`SimulationError` when the truth is there but measuring fails.
+    """
+    if not has_truth(recording):
+        return None
+    return float(_told("measuring the map", "map-error", str(recording), str(map_file))["mean_m"])
+
+
+def has_truth(recording: Path) -> bool:
+    """Whether a recording tells what it shows."""
+    return (recording / "scene.json").is_file()
+
+
+def mission_questions(recording: Path) -> tuple[Question, ...]:
+    """Five questions about the home that a simulated recording shows, with their right answers.
+
+    Raises :class:`SimulationError` when the home has none of some kind.
+    """
+    return read_questions(_told("asking about the home", "mission-questions", str(recording)))
+
+
+def mission_score(recording: Path, objects: Path, occupancy: Path) -> dict[str, float]:
+    """``AP25``, ``mIoU`` and others, in percent, of a map's objects.json and occupancy.npz against what was shown.
+
+    Raises :class:`SimulationError` when they cannot be compared.
+    """
+    arguments = ("--objects", str(objects), "--occupancy", str(occupancy))
+    return {k: float(v) for k, v in _told("scoring the map", "mission-score", str(recording), *arguments).items()}
+
+
+def _told(what: str, command: str, *arguments: str) -> Any:
+    """The JSON in the last line that a command of the library's program prints."""
+    line = [sys.executable, "-m", "embodied_perceptron.apps.cli", command, *arguments]
+    finished = subprocess.run(line, check=False, capture_output=True, text=True)
+    if finished.returncode:
+        raise SimulationError(f"{what} failed: {finished.stderr.strip() or finished.stdout.strip()}")
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m embodied_perceptron_ros.demo.simulated FOLDER --seed N``: render unless it is there."""
+    import argparse
+
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("recording", type=Path)
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    options = parser.parse_args(arguments)
+    try:
+        render(options.recording, options.seed)
+    except SimulationError as error:
+        print(f"simulated: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""The one thread that fuses: takes messages from the inbox, assembles posed frames, puts them into the map."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+import traceback
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import FusionReport
+from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.sensors.poses import Disconnected, PoseLookup
+from embodied_perceptron.sensors.synchronizer import BadCalibration, BadImage, DropReason, FrameAssembler
+from embodied_perceptron_ros.conversion.values import (
+    camera_info_key,
+    camera_model,
+    color_from_message,
+    depth_from_message,
+    stamp_to_ns,
+)
+from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health
+from embodied_perceptron_ros.node.inputs import Inbox, Received
+from embodied_perceptron_ros.node.transforms import TransformSource
+
+OVERLOAD = "overload"  # ready, but fusion could not keep up
+INTERNAL_ERROR = "internal_error"
+_IDLE_S, _WAITING_S = 0.25, 0.02
+_LOG_EVERY_S = 5.0
+_POSE_REASONS = (DropReason.NO_TRANSFORM, DropReason.POSE_TIMEOUT, DropReason.POSE_TOO_OLD, DropReason.POSE_GAP)
+_STATISTICS_EVERY_S = 0.2
+_RESET_GRACE_S = 1.0  # one jump shows up in several streams
+
+
+class CameraPoses:
+    """Poses of cameras by name, from the frames that their images name and the transforms of the robot."""
+
+    def __init__(self, transforms: TransformSource, fusion_frame: str) -> None:
+        self._transforms = transforms
+        self._fusion_frame = fusion_frame
+        self.frames: dict[str, str] = {}
+
+    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
+        """``T_fusion_camera`` at ``stamp_ns``, or why there is none."""
+        frame = self.frames.get(camera, "")
+        if not frame:
+            return Disconnected(self._fusion_frame, camera, f"images of camera {camera!r} carry no frame_id")
+        return self._transforms.lookup(self._fusion_frame, frame, stamp_ns)
+
+
+@dataclass(frozen=True, eq=False)
+class FusedFrame:
+    """The newest frame in the map.
+
+    Attributes:
+        posed: images and pose.
+        report: what fusing it did.
+        frame_id: optical frame of the camera.
+        sent_ns: wall clock when its colour image was published.
+    """
+
+    posed: PosedFrame
+    report: FusionReport
+    frame_id: str
+    sent_ns: int
+
+
+class FusionWorker:
+    """See the module's docstring. All public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        perceptron: Perceptron,
+        inbox: Inbox,
+        transforms: TransformSource,
+        health: Health,
+        logger: Any,
+        *,
+        assembler_config: AssemblerConfig,
+        fusion_frame: str,
+        rectified: dict[str, bool],
+        now_ns: Callable[[], int],
+        max_backlog: Callable[[], int],
+        reset_on_time_jump: Callable[[], bool],
+    ) -> None:
+        """``rectified``: by camera name. The callables are asked each time: their answers may change at run time."""
+        self._perceptron = perceptron
+        self._inbox = inbox
+        self._health = health
+        self._logger = logger
+        self._poses = CameraPoses(transforms, fusion_frame)
+        self._assembler = FrameAssembler(assembler_config, self._poses, rectified)
+        self._rectified = rectified
+        self._now_ns = now_ns
+        self._max_backlog = max_backlog
+        self._reset_on_time_jump = reset_on_time_jump
+        self._ready: deque[PosedFrame] = deque()
+        self._sent_ns: OrderedDict[tuple[str, int], int] = OrderedDict()
+        self._calibrations: dict[str, tuple[Any, CameraModel | BadCalibration]] = {}
+        self._own_drops: Counter[str] = Counter()
+        self._fused = 0
+        self._jumps_seen = 0
+        self._last_reset_s = float("-inf")
+        self._logged: dict[str, float] = {}
+        self._wake = threading.Event()
+        self._stopping = False
+        self._waiting_for_pose = False
+        self._counts = FrameCounts()
+        self.map_statistics: dict[str, Any] = {}
+        self._statistics_s = float("-inf")
+        self._newest: FusedFrame | None = None
+        self.on_fused: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="fusion", daemon=True)
+
+    # ---- from any thread
+
+    def start(self) -> None:
+        """Begin working."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the frame at hand."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def wake(self) -> None:
+        """Something arrived."""
+        self._wake.set()
+
+    def transforms_changed(self) -> None:
+        """A transform arrived: worth a look only when a frame waits for one."""
+        if self._waiting_for_pose:
+            self._wake.set()
+
+    @property
+    def newest(self) -> FusedFrame | None:
+        """The newest frame in the map."""
+        return self._newest
+
+    def camera_frame(self, camera: str) -> str:
+        """Optical frame that the images of a camera name; empty before the first."""
+        return self._poses.frames.get(camera, "")
+
+    @property
+    def counts(self) -> FrameCounts:
+        """What became of the exposures so far."""
+        return self._counts
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        while not self._stopping:
+            if not self._ready:
+                self._wake.wait(_WAITING_S if self._waiting_for_pose else _IDLE_S)
+            self._wake.clear()
+            try:
+                self._step()
+            except Exception:  # the thread must survive whatever one step meets; it is reported, and the next goes on
+                self._health.count("internal_errors")
+                last_line = traceback.format_exc().strip().splitlines()[-1]
+                self._health.problem("node", ERROR, f"internal error while fusing: {last_line}", "fusion", hold_s=30.0)
+                self._log("internal error", traceback.format_exc(), error=True)
+        self._update_counts()
+
+    def _step(self) -> None:
+        for received in self._inbox.take_all():
+            self._feed(received)
+        self._ready.extend(self._assembler.poll(self._now_ns()))
+        self._follow_time_jumps()
+        while len(self._ready) > self._max_backlog():
+            dropped = self._ready.popleft()
+            self._drop(OVERLOAD, dropped.frame.camera, "fusion does not keep up with the cameras")
+        for drop in self._assembler.take_drops():
+            self._health.explain_drop(drop.reason, drop.detail)
+            if drop.reason in _POSE_REASONS:
+                self._health.problem("transforms", WARN, str(drop), drop.camera, hold_s=_LOG_EVERY_S)
+            self._log(f"{drop.camera}: {drop.reason}", str(drop))
+        try:
+            if self._ready:
+                self._fuse(self._ready.popleft())
+        finally:
+            self._update_counts()
+
+    # ---- feeding the assembler
+
+    def _feed(self, received: Received) -> None:
+        camera, stamp_ns, now_ns = received.camera, stamp_to_ns(received.message.header.stamp), self._now_ns()
+        if received.kind == "info":
+            self._feed_info(received, stamp_ns, now_ns)
+        elif received.kind == "color":
+            self._sent_ns[(camera, stamp_ns)] = received.sent_ns
+            while len(self._sent_ns) > 256:
+                self._sent_ns.popitem(last=False)
+            self._poses.frames[camera] = received.message.header.frame_id
+            self._assembler.add_color(camera, stamp_ns, self._decode_color(received), now_ns)
+        else:
+            self._assembler.add_depth(camera, stamp_ns, self._decode_depth(received), now_ns)
+
+    def _decode_color(self, received: Received) -> Any:
+        try:
+            return color_from_message(received.message)
+        except (ValueError, OverflowError) as error:
+            return BadImage(str(error))
+
+    def _decode_depth(self, received: Received) -> Any:
+        expected, frame = self._poses.frames.get(received.camera), received.message.header.frame_id
+        if expected and frame and frame != expected:
+            return BadImage(f"depth is in frame {frame!r}, colour in {expected!r}: depth must be registered to colour")
+        try:
+            return depth_from_message(received.message)
+        except (ValueError, OverflowError) as error:
+            return BadImage(str(error))
+
+    def _feed_info(self, received: Received, stamp_ns: int, now_ns: int) -> None:
+        camera = received.camera
+        key = camera_info_key(received.message)
+        known = self._calibrations.get(camera)
+        if known is not None and known[0] == key:
+            calibration = known[1]
+        else:
+            calibration = self._read_info(received)
+            self._calibrations[camera] = (key, calibration)
+        self._assembler.add_camera_info(camera, stamp_ns, calibration, now_ns)
+
+    def _read_info(self, received: Received) -> CameraModel | BadCalibration:
+        camera = received.camera
+        try:
+            model = camera_model(received.message, self._rectified[camera])
+        except (ValueError, OverflowError) as error:
+            self._health.count("camera_info_refused")
+            self._health.problem("frames", ERROR, f"camera_info of {camera!r} refused: {error}", camera)
+            self._log(f"{camera}: camera_info", f"camera_info of {camera!r} refused: {error}")
+            return BadCalibration(str(error))
+        self._health.clear_problem("frames", camera)
+        return model
+
+    # ---- fusing
+
+    def _fuse(self, posed: PosedFrame) -> None:
+        start = time.perf_counter()
+        try:
+            report = self._perceptron.integrate(posed)
+        except Exception as error:
+            self._drop(INTERNAL_ERROR, posed.frame.camera, f"{type(error).__name__}: {error}")
+            raise
+        self._health.latency("fusion", (time.perf_counter() - start) * 1e3)
+        self._health.stages("fusion", report.stage_ms)
+        if not report.fused:
+            self._drop(report.reason or "not_fused", posed.frame.camera, "")
+            return
+        self._fused += 1
+        sent_ns = self._sent_ns.get((posed.frame.camera, posed.frame.stamp_ns), time.time_ns())
+        self._health.latency("fused", (time.time_ns() - sent_ns) / 1e6)
+        self._health.tick("fusion")
+        self._count_evictions(report)
+        frame_id = self._poses.frames[posed.frame.camera]
+        self._newest = FusedFrame(posed, report, frame_id, sent_ns)
+        self.on_fused()
+
+    def _count_evictions(self, report: FusionReport) -> None:
+        for reason, blocks in report.blocks_evicted.items():
+            self._health.count(f"blocks_evicted.{reason}", blocks)
+        self._health.count("voxels_cleared", report.voxels_cleared)
+        self._health.count("keyframes", int(report.keyframe))
+        if report.points_refused:
+            self._health.count("points_refused", report.points_refused)
+            self._health.problem("map", WARN, "the block budget is used up within the radius: points find no room")
+        else:
+            self._health.clear_problem("map")
+
+    def _follow_time_jumps(self) -> None:
+        jumps = self._assembler.stats().time_jumps
+        if jumps == self._jumps_seen:
+            return
+        self._jumps_seen = jumps
+        self._health.count("time_jumps")
+        now_s = time.monotonic()
+        if not self._reset_on_time_jump():
+            self._perceptron.forget_stamps()
+            return
+        if now_s - self._last_reset_s < _RESET_GRACE_S:
+            return
+        self._last_reset_s = now_s
+        self._logger.warning("time went back: the map is reset")
+        self._perceptron.reset()
+        self._newest = None
+
+    # ---- accounting
+
+    def _drop(self, reason: str, camera: str, detail: str) -> None:
+        self._own_drops[reason] += 1
+        self._health.explain_drop(reason, detail)
+        self._log(f"{camera}: {reason}", f"frame of {camera!r} dropped: {reason}: {detail}")
+
+    def _update_counts(self) -> None:
+        stats = self._assembler.stats()
+        self._waiting_for_pose = stats.pending > 0
+        overflowed = self._inbox.overflowed["color"]
+        dropped = stats.dropped + self._own_drops + Counter({DropReason.QUEUE_FULL: overflowed})
+        if time.monotonic() - self._statistics_s > _STATISTICS_EVERY_S:
+            self._statistics_s = time.monotonic()
+            self.map_statistics = _flat(dataclasses.asdict(self._perceptron.statistics()))
+        # one assignment, so that readers in other threads never see a half-updated count
+        self._counts = FrameCounts(stats.accepted + overflowed, self._fused, dropped)
+
+    def _log(self, key: str, text: str, error: bool = False) -> None:
+        """At most one line per key in a while: a camera without a pose would otherwise write 30 a second."""
+        now_s = time.monotonic()
+        if now_s - self._logged.get(key, float("-inf")) < _LOG_EVERY_S:
+            return
+        self._logged[key] = now_s
+        (self._logger.error if error else self._logger.warning)(text)
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """``{"a": {"b": 1}}`` -> ``{"a.b": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat.update({f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
+    return flat

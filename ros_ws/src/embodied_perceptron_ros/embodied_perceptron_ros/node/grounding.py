@@ -1,0 +1,269 @@
+"""The node's ways to ask: topic ``grounding_query``, action ``~/ground``, service ``~/ask``; topics of the answers."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future as ThreadFuture
+from typing import Any
+
+import numpy as np
+from embodied_perceptron_msgs.action import Ground
+from embodied_perceptron_msgs.msg import GroundingResult
+from embodied_perceptron_msgs.srv import Ask
+from numpy.typing import NDArray
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.lifecycle import LifecycleNode
+from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos_overriding_options import QoSOverridingOptions
+from std_msgs.msg import String
+from visualization_msgs.msg import MarkerArray
+
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Grounding
+from embodied_perceptron.sensors.poses import Found, TooEarly
+from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
+from embodied_perceptron_ros.conversion.values import stamp_to_ns
+from embodied_perceptron_ros.node.fusion_worker import FusedFrame
+from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.outputs import find_output_pose
+from embodied_perceptron_ros.node.parameters import NodeParameters
+from embodied_perceptron_ros.node.queries import Answer, Begin, Query, QueryError, QueryWorker, invalid, parse_query
+from embodied_perceptron_ros.node.services import await_in_executor
+from embodied_perceptron_ros.node.transforms import TransformSource
+
+_QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
+_INACTIVE = "the node is not active"
+
+
+class ViewpointError(LookupError):
+    """The frame that the asker looks from has no place in the map."""
+
+
+def find_viewpoint(
+    transforms: TransformSource, fusion_frame: str, frame_id: str, stamp_ns: int, now_ns: int
+) -> NDArray[np.float64]:
+    """(4, 4) ``T_fusion_frame`` of ``frame_id`` at ``stamp_ns`` (0 = now).
+
+    Now, and a stamp that transforms have not reached yet, is where the frame was last: as far as anybody knows it is
+    there still. Raises :class:`ViewpointError` for a stamp that is too old, and a frame that is not connected.
+    """
+    answer = transforms.lookup(fusion_frame, frame_id, stamp_ns or now_ns)
+    if not isinstance(answer, Found) and (stamp_ns == 0 or isinstance(answer, TooEarly)):
+        answer = transforms.lookup_latest(fusion_frame, frame_id)
+    if not isinstance(answer, Found):
+        raise ViewpointError(f"the viewpoint {frame_id!r} is not known: {answer}")
+    return answer.T
+
+
+def _burst_qos() -> QoSProfile:
+    return QoSProfile(depth=_QUEUE_DEPTH, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def _qos_overrides() -> QoSOverridingOptions:
+    return QoSOverridingOptions.with_default_policies()
+
+
+class GroundingInterface:
+    """Queries in, answers out. Publishers, action and service live from configure to cleanup, so that goals that were
+    waiting at deactivation still get their answer; queries are taken from :meth:`open` to :meth:`close`.
+
+    Words like "left of" are seen from where the robot was at the query's stamp: its own where it carries one,
+    otherwise that of its arrival. A standing query keeps the place from which it was asked.
+    """
+
+    def __init__(
+        self,
+        node: LifecycleNode,
+        perceptron: Perceptron,
+        transforms: TransformSource,
+        health: Health,
+        parameters: Callable[[], NodeParameters],
+        newest: Callable[[], FusedFrame | None],
+    ) -> None:
+        self._node = node
+        self._perceptron = perceptron
+        self._transforms = transforms
+        self._health = health
+        self._parameters = parameters
+        self._newest = newest
+        self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
+        self._shown: set[MarkerKey] = set()
+        self._worker: QueryWorker | None = None
+        self._on_answer: Callable[[Grounding], None] | None = None
+        self._subscription: Any = None
+        self._results = node.create_publisher(
+            GroundingResult, "~/grounding", _burst_qos(), qos_overriding_options=_qos_overrides()
+        )
+        self._markers = node.create_publisher(MarkerArray, "~/grounding_markers", 10)
+        self._server = ActionServer(
+            node,
+            Ground,
+            "~/ground",
+            self._execute_goal,
+            goal_callback=lambda _: GoalResponse.REJECT if self._worker is None else GoalResponse.ACCEPT,
+            cancel_callback=lambda _: CancelResponse.ACCEPT,
+            callback_group=ReentrantCallbackGroup(),
+        )
+        self._service = node.create_service(Ask, "~/ask", self._serve, callback_group=ReentrantCallbackGroup())
+
+    def open(self, on_answer: Callable[[Grounding], None] | None = None) -> None:
+        """Begin to take queries; ``on_answer`` is told every answer, from any thread."""
+        parameters = self._parameters()
+        self._on_answer = on_answer
+        self._worker = QueryWorker(
+            self._ask,
+            self._publish_answer,
+            self._health,
+            self._node.get_logger(),
+            queue_size=parameters.query_queue_size,
+            max_standing=parameters.max_standing_queries,
+        )
+        self._worker.start()
+        self._subscription = self._node.create_subscription(
+            String, "grounding_query", self._on_query, _burst_qos(), qos_overriding_options=_qos_overrides()
+        )
+
+    def close(self) -> None:
+        """Take no more; what waits is answered INVALID."""
+        if self._worker is not None:
+            self._node.destroy_subscription(self._subscription)
+            self._worker.stop("the node was deactivated before it could answer")
+            self._worker = None
+
+    def destroy(self) -> None:
+        """Free everything."""
+        self.close()
+        self._server.destroy()
+        self._node.destroy_service(self._service)
+        self._node.destroy_publisher(self._results)
+        self._node.destroy_publisher(self._markers)
+
+    def map_changed(self) -> None:
+        """Standing queries are asked again."""
+        if self._worker is not None:
+            self._worker.map_changed()
+
+    @property
+    def status(self) -> dict[str, int]:
+        """Counts for diagnostics."""
+        return {} if self._worker is None else self._worker.status
+
+    # ---- asking
+
+    def _ask(self, query: Query) -> Grounding:
+        parameters = self._parameters()
+        frame_id = query.frame_id or parameters.output_frame
+        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, self._stamp_ns())
+        if isinstance(pose, str):
+            return invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
+        return self._perceptron.ground(query.text, query.viewpoint)
+
+    def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
+        """Where the robot was at ``stamp_ns`` (0 = now), in the fusion frame; None before the first frame."""
+        parameters, newest = self._parameters(), self._newest()
+        frame_id = parameters.viewpoint_frame or (newest.frame_id if newest is not None else "")
+        if not frame_id:
+            return None
+        try:
+            now_ns = self._node.get_clock().now().nanoseconds
+            return find_viewpoint(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, now_ns)
+        except ViewpointError:
+            if stamp_ns or newest is None or parameters.viewpoint_frame:
+                raise
+            return newest.posed.T_world_camera
+
+    def _submit(self, query: Query, deliver: Callable[[Answer], None], begin: Begin = lambda: None) -> None:
+        """Have it answered; from where the robot is now, or was at its stamp."""
+        worker = self._worker
+        if worker is None:  # deactivated meanwhile
+            deliver(Answer(query, invalid(query, _INACTIVE)))
+            return
+        try:
+            query = query if query.cancel else dataclasses.replace(query, viewpoint=self._viewpoint(query.stamp_ns))
+        except ViewpointError as error:
+            worker.refuse(query, str(error), deliver)
+            return
+        worker.submit(query, deliver, begin)
+
+    def _stamp_ns(self) -> int:
+        newest = self._newest()
+        return 0 if newest is None else newest.posed.frame.stamp_ns
+
+    # ---- answering
+
+    def _message(self, answer: Answer) -> tuple[GroundingResult, MarkerArray]:
+        parameters, query, stamp_ns = self._parameters(), answer.query, self._stamp_ns()
+        frame_id = query.frame_id or parameters.output_frame
+        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns)
+        grounding = answer.grounding
+        if isinstance(pose, str):
+            if grounding.candidates:  # the transform went away between asking and answering
+                grounding = dataclasses.replace(invalid(query, pose), latency_ms=grounding.latency_ms)
+            frame_id, T = parameters.fusion_frame, None
+        else:
+            frame_id, T = pose.frame_id, pose.T_out_world
+        top_k = query.top_k or parameters.default_top_k
+        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, top_k)
+        markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
+        if self._on_answer is not None:
+            self._on_answer(grounding)
+        return message, markers
+
+    def _publish_answer(self, answer: Answer) -> None:
+        with self._publish_lock:
+            message, markers = self._message(answer)
+            self._results.publish(message)
+            self._markers.publish(markers)
+
+    # ---- the topic
+
+    def _on_query(self, message: String) -> None:
+        worker = self._worker
+        if worker is None:  # taken from the wire just before deactivation
+            return
+        try:
+            query = parse_query(message.data)
+        except QueryError as error:
+            worker.refuse(Query(error.query_id, error.text), str(error), self._publish_answer)
+            return
+        self._submit(query, self._publish_answer)
+
+    # ---- the action and the service
+
+    def _ask_once(self, query: Query, begin: Begin = lambda: None) -> ThreadFuture[GroundingResult]:
+        """The answer for one asker alone; its markers are shown to all."""
+        done: ThreadFuture[GroundingResult] = ThreadFuture()
+
+        def deliver(answer: Answer) -> None:
+            with self._publish_lock:
+                message, markers = self._message(answer)
+                self._markers.publish(markers)
+            done.set_result(message)
+
+        self._submit(query, deliver, begin)
+        return done
+
+    async def _execute_goal(self, goal: Any) -> Ground.Result:
+        request = goal.request
+        query = Query(bytes(goal.goal_id.uuid).hex(), request.text, request.top_k, frame_id=request.frame_id)
+        goal.publish_feedback(Ground.Feedback(stage="waiting"))
+        done = self._ask_once(query, lambda: goal.publish_feedback(Ground.Feedback(stage="answering")))
+        await await_in_executor(self._node, done)
+        result = done.result()
+        if goal.is_cancel_requested:
+            goal.canceled()
+        elif result.status == GroundingResult.INVALID:
+            goal.abort()
+        else:
+            goal.succeed()
+        return Ground.Result(result=result)
+
+    async def _serve(self, request: Ask.Request, response: Ask.Response) -> Ask.Response:
+        query = Query("", request.text, request.top_k, frame_id=request.frame_id, stamp_ns=stamp_to_ns(request.stamp))
+        done = self._ask_once(query)
+        await await_in_executor(self._node, done)
+        response.result = done.result()
+        return response

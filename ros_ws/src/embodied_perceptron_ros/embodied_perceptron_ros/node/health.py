@@ -1,0 +1,232 @@
+"""Counts, rates and latencies of the running node, and the /diagnostics message made of them.
+
+A contract with ``doctor`` and the demo: status ``<node>: frames`` has the keys ``frames_received``, ``frames_fused``,
+``frames_pending``, ``frames_dropped`` and ``frames_dropped.<reason>``; ``<node>: latency`` has ``<stage>_ms.p50``,
+``.p99``, ``.max``, ``.count`` for the stages ``fused`` (image sent to image in the map), ``boxes`` (image sent to boxes
+published), ``query``, and for each stage of fusion and perception.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
+from embodied_perceptron_ros.conversion.values import make_header
+
+_WINDOW = 4096  # samples that a percentile speaks about: two minutes at 30 Hz
+OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
+
+
+class Series:
+    """The newest samples of one quantity, and how many there were."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=_WINDOW)
+        self.count = 0
+
+    def add(self, value: float) -> None:
+        """Add one sample."""
+        self._samples.append(value)
+        self.count += 1
+
+    def summary(self) -> dict[str, float]:
+        """p50, p99, max of the window; count of all. Empty without samples."""
+        if not self._samples:
+            return {}
+        values = np.array(self._samples)
+        p50, p99 = np.percentile(values, (50, 99))
+        return {"p50": float(p50), "p99": float(p99), "max": float(values.max()), "count": float(self.count)}
+
+
+class Rate:
+    """Events per second since the last question."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._count = 0
+        self._since = clock()
+
+    def tick(self) -> None:
+        """One event happened."""
+        self._count += 1
+
+    def take(self) -> float:
+        """Events per second since the last call."""
+        now = self._clock()
+        elapsed, count = now - self._since, self._count
+        self._since, self._count = now, 0
+        return count / elapsed if elapsed > 0 else 0.0
+
+
+@dataclass
+class FrameCounts:
+    """What became of the exposures: ``received == fused + sum(dropped) + pending``."""
+
+    received: int = 0
+    fused: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def pending(self) -> int:
+        """On their way."""
+        return self.received - self.fused - sum(self.dropped.values())
+
+
+@dataclass(frozen=True)
+class _Problem:
+    level: bytes
+    message: str
+    until_s: float
+
+
+class Health:
+    """Thread-safe statistics of one node; the threads report, a timer publishes :meth:`diagnostics`."""
+
+    def __init__(self, node_name: str) -> None:
+        self._node_name = node_name
+        self._lock = threading.Lock()
+        self._latency: dict[str, Series] = {}
+        self._rates: dict[str, Rate] = {}
+        self._counts: Counter[str] = Counter()
+        self._last_drop: dict[str, str] = {}
+        self._last_dropped: Counter[str] = Counter()
+        self._problems: dict[tuple[str, str], _Problem] = {}
+
+    # ---- reporting
+
+    def latency(self, stage: str, milliseconds: float) -> None:
+        """One duration of ``stage``."""
+        with self._lock:
+            self._latency.setdefault(stage, Series()).add(milliseconds)
+
+    def stages(self, prefix: str, stage_ms: Mapping[str, float]) -> None:
+        """Durations of several stages."""
+        with self._lock:
+            for stage, milliseconds in stage_ms.items():
+                self._latency.setdefault(f"{prefix}.{stage}", Series()).add(milliseconds)
+
+    def tick(self, what: str) -> None:
+        """One event of a rate."""
+        with self._lock:
+            self._rates.setdefault(what, Rate()).tick()
+
+    def count(self, what: str, amount: int = 1) -> None:
+        """Count something."""
+        with self._lock:
+            self._counts[what] += amount
+
+    def counted(self, what: str) -> int:
+        """The count of ``what``."""
+        with self._lock:
+            return self._counts[what]
+
+    def explain_drop(self, reason: str, detail: str) -> None:
+        """Remember the words that go with the last drop for ``reason``."""
+        with self._lock:
+            self._last_drop[reason] = detail
+
+    def problem(self, area: str, level: bytes, message: str, key: str = "", hold_s: float = math.inf) -> None:
+        """A condition of ``area`` (``frames``, ``transforms``, ``map``, ``node``, ``queries``).
+
+        It lasts until :meth:`clear_problem`, or for ``hold_s``. ``key`` tells several of one area apart.
+        """
+        with self._lock:
+            self._problems[(area, key)] = _Problem(level, message, time.monotonic() + hold_s)
+
+    def clear_problem(self, area: str, key: str = "") -> None:
+        """End of a condition."""
+        with self._lock:
+            self._problems.pop((area, key), None)
+
+    def _worst(self, area: str) -> tuple[bytes, str]:
+        now = time.monotonic()
+        standing = [p for (a, _), p in self._problems.items() if a == area and p.until_s > now]
+        worst = max(standing, key=lambda p: p.level, default=None)
+        return (OK, "ok") if worst is None else (worst.level, worst.message)
+
+    # ---- publishing
+
+    def diagnostics(
+        self, now_ns: int, state: str, frames: FrameCounts, areas: Mapping[str, Mapping[str, Any]]
+    ) -> DiagnosticArray:
+        """The message: frames, latency, then one status per area (``map``, ``transforms``, ``queries`` ...)."""
+        with self._lock:
+            statuses = [self._frames_status(state, frames), self._latency_status()]
+            node_values = {"state": state, "memory_mib": round(resident_mib(), 1), **self._counts}
+            for area, values in {"node": node_values, **areas}.items():
+                level, message = self._worst(area)
+                statuses.append(self._status(area, level, message, values))
+        return DiagnosticArray(header=make_header(now_ns, ""), status=statuses)
+
+    def _frames_status(self, state: str, frames: FrameCounts) -> DiagnosticStatus:
+        fresh = frames.dropped - self._last_dropped
+        self._last_dropped = Counter(frames.dropped)
+        rates = {f"{what}_hz": round(rate.take(), 3) for what, rate in sorted(self._rates.items())}
+        values = {
+            "frames_received": frames.received,
+            "frames_fused": frames.fused,
+            "frames_pending": frames.pending,
+            "frames_dropped": sum(frames.dropped.values()),
+            **{f"frames_dropped.{reason}": n for reason, n in sorted(frames.dropped.items())},
+            **{f"last_drop.{reason}": detail for reason, detail in sorted(self._last_drop.items())},
+            **rates,
+        }
+        level, message = self._worst("frames")
+        if state != "active":
+            level, message = OK, state
+        elif level != OK:
+            pass
+        elif fresh:
+            reason = max(fresh, key=lambda r: fresh[r])
+            detail = self._last_drop.get(reason, "")
+            level, message = WARN, f"dropped {sum(fresh.values())} frames, mostly {reason}: {detail}".rstrip(": ")
+        elif frames.received == 0:
+            level, message = WARN, "no frame has arrived: see the topics and their QoS"
+        return self._status("frames", level, message, values)
+
+    def _latency_status(self) -> DiagnosticStatus:
+        values = {
+            f"{stage}_ms.{key}": round(value, 3)
+            for stage, series in sorted(self._latency.items())
+            for key, value in series.summary().items()
+        }
+        return self._status("latency", OK, "ok", values)
+
+    def _status(self, area: str, level: bytes, message: str, values: Mapping[str, Any]) -> DiagnosticStatus:
+        return DiagnosticStatus(
+            level=level,
+            name=f"{self._node_name}: {area}",
+            message=message,
+            hardware_id=self._node_name,
+            values=[KeyValue(key=str(k), value=str(v)) for k, v in values.items()],
+        )
+
+
+def read_diagnostics(message: DiagnosticArray, node_name: str = "perception") -> dict[str, dict[str, str]]:
+    """/diagnostics -> {area: {key: value}} of one node, with ``level`` and ``message`` among the keys."""
+    areas = {}
+    for status in message.status:
+        name, _, area = status.name.partition(": ")
+        if name.lstrip("/") == node_name:
+            values = {kv.key: kv.value for kv in status.values}
+            areas[area] = {"level": str(int.from_bytes(status.level, "little")), "message": status.message, **values}
+    return areas
+
+
+def resident_mib() -> float:
+    """Resident memory of this process in MiB (Linux; 0 elsewhere)."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

@@ -1,0 +1,436 @@
+"""Looks at a running ROS graph and says why a map is wrong or missing."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from numpy.typing import NDArray
+from rcl_interfaces.msg import ParameterType
+from rcl_interfaces.srv import GetParameters
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.qos import QoSCompatibility, QoSProfile, ReliabilityPolicy, qos_check_compatible
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
+
+from embodied_perceptron.apps.checks import (
+    Finding,
+    Severity,
+    check_clocks,
+    check_depth,
+    check_level,
+    check_order,
+    check_pairing,
+    check_poses,
+    check_registration,
+    check_sizes,
+)
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.geometry.transforms import back_project, transform_points
+from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron.sensors.poses import Found, PoseLookup
+from embodied_perceptron_ros.conversion.values import camera_model, color_from_message, depth_from_message, stamp_to_ns
+from embodied_perceptron_ros.node.health import read_diagnostics
+from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
+from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraParameters
+from embodied_perceptron_ros.node.transforms import make_transform_source
+
+# --------------------------------------------------------------------------------------------------------------------
+# Pure checks of a running graph: endpoints, arrivals, clocks, frames, the node's words; evidence in, findings out.
+
+_OLD_S, _AHEAD_S = 5.0, 0.5  # stamps this far from this machine's clock belong to another one
+_POINTS_PER_IMAGE = 3000
+
+
+@dataclass
+class CameraEvidence:
+    """What arrived of one camera while listening."""
+
+    color_ns: list[int] = field(default_factory=list)
+    depth_ns: list[int] = field(default_factory=list)
+    delays_s: dict[str, list[float]] = field(default_factory=dict)
+    frames: dict[str, str] = field(default_factory=dict)  # color, depth, info -> frame id
+    color_size: tuple[int, int] | None = None
+    depth_size: tuple[int, int] | None = None
+    model: CameraModel | None = None
+    depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A publisher or subscriber of the graph."""
+
+    node: str
+    type: str
+    qos: QoSProfile
+
+
+def check_publishers(topic: str, expected: str, there: Sequence[Endpoint], similar: Sequence[str]) -> list[Finding]:
+    """Does anybody publish ``topic`` with type ``expected``? ``similar``: other topics of that type."""
+    fitting = [e for e in there if e.type == expected]
+    if fitting:
+        return [
+            Finding("topics", Severity.OK, f"{topic} is published by {', '.join(sorted({e.node for e in fitting}))}")
+        ]
+    if there:
+        message = f"{topic} is published as {there[0].type}, not as {expected}"
+        return [Finding("topics", Severity.ERROR, message, "set color_transport or depth_transport of the camera")]
+    remedy = "start the driver, or set the camera's *_topic parameters"
+    if similar:
+        remedy += f"; topics of this type: {', '.join(similar)}"
+    return [Finding("topics", Severity.ERROR, f"nobody publishes {topic}", remedy)]
+
+
+def check_qos(topic: str, publishers: Sequence[Endpoint], subscribers: Sequence[Endpoint]) -> list[Finding]:
+    """Can every subscriber of ``topic`` hear every publisher of it?"""
+    findings = []
+    for publisher in publishers:
+        for subscriber in subscribers:
+            compatibility, reason = qos_check_compatible(publisher.qos, subscriber.qos)
+            if compatibility == QoSCompatibility.ERROR:
+                message = f"{topic}: {subscriber.node} cannot hear {publisher.node}: {reason.strip().rstrip(';')}"
+                remedy = (
+                    "make the subscriber ask for less (best effort, volatile), for this node by "
+                    f"-p qos_overrides.{topic}.subscription.reliability:=best_effort, or let the publisher offer more"
+                )
+                findings.append(Finding("QoS", Severity.ERROR, message, remedy))
+    if publishers and subscribers and not findings:
+        findings.append(Finding("QoS", Severity.OK, f"{topic}: {len(subscribers)} subscriber(s) fit"))
+    return findings
+
+
+def check_time_source(clock_publishers: int, node_uses_sim_time: bool | None) -> list[Finding]:
+    """Do /clock and use_sim_time belong together? ``None``: no node to ask."""
+    if node_uses_sim_time and not clock_publishers:
+        remedy = "start the simulator or player (--clock), or set use_sim_time to false"
+        return [Finding("clock", Severity.ERROR, "the node waits for /clock, which nobody publishes", remedy)]
+    if node_uses_sim_time is False and clock_publishers:
+        remedy = "start the node with use_sim_time:=true (--sim-time)"
+        return [Finding("clock", Severity.WARNING, "/clock is published but the node uses the wall clock", remedy)]
+    return []
+
+
+def check_delays(delays_s: Mapping[str, float], simulated: bool) -> list[Finding]:
+    """Are stamps near this machine's clock? ``delays_s``: median of arrival minus stamp, by topic."""
+    findings = check_clocks(delays_s)
+    if simulated:
+        return findings
+    far = {topic: delay for topic, delay in delays_s.items() if not -_AHEAD_S <= delay <= _OLD_S}
+    if far:
+        topic, delay = max(far.items(), key=lambda item: abs(item[1]))
+        direction = "behind" if delay > 0 else "ahead of"
+        message = f"stamps of {topic} are {abs(delay):.1f} s {direction} this machine's clock"
+        remedy = "synchronise the clocks (chrony); for a recording, play with --clock and use simulated time"
+        findings.append(Finding("clock offset", Severity.ERROR, message, remedy))
+    return findings
+
+
+def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64]]) -> list[Finding]:
+    """Is the image's frame an optical one (z forward)? With a body frame (z up) the camera seems to look up."""
+    if not poses:
+        return []
+    upward = float(np.median([T[2, 2] for T in poses]))
+    if upward > 0.9:
+        message = f"{camera}: frame {frame_id!r} has its z axis up: it is no optical frame (z forward, REP-103)"
+        remedy = "let the driver stamp images with its *_optical_frame, and publish that frame"
+        return [Finding("camera frame", Severity.ERROR, message, remedy)]
+    return [Finding("camera frame", Severity.OK, f"{camera}: {frame_id!r} looks forward")]
+
+
+def check_arrival(topic: str, publishers: int, received: int, seconds: float) -> list[Finding]:
+    """Does data come where somebody publishes?"""
+    if not publishers:
+        return []
+    if received:
+        return [Finding("data", Severity.OK, f"{topic}: {received / seconds:.1f} Hz")]
+    remedy = (
+        "is the driver paused? large images get lost on the way: set FASTDDS_DEFAULT_PROFILES_FILE "
+        "(a 32 MB shared-memory segment; the launch files do) for publisher and subscriber"
+    )
+    return [Finding("data", Severity.ERROR, f"{topic}: nothing arrived in {seconds:.0f} s", remedy)]
+
+
+def check_node(status: NodeStatus) -> list[Finding]:
+    """What the node says of itself."""
+    if status.state != "active":
+        remedy = "ros2 lifecycle set /perception configure, then activate (or parameter autostart: true)"
+        return [Finding("node", Severity.ERROR, f"the node is {status.state}", remedy)]
+    total = status.received
+    findings = [Finding("node", Severity.OK, f"active; {status.fused} of {total} frames fused")]
+    dropped = sum(status.dropped.values())
+    if dropped:
+        reason = max(status.dropped, key=lambda r: status.dropped[r])
+        detail = status.areas.get("frames", {}).get(f"last_drop.{reason}", "")
+        severity = Severity.ERROR if status.fused == 0 else Severity.WARNING
+        findings.append(Finding("node", severity, f"{dropped} frames dropped, mostly {reason}: {detail}".rstrip(": ")))
+    for area, values in sorted(status.areas.items()):
+        if area != "frames" and values.get("level") in ("1", "2"):
+            severity = Severity.ERROR if values["level"] == "2" else Severity.WARNING
+            findings.append(Finding("node", severity, f"{area}: {values.get('message', '')}"))
+    return findings
+
+
+def judge_camera(
+    camera: str, evidence: CameraEvidence, answers: Sequence[PoseLookup], config: AssemblerConfig
+) -> list[Finding]:
+    """Everything that the images themselves tell."""
+    findings = [Finding("images", Severity.ERROR, f"{n} times: {text}") for text, n in evidence.faults.items()]
+    if not evidence.color_ns and not evidence.depth_ns:
+        return findings
+    size = None if evidence.model is None else (evidence.model.intrinsics.width, evidence.model.intrinsics.height)
+    findings += check_sizes(evidence.color_size, evidence.depth_size, size)
+    if "color" in evidence.frames and "depth" in evidence.frames:
+        findings += check_registration(evidence.frames["color"], evidence.frames["depth"])
+    findings += check_depth([depth for _, depth in evidence.depths])
+    findings += check_order(f"{camera} colour", evidence.color_ns)
+    findings += check_order(f"{camera} depth", evidence.depth_ns)
+    findings += check_pairing(evidence.color_ns[1:-1], evidence.depth_ns, config.pair_tolerance_s)
+    findings += check_poses(camera, answers)
+    found = [answer.T for answer in answers if isinstance(answer, Found)]
+    optical = check_optical(camera, evidence.frames.get("color", ""), found)
+    findings += optical
+    if found and evidence.model is not None and evidence.depth_size == size and optical[0].severity == Severity.OK:
+        findings += check_level(_points(evidence, found[len(found) // 2]))
+    return findings
+
+
+def _points(evidence: CameraEvidence, T_world_camera: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 3) points of one depth image: enough to see which way is up."""
+    assert evidence.model is not None
+    depth = evidence.depths[len(evidence.depths) // 2][1]
+    points, valid = back_project(np.where(depth < 5.0, depth, 0.0), evidence.model.intrinsics)
+    cloud = points[valid]
+    return transform_points(T_world_camera, cloud[:: max(1, len(cloud) // _POINTS_PER_IMAGE)])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Looks at a running ROS graph and says why a map is wrong or missing.
+#
+# What is asked, in this order: does anybody publish what the node listens to, does the QoS of every publisher and
+# subscriber fit, does data arrive, is depth in the right unit and registered, do stamps, clocks and transforms agree,
+# and what does the node itself say. The judgements are pure and stand in
+# :mod:`embodied_perceptron_ros.node.live_doctor`.
+
+NODE_NAME = "perception"
+_DISCOVERY_S = 2.0
+_ANSWER_S = 3.0
+_LOOKED_AT = 6
+
+
+class _Listener:
+    """A node that listens to what ``/perception`` listens to."""
+
+    def __init__(self, context: Any) -> None:
+        self.node: Node = rclpy.create_node("doctor", context=context, start_parameter_services=False)
+        self._executor = SingleThreadedExecutor(context=context)
+        self._executor.add_node(self.node)
+        self.transforms = make_transform_source(self.node)
+        self.status: NodeStatus | None = None
+        self.evidence: dict[str, CameraEvidence] = {}
+        self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+
+    def spin(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._executor.spin_once(timeout_sec=left)
+
+    def close(self) -> None:
+        self._executor.shutdown()
+        self.node.destroy_node()
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        areas = read_diagnostics(message, NODE_NAME)
+        if areas:
+            self.status = status_from_areas(areas)
+
+    def namespace(self) -> str | None:
+        """Namespace of the running node, ``None`` when it is not there."""
+        for name, namespace in self.node.get_node_names_and_namespaces():
+            if name == NODE_NAME:
+                return str(namespace)
+        return None
+
+    def ask(self, namespace: str, names: Sequence[str]) -> list[Any]:
+        """Values of the node's parameters; ``None`` for each that is not set or when it does not answer."""
+        client = self.node.create_client(GetParameters, f"{namespace.rstrip('/')}/{NODE_NAME}/get_parameters")
+        try:
+            if not client.wait_for_service(timeout_sec=_ANSWER_S):
+                return [None] * len(names)
+            future = client.call_async(GetParameters.Request(names=list(names)))
+            deadline = time.monotonic() + _ANSWER_S
+            while not future.done() and time.monotonic() < deadline:
+                self._executor.spin_once(timeout_sec=0.1)
+            return [_value(v) for v in future.result().values] if future.done() else [None] * len(names)
+        finally:
+            self.node.destroy_client(client)
+
+    def endpoints(self, topic: str) -> tuple[list[Endpoint], list[Endpoint]]:
+        """Publishers and subscribers of ``topic``, without this node."""
+        both = (self.node.get_publishers_info_by_topic(topic), self.node.get_subscriptions_info_by_topic(topic))
+        there = [[Endpoint(i.node_name, i.topic_type, i.qos_profile) for i in infos] for infos in both]
+        own = self.node.get_name()
+        publishers, subscribers = ([e for e in endpoints if e.node != own] for endpoints in there)
+        return publishers, subscribers
+
+    def similar(self, topic: str, kind: str) -> list[str]:
+        """Other topics of that type."""
+        return sorted(n for n, types in self.node.get_topic_names_and_types() if kind in types and n != topic)[:8]
+
+    def listen_to(self, camera: CameraParameters, topics: Mapping[str, str]) -> None:
+        """Subscribe as modestly as possible: whatever is published is heard."""
+        self.evidence[camera.name] = CameraEvidence()
+        qos = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
+        for kind, topic in topics.items():
+            receive = partial(self._receive, camera, kind, topic)
+            self.node.create_subscription(_class_of(camera, kind), topic, receive, qos)
+
+    def _receive(self, camera: CameraParameters, kind: str, topic: str, message: Any) -> None:
+        evidence = self.evidence[camera.name]
+        stamp_ns = stamp_to_ns(message.header.stamp)
+        evidence.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
+        evidence.frames[kind] = message.header.frame_id
+        try:
+            if kind == "info":
+                evidence.model = camera_model(message, camera.rectified)
+            elif kind == "color":
+                evidence.color_ns.append(stamp_ns)
+                if evidence.color_size is None:
+                    image = color_from_message(message)
+                    evidence.color_size = (image.shape[1], image.shape[0])
+            else:
+                evidence.depth_ns.append(stamp_ns)
+                if len(evidence.depths) < _LOOKED_AT:
+                    depth = depth_from_message(message)
+                    evidence.depth_size = (depth.shape[1], depth.shape[0])
+                    evidence.depths.append((stamp_ns, depth.copy()))
+        except ValueError as error:
+            evidence.faults[f"{topic}: {error}"] += 1
+
+
+def _value(value: Any) -> Any:
+    by_type = {
+        ParameterType.PARAMETER_BOOL: "bool_value",
+        ParameterType.PARAMETER_STRING: "string_value",
+        ParameterType.PARAMETER_STRING_ARRAY: "string_array_value",
+    }
+    name = by_type.get(value.type)
+    return None if name is None else getattr(value, name)
+
+
+def _class_of(camera: CameraParameters, kind: str) -> Any:
+    if kind == "info":
+        return CameraInfo
+    transport = camera.color_transport if kind == "color" else camera.depth_transport
+    return Image if transport == "raw" else CompressedImage
+
+
+def _type_name(kind: Any) -> str:
+    return f"sensor_msgs/msg/{kind.__name__}"
+
+
+def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameters]:
+    """As the node has them, or its defaults."""
+    names = listener.ask(namespace, ["cameras"])[0] if namespace is not None else None
+    names = list(names or ["camera"])
+    cameras = []
+    for name in names:
+        prefix = "" if len(names) == 1 else f"{name}/"
+        values = {key: declaration.default for key, declaration in CAMERA_DECLARATIONS.items()}
+        values |= {
+            "color_topic": f"{prefix}color/image_raw",
+            "depth_topic": f"{prefix}depth/image_raw",
+            "info_topic": f"{prefix}color/camera_info",
+        }
+        if namespace is not None:
+            answers = listener.ask(namespace, [f"{name}.{key}" for key in values])
+            values |= {key: answer for key, answer in zip(values, answers, strict=True) if answer not in (None, "")}
+        cameras.append(CameraParameters(name, **values))
+    return cameras
+
+
+def examine_graph(*, duration_s: float = 5.0) -> list[Finding]:
+    """Findings about the running system after listening for ``duration_s``. Uses the environment's ROS domain."""
+    context = rclpy.Context()
+    rclpy.init(context=context)
+    listener = _Listener(context)
+    try:
+        listener.spin(_DISCOVERY_S)
+        return _examine(listener, duration_s)
+    finally:
+        listener.close()
+        rclpy.try_shutdown(context=context)
+
+
+def _examine(listener: _Listener, duration_s: float) -> list[Finding]:
+    namespace = listener.namespace()
+    findings: list[Finding] = []
+    fusion_frame, sim_time = "odom", None
+    if namespace is None:
+        remedy = "start it: embodied-perceptron perceive, or ros2 launch embodied_perceptron perceive.launch.py"
+        findings.append(
+            Finding("node", Severity.WARNING, f"/{NODE_NAME} is not running; its defaults are assumed", remedy)
+        )
+    else:
+        frame, sim_time = listener.ask(namespace, ["fusion_frame", "use_sim_time"])
+        fusion_frame = frame or fusion_frame
+    cameras = _cameras(listener, namespace)
+    root = "/" if namespace is None else namespace.rstrip("/") + "/"
+    topics = {
+        camera.name: {
+            kind: topic if topic.startswith("/") else root + topic
+            for kind, topic in (
+                ("color", camera.color_subscription),
+                ("depth", camera.depth_subscription),
+                ("info", camera.info_topic),
+            )
+        }
+        for camera in cameras
+    }
+    clock_publishers = len(listener.endpoints("/clock")[0])
+    findings += check_time_source(clock_publishers, sim_time)
+    for camera in cameras:
+        listener.listen_to(camera, topics[camera.name])
+    listener.spin(duration_s)
+    delays: dict[str, float] = {}
+    for camera in cameras:
+        evidence = listener.evidence[camera.name]
+        for kind, topic in topics[camera.name].items():
+            publishers, subscribers = listener.endpoints(topic)
+            expected = _type_name(_class_of(camera, kind))
+            findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected))
+            findings += check_qos(topic, publishers, subscribers)
+            arrived = evidence.delays_s.get(topic, [])
+            findings += check_arrival(topic, len(publishers), len(arrived), duration_s)
+            if arrived:
+                delays[topic] = float(np.median(arrived))
+        answers = [
+            listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp)
+            for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
+        ]
+        findings += judge_camera(camera.name, evidence, answers, AssemblerConfig())
+    findings += _examine_transforms(listener)
+    findings += check_delays(delays, simulated=clock_publishers > 0)
+    if namespace is not None:
+        findings += check_node(listener.status or NodeStatus())
+    return findings
+
+
+def _examine_transforms(listener: _Listener) -> list[Finding]:
+    findings = []
+    for topic in ("/tf", "/tf_static"):
+        publishers, subscribers = listener.endpoints(topic)
+        if not publishers and topic == "/tf":
+            remedy = "start odometry or localisation; for a fixed camera, a static transform from the fusion frame"
+            findings.append(Finding("transforms", Severity.ERROR, "nobody publishes /tf", remedy))
+        findings += check_qos(topic, publishers, subscribers)
+    for reason, count in listener.transforms.refused.items():
+        findings.append(Finding("transforms", Severity.ERROR, f"refused {count} times: {reason}", "fix its publisher"))
+    return findings

@@ -1,0 +1,311 @@
+"""Questions about the map: parsing, a bounded queue, one thread that answers, standing questions.
+
+Every query gets exactly one terminal answer: FOUND, NOT_FOUND, AMBIGUOUS or INVALID. A standing query is answered at
+once like any other, and again whenever the map changed so that the answer is another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+import time
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.language.query import printable_query
+from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron.sensors.poses import seconds_to_ns
+from embodied_perceptron_ros.node.health import ERROR, Health
+
+MAX_MESSAGE_CHARACTERS = 8_192  # of the JSON form; longer messages are answered without being read
+MAX_ID_CHARACTERS = 128
+_FIELDS: dict[str, type] = {
+    **{"id": str, "text": str, "top_k": int, "standing": bool, "cancel": bool},
+    **{"frame_id": str, "frame": str, "stamp": float},
+}
+_LATEST_STAMP_S = 2**31  # of builtin_interfaces/Time
+
+
+class QueryError(ValueError):
+    """A query that cannot be read; carries what is known of it, so that the answer can name it."""
+
+    def __init__(self, reason: str, query_id: str = "", text: str = "") -> None:
+        super().__init__(reason)
+        self.query_id = query_id
+        self.text = text
+
+
+@dataclass(frozen=True)
+class Query:
+    """One question.
+
+    Attributes:
+        id: the asker's, or made by the node; empty until then.
+        text: the sentence.
+        top_k: at most this many candidates; 0 = the node's default.
+        standing: answer again when the answer changes.
+        frame_id: of the answer; empty = the output frame.
+        cancel: end the standing query ``id`` instead of asking.
+        stamp_ns: when it was meant: words like "left of" are seen from where the robot was then; 0 = on arrival.
+        arrived_s: monotonic time of arrival.
+        viewpoint: (4, 4) pose that it is seen from, in the fusion frame; None = not known.
+    """
+
+    id: str
+    text: str
+    top_k: int = 0
+    standing: bool = False
+    frame_id: str = ""
+    cancel: bool = False
+    stamp_ns: int = 0
+    arrived_s: float = 0.0
+    viewpoint: NDArray[np.float64] | None = field(default=None, compare=False)
+
+
+def parse_query(data: str) -> Query:
+    """A ``grounding_query`` message: plain text, or a JSON object ``{id, text, top_k, standing, frame_id, stamp,
+    cancel}``; ``stamp`` is in seconds.
+
+    Raises :class:`QueryError` for anything that starts like JSON and is none, unknown or mistyped fields, and messages
+    that are too long to be read.
+    """
+    if len(data) > MAX_MESSAGE_CHARACTERS:
+        raise QueryError(
+            f"the query has {len(data)} characters, at most {MAX_MESSAGE_CHARACTERS} are read",
+            text=printable_query(data[: 2 * MAX_ID_CHARACTERS]),
+        )
+    if not data.lstrip().startswith("{"):
+        return Query("", data)
+    try:
+        fields = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise QueryError(f"the query looks like JSON but is none: {error}", text=printable_query(data)) from None
+    return _query_from_fields(fields)
+
+
+def _query_from_fields(fields: dict[str, Any]) -> Query:
+    query_id = fields.get("id", "")
+    query_id = query_id if isinstance(query_id, str) else str(query_id)
+    text = fields.get("text", "")
+    known = {"query_id": printable_query(query_id)[:MAX_ID_CHARACTERS], "text": printable_query(text)}
+    for name, value in fields.items():
+        if name not in _FIELDS:
+            raise QueryError(f"the query has the unknown field {printable_query(name)!r}", **known)
+        kind = _FIELDS[name]
+        if type(value) is not kind and not (name in ("id", "stamp") and type(value) is int):
+            raise QueryError(f"the query's field {name!r} must be {kind.__name__}, got {value!r:.80}", **known)
+    if len(query_id) > MAX_ID_CHARACTERS or not printable_query(query_id) == query_id.strip():
+        raise QueryError(f"the query's id must have at most {MAX_ID_CHARACTERS} printable characters", **known)
+    cancel = fields.get("cancel", False)
+    if "text" not in fields and not cancel:
+        raise QueryError("the query has no field 'text'", **known)
+    if cancel and not query_id:
+        raise QueryError("a cancellation needs the id of a standing query", **known)
+    top_k = fields.get("top_k", 0)
+    if not 0 <= top_k <= 1000:
+        raise QueryError(f"the query's top_k must be in [0, 1000], got {top_k}", **known)
+    stamp_s = fields.get("stamp", 0)
+    if not 0 <= stamp_s < _LATEST_STAMP_S:
+        raise QueryError(f"the query's stamp must be in [0, {_LATEST_STAMP_S}) seconds, got {stamp_s}", **known)
+    frame_id = fields.get("frame_id", fields.get("frame", ""))
+    standing = fields.get("standing", False)
+    return Query(query_id, text, top_k, standing, frame_id, cancel, seconds_to_ns(stamp_s))
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A query and what came of it."""
+
+    query: Query
+    grounding: Grounding
+
+
+Deliver = Callable[[Answer], None]
+Ask = Callable[[Query], Grounding]
+Begin = Callable[[], None]
+
+
+class QueryWorker:
+    """Answers queries in a thread of its own; all methods may be called from any thread.
+
+    Args:
+        ask: the question itself; called in the worker's thread only. May raise: the query is answered INVALID.
+        deliver_standing: gets the later answers of standing queries.
+    """
+
+    def __init__(
+        self, ask: Ask, deliver_standing: Deliver, health: Health, logger: Any, *, queue_size: int, max_standing: int
+    ) -> None:
+        self._ask = ask
+        self._deliver_standing = deliver_standing
+        self._health = health
+        self._logger = logger
+        self._queue_size = queue_size
+        self._max_standing = max_standing
+        self._queue: deque[tuple[Query, Deliver, Begin]] = deque()
+        self._standing: OrderedDict[str, Answer] = OrderedDict()
+        self._condition = threading.Condition()
+        self._map_changed = False
+        self._stopping = False
+        self._made_ids = 0
+        self._thread = threading.Thread(target=self._run, name="queries", daemon=True)
+
+    def start(self) -> None:
+        """Begin answering."""
+        self._thread.start()
+
+    def stop(self, reason: str) -> None:
+        """End; what still waits is answered INVALID with ``reason``."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._condition:
+            waiting = list(self._queue)
+            self._queue.clear()
+            self._standing.clear()
+        for query, deliver, _ in waiting:
+            self._finish(query, invalid(query, reason), deliver)
+
+    @property
+    def status(self) -> dict[str, int]:
+        """Counts for diagnostics."""
+        with self._condition:
+            return {"waiting": len(self._queue), "standing": len(self._standing)}
+
+    def map_changed(self) -> None:
+        """Standing queries are asked again."""
+        with self._condition:
+            if self._standing:
+                self._map_changed = True
+                self._condition.notify()
+
+    def submit(self, query: Query, deliver: Deliver, begin: Begin = lambda: None) -> Query:
+        """Queue a query; ``deliver`` gets its terminal answer exactly once, perhaps before this returns.
+
+        ``begin`` is called when its turn has come; it must not raise.
+        """
+        self._health.count("queries_received")
+        problem, query = "", self._named(query)
+        with self._condition:
+            if self._stopping:
+                problem = "the node does not answer queries now"
+            elif len(self._queue) >= self._queue_size:
+                problem = f"too many queries wait (more than {self._queue_size})"
+            else:
+                self._queue.append((query, deliver, begin))
+                self._condition.notify()
+        if problem:
+            self._health.count("queries_refused")
+            self._finish(query, invalid(query, problem), deliver)
+        return query
+
+    def refuse(self, query: Query, reason: str, deliver: Deliver) -> None:
+        """Answer a query INVALID at once: it could not be read."""
+        self._health.count("queries_received")
+        self._finish(self._named(query), invalid(query, reason), deliver)
+
+    def _named(self, query: Query) -> Query:
+        """With an id and a time of arrival."""
+        with self._condition:
+            if not query.id:
+                self._made_ids += 1
+                query = dataclasses.replace(query, id=f"query-{self._made_ids}")
+        return query if query.arrived_s else dataclasses.replace(query, arrived_s=time.monotonic())
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not (self._queue or self._map_changed or self._stopping):
+                    self._condition.wait()
+                if self._stopping:
+                    return
+                job = self._queue.popleft() if self._queue else None
+                if job is None:
+                    self._map_changed = False
+            if job is not None:
+                self._answer(*job)
+            else:
+                self._answer_standing()
+
+    def _answer(self, query: Query, deliver: Deliver, begin: Begin) -> None:
+        begin()
+        if query.cancel:
+            with self._condition:
+                known = self._standing.pop(query.id, None)
+            reason = "cancelled" if known else f"no standing query has the id {query.id!r}"
+            self._finish(query, invalid(query, reason), deliver)
+            return
+        with self._condition:
+            others = [key for key in self._standing if key != query.id]
+        if query.standing and len(others) >= self._max_standing:
+            reason = f"too many standing queries ({self._max_standing}): cancel one first"
+            self._finish(query, invalid(query, reason), deliver)
+            return
+        grounding = self._safely_ask(query)
+        # a standing query that cannot be understood now never will: it does not stand
+        if query.standing and grounding.status != GroundingStatus.INVALID:
+            with self._condition:
+                self._standing[query.id] = Answer(query, grounding)
+        elif query.standing:
+            query = dataclasses.replace(query, standing=False)
+        self._finish(query, grounding, deliver)
+
+    def _answer_standing(self) -> None:
+        with self._condition:
+            standing = list(self._standing.values())
+        for earlier in standing:
+            start_s = time.monotonic()
+            query = dataclasses.replace(earlier.query, arrived_s=start_s)
+            grounding = self._safely_ask(query)
+            with self._condition:
+                if query.id not in self._standing or self._stopping:
+                    continue
+                self._standing[query.id] = Answer(query, grounding)
+            if answer_key(grounding) != answer_key(earlier.grounding):
+                self._finish(query, grounding, self._deliver_standing)
+
+    def _safely_ask(self, query: Query) -> Grounding:
+        try:
+            return self._ask(query)
+        except Exception as error:  # a query must be answered whatever happens
+            self._health.count("internal_errors")
+            self._health.problem("queries", ERROR, f"internal error: {error!r}", hold_s=30.0)
+            self._logger.error(f"query {query.id!r} failed:\n{traceback.format_exc()}")
+            return invalid(query, f"internal error: {type(error).__name__}: {error}")
+
+    def _finish(self, query: Query, grounding: Grounding, deliver: Deliver) -> None:
+        latency_ms = (time.monotonic() - query.arrived_s) * 1e3
+        self._health.latency("query", latency_ms)
+        self._health.count(f"queries_{grounding.status.name.lower()}")
+        try:
+            deliver(Answer(query, dataclasses.replace(grounding, latency_ms=latency_ms)))
+        except Exception:  # one asker's end must not stop the others' answers
+            self._health.count("internal_errors")
+            self._logger.error(f"answer to {query.id!r} could not be delivered:\n{traceback.format_exc()}")
+
+
+def invalid(query: Query, reason: str) -> Grounding:
+    """The INVALID answer to ``query``."""
+    return Grounding(printable_query(query.text), GroundingStatus.INVALID, reason=reason)
+
+
+def answer_key(grounding: Grounding) -> tuple[Any, ...]:
+    """What makes an answer another answer: the status, and which object is meant or which ones are in question.
+
+    Not scores and millimetres, not the order of those that were not meant, not the words of the reason: they change
+    with every look.
+    """
+    if grounding.status == GroundingStatus.AMBIGUOUS:
+        return grounding.status, frozenset(c.id for c in grounding.candidates)
+    return grounding.status, tuple(c.id for c in grounding.candidates[:1])

@@ -1,0 +1,132 @@
+"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``.
+
+They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
+moment that the map itself is touched. A failure is an answer (``success`` false, ``message`` says why), never an
+exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import Future as ThreadFuture
+from pathlib import Path
+from typing import Any
+
+from embodied_perceptron_msgs.srv import ClearBox, LoadMap, SaveMap
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
+from rclpy.task import Future
+from std_srvs.srv import Trigger
+
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron_ros.conversion.objects import message_to_box
+from embodied_perceptron_ros.node.fusion_worker import FusedFrame
+from embodied_perceptron_ros.node.outputs import find_output_pose
+from embodied_perceptron_ros.node.transforms import TransformSource
+
+
+def await_in_executor(node: Node, future: ThreadFuture[Any]) -> Future[ThreadFuture[Any]]:
+    """A rclpy future that is done when ``future`` is; a coroutine callback that awaits it leaves the executor free."""
+    waiting: Future[ThreadFuture[Any]] = Future(executor=node.executor)
+    # without a done callback the executor would sleep on when another thread sets the result
+    waiting.add_done_callback(lambda _: node.executor.wake() if node.executor is not None else None)
+    future.add_done_callback(waiting.set_result)
+    return waiting
+
+
+class MapServices:
+    """The services of a configured node."""
+
+    def __init__(
+        self,
+        node: Node,
+        perceptron: Perceptron,
+        transforms: TransformSource,
+        fusion_frame: str,
+        newest: Callable[[], FusedFrame | None],
+        on_map_replaced: Callable[[], None],
+    ) -> None:
+        """``newest`` is the newest fused frame; ``on_map_replaced`` is called after the map was changed by hand."""
+        self._node = node
+        self._perceptron = perceptron
+        self._newest = newest
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="map_services")
+        self._transforms = transforms
+        self._fusion_frame = fusion_frame
+        self._on_map_replaced = on_map_replaced
+        group = ReentrantCallbackGroup()  # a slow save must not keep the others waiting
+        self._services = [
+            node.create_service(kind, f"~/{name}", callback, callback_group=group)
+            for kind, name, callback in (
+                (SaveMap, "save_map", self._save),
+                (LoadMap, "load_map", self._load),
+                (Trigger, "reset", self._reset),
+                (ClearBox, "clear_box", self._clear_box),
+            )
+        ]
+
+    def close(self) -> None:
+        """Finish what is in work, refuse what waits, destroy the services."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        for service in self._services:
+            self._node.destroy_service(service)
+        self._services = []
+
+    async def _run(self, job: Callable[[], str], response: Any) -> Any:
+        future = self._thread.submit(job)
+        await await_in_executor(self._node, future)
+        try:
+            response.message = future.result()
+            response.success = True
+        except CancelledError:
+            response.message = "the node is being cleaned up"
+        except Exception as error:
+            response.message = f"{type(error).__name__}: {error}"
+            self._node.get_logger().error(f"service failed: {response.message}")
+        return response
+
+    async def _save(self, request: SaveMap.Request, response: SaveMap.Response) -> SaveMap.Response:
+        def job() -> str:
+            path = _path(request.path)
+            self._perceptron.save(path)
+            return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
+
+        return await self._run(job, response)
+
+    async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
+        def job() -> str:
+            path = _path(request.path)
+            self._perceptron.load(path)
+            self._on_map_replaced()
+            return f"loaded {path}"
+
+        return await self._run(job, response)
+
+    async def _reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        def job() -> str:
+            self._perceptron.reset()
+            self._on_map_replaced()
+            return "the map is empty"
+
+        return await self._run(job, response)
+
+    async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
+        def job() -> str:
+            frame = request.frame_id or self._fusion_frame
+            newest = self._newest()
+            stamp_ns = newest.posed.frame.stamp_ns if newest else 0
+            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns)
+            if isinstance(pose, str):
+                raise ValueError(pose)
+            response.voxels_removed = self._perceptron.clear_box(message_to_box(request.box, pose.inverse()))
+            self._on_map_replaced()
+            return f"removed {response.voxels_removed} voxels"
+
+        return await self._run(job, response)
+
+
+def _path(text: str) -> Path:
+    if not text.strip() or "\0" in text:
+        raise ValueError(f"path must name a file, got {text!r}")
+    return Path(text).expanduser()

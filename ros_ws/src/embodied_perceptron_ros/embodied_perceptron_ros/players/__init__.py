@@ -1,0 +1,1 @@
+"""Recordings played on real topics."""

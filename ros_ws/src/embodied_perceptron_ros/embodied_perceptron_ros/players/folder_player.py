@@ -1,0 +1,187 @@
+"""Play a folder (TUM RGB-D layout) on real topics: images, camera_info, TF and, if wanted, /clock.
+
+    python -m embodied_perceptron_ros.players.folder_player FOLDER [--rate 1] [--clock] [--report FILE]
+
+One camera publishes ``color/image_raw``, ``depth/image_raw`` and ``color/camera_info``, several ``<camera>/color/...``:
+the node's defaults. The first frame waits until the images and /tf have subscribers, so that nothing is lost unheard.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import rclpy
+from numpy.typing import NDArray
+from rclpy.node import Node
+from rclpy.serialization import serialize_message
+from sensor_msgs.msg import CameraInfo, Image
+from tf2_msgs.msg import TFMessage
+
+from embodied_perceptron.recordings.recording import (
+    CalibrationSample,
+    ColorSample,
+    DepthSample,
+    Recording,
+    RecordingError,
+    Sample,
+    TransformSample,
+    open_recording,
+)
+from embodied_perceptron.sensors.synchronizer import BadImage
+from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
+from embodied_perceptron_ros.players.playback import (
+    Pacer,
+    PlaybackReport,
+    flush,
+    image_qos,
+    latched_qos,
+    player_parser,
+    read_ahead,
+    run_player,
+    wait_for_subscribers,
+)
+
+DEPTH_ENCODINGS = ("32FC1", "16UC1")
+_AHEAD = 24  # messages made ahead: about six exposures
+
+
+def encode_depth(depth_m: NDArray[np.float32], encoding: str) -> NDArray[Any]:
+    """(H, W) canonical metres (0 unknown, +Inf free) -> pixels of ``encoding`` as REP-117/118 say.
+
+    32FC1: NaN for unknown, +Inf kept. 16UC1: millimetres, 0 for everything without a number.
+    """
+    if encoding == "32FC1":
+        return np.where(depth_m > 0, depth_m, np.float32(np.nan)).astype(np.float32)
+    if encoding == "16UC1":
+        millimetres = np.rint(np.where(np.isfinite(depth_m), depth_m, 0.0) * 1000.0)
+        return np.where(millimetres < np.iinfo(np.uint16).max, millimetres, 0).astype(np.uint16)
+    raise ValueError(f"depth encoding must be one of {', '.join(DEPTH_ENCODINGS)}, got {encoding!r}")
+
+
+def start_stamp_ns(recording: Recording) -> int:
+    """Stamp of the first image."""
+    for sample in recording:
+        if not isinstance(sample, TransformSample):
+            return sample.stamp_ns
+    raise RecordingError(f"{recording.source} holds no images")
+
+
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """A message that only waits for its time; ``message`` is None for an image that could not be decoded."""
+
+    stamp_ns: int
+    publisher: Any
+    message: Any
+    is_image: bool = True
+    is_frame: bool = False
+    fault: str = ""
+
+
+class RecordingPlayer:
+    """Publishes one recording through one node."""
+
+    def __init__(self, node: Node, recording: Recording, rate: float, clock: bool, depth_encoding: str) -> None:
+        if depth_encoding not in DEPTH_ENCODINGS:
+            raise ValueError(f"depth encoding must be one of {', '.join(DEPTH_ENCODINGS)}, got {depth_encoding!r}")
+        self._recording = recording
+        self._depth_encoding = depth_encoding
+        self.report = PlaybackReport(source=str(recording.source))
+        self._pacer = Pacer(node if clock else None, start_stamp_ns(recording), rate)
+        self._tf = node.create_publisher(TFMessage, "/tf", image_qos(100))
+        self._tf_static = node.create_publisher(TFMessage, "/tf_static", latched_qos(100))
+        self._publishers: dict[tuple[str, type], Any] = {}
+        for camera in recording.cameras:
+            prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
+            for sample, kind, name in (
+                (ColorSample, Image, "color/image_raw"),
+                (DepthSample, Image, "depth/image_raw"),
+                (CalibrationSample, CameraInfo, "color/camera_info"),
+            ):
+                self._publishers[camera, sample] = node.create_publisher(kind, prefix + name, image_qos())
+
+    def play(self, wait: bool, timeout_s: float, max_frames: int = 0) -> None:
+        """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""
+        if wait:
+            awaited = {publisher.topic_name: publisher for publisher in self._publishers.values()}
+            if not wait_for_subscribers({**awaited, "/tf": self._tf}, timeout_s, self._pacer.hold):
+                return
+        started_s = time.monotonic()
+        self._pacer.start()
+        # Decoded ahead: colour and depth of one exposure leave together, as from a driver, not a PNG apart.
+        for ready in read_ahead(map(self._prepare, self._recording), _AHEAD):
+            # transforms come ahead of their images, and a robot's odometry is there before its images too
+            if ready.is_image and not self._pacer.wait_until(ready.stamp_ns):
+                break
+            self._send(ready)
+            if self.report.frames_sent == max_frames > 0:
+                self.report.complete = True
+                break
+        else:
+            self.report.complete = True
+        self.report.wall_s = time.monotonic() - started_s
+        if rclpy.ok():
+            self.report.acknowledged = flush((*self._publishers.values(), self._tf))
+        self.report.max_late_ms = self._pacer.max_late_ms
+
+    def _prepare(self, sample: Sample) -> _Ready:
+        if isinstance(sample, TransformSample):
+            stamped = make_transform_stamped(sample.T_parent_child, sample.stamp_ns, sample.parent, sample.child)
+            publisher = self._tf_static if sample.is_static else self._tf
+            return _Ready(sample.stamp_ns, publisher, TFMessage(transforms=[stamped]), is_image=False)
+        publisher = self._publishers[sample.camera, type(sample)]
+        frame_id = self._recording.camera_frame(sample.camera)
+        if isinstance(sample, CalibrationSample):
+            message = make_camera_info(sample.calibration, sample.stamp_ns, frame_id)
+            return _Ready(sample.stamp_ns, publisher, message)
+        pixels, encoding = self._pixels(sample)
+        if isinstance(pixels, BadImage):
+            return _Ready(sample.stamp_ns, publisher, None, fault=pixels.reason)
+        # serialised here, in the thread that is ahead: publishing is then one copy
+        message = serialize_message(make_image(pixels, encoding, sample.stamp_ns, frame_id))
+        return _Ready(sample.stamp_ns, publisher, message, is_frame=isinstance(sample, DepthSample))
+
+    def _send(self, ready: _Ready) -> None:
+        topic = ready.publisher.topic_name
+        if ready.message is None:
+            self.report.skipped[f"{topic} at {ready.stamp_ns}"] = ready.fault
+            return
+        ready.publisher.publish(ready.message)
+        self.report.messages[topic] += 1
+        self.report.frames_sent += ready.is_frame
+
+    def _pixels(self, sample: ColorSample | DepthSample) -> tuple[NDArray[Any] | BadImage, str]:
+        if isinstance(sample, ColorSample):
+            return sample.image, "rgb8"
+        if isinstance(sample.depth_m, BadImage):
+            return sample.depth_m, ""
+        return encode_depth(sample.depth_m, self._depth_encoding), self._depth_encoding
+
+
+@contextmanager
+def _opened(node: Node, options: argparse.Namespace) -> Iterator[RecordingPlayer]:
+    recording = open_recording(options.source)
+    yield RecordingPlayer(node, recording, options.rate, options.clock, options.depth_encoding)
+
+
+def _play(player: RecordingPlayer, options: argparse.Namespace) -> None:
+    player.play(not options.no_wait, options.timeout, options.max_frames)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code of :func:`run_player`."""
+    parser = player_parser("folder_player", __doc__ or "", "FOLDER")
+    parser.add_argument("--no-wait", action="store_true", help="start without subscribers")
+    parser.add_argument("--depth-encoding", default=DEPTH_ENCODINGS[0], choices=DEPTH_ENCODINGS)
+    return run_player(parser, _opened, _play, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

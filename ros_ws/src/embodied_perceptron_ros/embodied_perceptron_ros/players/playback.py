@@ -1,0 +1,287 @@
+"""What the players share: the command line, pacing, /clock, waiting for subscribers, the report of what was sent."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import rclpy
+from rclpy.duration import Duration
+from rclpy.node import Node
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rosgraph_msgs.msg import Clock
+
+from embodied_perceptron_ros.conversion.values import ns_to_stamp
+
+T = TypeVar("T")
+
+EXIT_NO_SUBSCRIBER = 3
+EXIT_BAD_SOURCE = 4
+EXIT_INTERRUPTED = 130
+
+_SLICE_S = 0.01  # longest sleep between two looks at the clock and at Ctrl-C
+_SETTLE_S = 0.3  # a match is seen on the publisher's side first
+
+
+def image_qos(depth: int = 30) -> QoSProfile:
+    """Reliable, so that a subscriber may choose: reliable ones lose nothing, best-effort ones match too."""
+    return QoSProfile(depth=depth, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
+
+
+def latched_qos(depth: int = 1) -> QoSProfile:
+    """Kept for late subscribers (transient local), as /tf_static is."""
+    return QoSProfile(
+        depth=depth,
+        history=HistoryPolicy.KEEP_LAST,
+        reliability=ReliabilityPolicy.RELIABLE,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL,
+    )
+
+
+class NoSubscriberError(RuntimeError):
+    """Nobody listens; the message names the topics."""
+
+
+def wait_for_subscribers(publishers: Mapping[str, Any], timeout_s: float, on_wait: Callable[[], None]) -> bool:
+    """Wait until every publisher has a subscription; ``on_wait`` is called in between.
+
+    Returns False when ROS was shut down meanwhile. Raises :class:`NoSubscriberError` after ``timeout_s``.
+    """
+    deadline = time.monotonic() + timeout_s
+    while rclpy.ok():
+        lonely = [topic for topic, publisher in publishers.items() if publisher.get_subscription_count() == 0]
+        if not lonely:
+            settled = time.monotonic() + _SETTLE_S
+            while rclpy.ok() and time.monotonic() < settled:
+                on_wait()
+                time.sleep(_SLICE_S)
+            return bool(rclpy.ok())
+        if time.monotonic() > deadline:
+            raise NoSubscriberError(
+                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: is the node running, in the same "
+                "ROS_DOMAIN_ID, with matching topic names and QoS? (embodied-perceptron doctor looks)"
+            )
+        on_wait()
+        time.sleep(_SLICE_S)
+    return False
+
+
+def flush(publishers: Iterable[Any], timeout_s: float = 10.0) -> bool:
+    """Wait until reliable subscribers have everything: what is unsent when a process ends is lost.
+
+    Best-effort subscribers acknowledge nothing; they get a moment. Returns whether all acknowledged in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    complete = True
+    for publisher in publishers:
+        left_s = max(0.0, deadline - time.monotonic())
+        complete &= publisher.wait_for_all_acked(Duration(nanoseconds=int(left_s * 1e9)))
+    time.sleep(_SETTLE_S)
+    return complete
+
+
+def read_ahead(items: Iterable[T], count: int) -> Iterator[T]:
+    """The same items, made in a thread that is up to ``count`` of them ahead; its exception is raised here in turn.
+
+    The thread ends with the iteration, also when that is given up early.
+    """
+    waiting: queue.Queue[tuple[str, Any]] = queue.Queue(maxsize=count)
+    given_up = threading.Event()
+
+    def put(kind: str, value: Any) -> bool:
+        while not given_up.is_set():
+            try:
+                waiting.put((kind, value), timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def make() -> None:
+        try:
+            for item in items:
+                if not put("item", item):
+                    return
+            put("end", None)
+        except BaseException as error:  # handed over, whatever it is
+            put("error", error)
+
+    thread = threading.Thread(target=make, name="read_ahead", daemon=True)
+    thread.start()
+    try:
+        while True:
+            kind, value = waiting.get()
+            if kind == "end":
+                return
+            if kind == "error":
+                raise value
+            yield value
+    finally:
+        given_up.set()
+        thread.join()
+
+
+class Pacer:
+    """Recorded time against wall time, and /clock.
+
+    Args:
+        node: publishes /clock; ``None`` without.
+        start_ns: recorded stamp at which playing starts.
+        rate: recorded seconds per wall second.
+        clock_hz: how often /clock is published at least (wall time).
+    """
+
+    def __init__(self, node: Node | None, start_ns: int, rate: float, clock_hz: float = 100.0) -> None:
+        if not rate > 0:
+            raise ValueError(f"rate must be positive, got {rate}")
+        self._publisher = None if node is None else node.create_publisher(Clock, "/clock", image_qos(1))
+        self._start_ns = start_ns
+        self._rate = rate
+        self._clock_period_s = 1.0 / clock_hz
+        self._last_clock_s = 0.0
+        self._wall_start_s: float | None = None
+        self.max_late_ms = 0.0
+
+    def hold(self) -> None:
+        """Before the start: keep /clock at the start."""
+        self._publish_clock(self._start_ns)
+
+    def start(self) -> None:
+        """From now on time runs."""
+        self._wall_start_s = time.monotonic()
+
+    def wait_until(self, stamp_ns: int) -> bool:
+        """Sleep until ``stamp_ns`` is due; False when ROS was shut down meanwhile. Starts the time if need be."""
+        if self._wall_start_s is None:
+            self.start()
+        assert self._wall_start_s is not None
+        due_s = self._wall_start_s + (stamp_ns - self._start_ns) * 1e-9 / self._rate
+        while rclpy.ok():
+            now_s = time.monotonic()
+            left_s = due_s - now_s
+            if left_s <= 0:
+                self.max_late_ms = max(self.max_late_ms, -left_s * 1e3)
+                self._publish_clock(stamp_ns, force=True)
+                return True
+            self._publish_clock(self._start_ns + int((now_s - self._wall_start_s) * self._rate * 1e9))
+            time.sleep(min(left_s, _SLICE_S))
+        return False
+
+    def _publish_clock(self, stamp_ns: int, force: bool = False) -> None:
+        now_s = time.monotonic()
+        if self._publisher is None or (not force and now_s - self._last_clock_s < self._clock_period_s):
+            return
+        self._last_clock_s = now_s
+        self._publisher.publish(Clock(clock=ns_to_stamp(stamp_ns)))
+
+
+@dataclass
+class PlaybackReport:
+    """What was sent; written as JSON for whoever started the player."""
+
+    source: str
+    frames_sent: int = 0
+    messages: Counter[str] = field(default_factory=Counter)
+    skipped: dict[str, str] = field(default_factory=dict)
+    wall_s: float = 0.0
+    max_late_ms: float = 0.0
+    complete: bool = False
+    acknowledged: bool = True
+
+    def write(self, path: Path | None) -> None:
+        """Write to ``path`` at once (a reader never sees half a file); nothing for ``None``."""
+        if path is None:
+            return
+        data = {
+            "source": self.source,
+            "frames_sent": self.frames_sent,
+            "messages": dict(sorted(self.messages.items())),
+            "skipped": self.skipped,
+            "wall_s": round(self.wall_s, 3),
+            "max_late_ms": round(self.max_late_ms, 3),
+            "complete": self.complete,
+            "acknowledged": self.acknowledged,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + ".part")
+        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# command line
+
+
+class Player(Protocol):
+    """Something that plays one source through one node."""
+
+    report: PlaybackReport
+
+
+PlayerT = TypeVar("PlayerT", bound=Player)
+
+
+def player_parser(prog: str, description: str, source: str) -> argparse.ArgumentParser:
+    """The options that every player has; ``source`` is what the usage line calls the recording."""
+    parser = argparse.ArgumentParser(prog=prog, description=description.splitlines()[0])
+    parser.add_argument("source", type=Path, metavar=source)
+    parser.add_argument("--rate", type=float, default=1.0, help="recorded seconds per second")
+    parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
+    parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
+    parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
+    parser.add_argument("--report", type=Path, help="JSON file for what was sent")
+    return parser
+
+
+def run_player(
+    parser: argparse.ArgumentParser,
+    opened: Callable[[Node, argparse.Namespace], AbstractContextManager[PlayerT]],
+    play: Callable[[PlayerT, argparse.Namespace], None],
+    arguments: Sequence[str] | None = None,
+    bad_source: tuple[type[Exception], ...] = (ValueError, OSError),
+) -> int:
+    """A player's ``main``: a node for as long as it plays, the report whatever happens.
+
+    Args:
+        parser: of :func:`player_parser`, with the player's own options added.
+        opened: opens the source and yields the player.
+        play: plays it.
+        arguments: without the program's name; None = of this process.
+        bad_source: what ``opened`` and ``play`` raise for a source that cannot be played.
+
+    Returns the exit code: 0 played to the end, 3 no subscriber, 4 bad source, 130 interrupted.
+    """
+    arguments = list(sys.argv if arguments is None else [sys.argv[0], *arguments])
+    options = parser.parse_args(rclpy.utilities.remove_ros_args(arguments)[1:])
+    rclpy.init(args=arguments)
+    node = rclpy.create_node(parser.prog, start_parameter_services=False)
+    complete = False
+    try:
+        with opened(node, options) as player:
+            try:
+                play(player, options)
+            finally:
+                player.report.write(options.report)
+                complete = player.report.complete
+    except NoSubscriberError as error:
+        node.get_logger().error(str(error))
+        return EXIT_NO_SUBSCRIBER
+    except bad_source as error:
+        node.get_logger().error(f"{options.source}: {error}")
+        return EXIT_BAD_SOURCE
+    except KeyboardInterrupt:
+        pass
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
+    return 0 if complete else EXIT_INTERRUPTED

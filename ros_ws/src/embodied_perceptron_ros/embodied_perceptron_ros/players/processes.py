@@ -1,0 +1,186 @@
+"""Start, watch and stop child processes where ``launch_ros`` is absent.
+
+What a user expects of ``ros2 launch`` and what is easy to get wrong by hand: Ctrl-C reaches every child exactly once,
+a child that does not stop is killed after a grace period together with its own children, nobody survives this process
+(not even when it is killed), and the exit code tells what happened.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Any
+
+FASTDDS_PROFILE = Path(__file__).resolve().parents[1] / "config" / "fastdds_shared_memory.xml"
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.05
+
+
+def ros_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Environment for a ROS process: ``base`` (default: this process's) and the Fast DDS profile unless one is set.
+
+    Fast DDS's default shared-memory segment holds half a VGA frame: best-effort images are then mostly lost. The
+    profile enlarges it; who has a profile of their own keeps it. Both names of the variable are looked at.
+    """
+    environment = dict(os.environ if base is None else base)
+    if not any(environment.get(name) for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")):
+        environment["FASTDDS_DEFAULT_PROFILES_FILE"] = str(FASTDDS_PROFILE)
+    return environment
+
+
+def _load_prctl() -> Any:
+    return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+
+_PRCTL = _load_prctl()  # resolved before any fork: the child must not take locks
+
+
+class Supervisor:
+    """A group of child processes with one life: leaving the ``with`` block stops all of them.
+
+    ``start`` has to be called from the main thread (the kernel ties "die with your parent" to the starting thread).
+
+    Args:
+        grace_s: how long a child may take to stop after SIGINT, and again after SIGTERM, before SIGKILL.
+    """
+
+    def __init__(self, grace_s: float = 10.0) -> None:
+        if grace_s <= 0:
+            raise ValueError(f"grace_s must be positive, got {grace_s}")
+        self.grace_s = grace_s
+        self.interrupted = False
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[IO[bytes]] = []
+        self._previous_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Supervisor:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous_handlers[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self.stop()
+        finally:
+            for number, handler in self._previous_handlers.items():
+                signal.signal(number, handler)
+            for log in self._logs:
+                log.close()
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.interrupted = True
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+    ) -> int:
+        """Start ``command`` under ``name`` and return its process id.
+
+        Output goes to ``log`` or, without one, where this process's output goes. Raises ``ValueError`` for a name in
+        use and ``OSError`` when the program cannot be started.
+        """
+        if name in self._children:
+            raise ValueError(f"a process named {name!r} was started already")
+        output: IO[bytes] | None = None
+        if log is not None:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            output = log.open("wb")
+            self._logs.append(output)
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            if _PRCTL is not None:
+                _PRCTL(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+                if os.getppid() != parent:  # it died before the line above
+                    os._exit(1)
+
+        # A session of its own: the terminal's Ctrl-C reaches only this process, which passes it on once.
+        child = subprocess.Popen(
+            list(command),
+            env=None if environment is None else dict(environment),
+            stdout=output,
+            stderr=subprocess.STDOUT if output is not None else None,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+        self._children[name] = child
+        return child.pid
+
+    def exit_codes(self) -> dict[str, int | None]:
+        """Exit code of every child; ``None`` while it runs, negative = ended by that signal."""
+        return {name: child.poll() for name, child in self._children.items()}
+
+    def wait(self, until: Collection[str] = (), timeout_s: float | None = None) -> dict[str, int | None]:
+        """Wait until a reason to stop arises and return :meth:`exit_codes`; does not stop anything itself.
+
+        Reasons: a signal (``interrupted`` is set then), every name of ``until`` has ended, a process that is not in
+        ``until`` has ended (it should not), a process of ``until`` failed, or ``timeout_s`` has passed.
+        """
+        unknown = set(until) - set(self._children)
+        if unknown:
+            raise ValueError(f"no such process: {', '.join(sorted(unknown))}")
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not self.interrupted and (deadline is None or time.monotonic() < deadline):
+            codes = self.exit_codes()
+            if until and all(codes[name] is not None for name in until):
+                break
+            if any(code is not None and (name not in until or code != 0) for name, code in codes.items()):
+                break
+            if not codes:
+                break
+            time.sleep(_POLL_S)
+        return self.exit_codes()
+
+    def stop(self, names: Collection[str] | None = None) -> dict[str, int]:
+        """Stop children (default: all), newest first in time but all within one grace period; return exit codes.
+
+        SIGINT, after ``grace_s`` SIGTERM, after another ``grace_s`` SIGKILL, each to the child's whole process group.
+        """
+        chosen = [n for n in reversed(self._children) if names is None or n in names]
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            running = [name for name in chosen if self._children[name].poll() is None]
+            for name in running:
+                _signal_group(self._children[name].pid, number)
+            deadline = time.monotonic() + self.grace_s
+            while time.monotonic() < deadline and any(self._children[n].poll() is None for n in running):
+                time.sleep(_POLL_S)
+        for name in chosen:
+            _signal_group(self._children[name].pid, signal.SIGKILL)  # grandchildren that outlived the child
+        return {name: self._children[name].wait() for name in chosen}
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)  # a session leader's process group has its pid
+    except ProcessLookupError:
+        pass
+    except PermissionError:  # only zombies are left (macOS) or a setuid child
+        pass
+
+
+def combined_exit_code(codes: Mapping[str, int | None], interrupted: bool = False) -> int:
+    """One exit code for a group: 130 after Ctrl-C, else the first failure (128 + n for signal n), else 0.
+
+    Children that were stopped with SIGINT or SIGTERM after the others had finished count as well-ended.
+    """
+    if interrupted:
+        return 130
+    for code in codes.values():
+        if code is None or code in (0, -signal.SIGINT, -signal.SIGTERM):
+            continue
+        return 128 - code if code < 0 else code
+    return 0

@@ -1,0 +1,358 @@
+"""A recording through the real node over real topics: player and node as processes of their own, watched from here; and
+its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.artifacts import (
+    write_json,
+    write_objects_json,
+    write_occupancy_grid,
+    write_occupancy_npz,
+    write_ply,
+    write_png,
+)
+from embodied_perceptron.recordings.bag import BagRecording
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, open_recording
+from embodied_perceptron.results import Perception, SemanticVoxels
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.top_view import render_top_view
+from embodied_perceptron_ros.conversion.maps import cloud_to_semantic
+from embodied_perceptron_ros.demo.mission import Question, TimedAnswer
+from embodied_perceptron_ros.node.monitor import NodeMonitor, NodeStatus, Sighting
+from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
+from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, ros_environment
+
+# --------------------------------------------------------------------------------------------------------------------
+# A recording through the real node over real topics: player and node as processes of their own, watched from here.
+
+_PERIOD_S = 0.2
+_START_TIMEOUT_S = 180.0  # the first start compiles the kernels
+_SETTLE_TIMEOUT_S = 60.0
+_DIAGNOSED_S = 1.2  # until the next diagnostics tell of the last answers
+_LAST_BOXES_S = 15.0  # at most so long for the perception of the last frame
+_QUIET_S = 3.0  # nothing new for so long after the player's end = nothing more to come
+
+
+class ReplayFailedError(RuntimeError):
+    """The replay did not get to its end; the message says which process ended how, and where its log is."""
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """What to play and where to.
+
+    Attributes:
+        source: folder (TUM RGB-D layout) or bag.
+        out: folder for logs, the player's report and ``map.safetensors``.
+        rate: recorded seconds per second.
+        config: parameter file of the node.
+        parameters: over the file and over what the recording says.
+        reliable: subscribe to the images reliably, so that nothing is lost on the way without a reason.
+        max_frames: end after so many frames; 0 = all.
+        domain_id: ROS domain; ``None`` = the environment's, or one of its own where there is none.
+        questions: sent over ``/grounding_query``: the standing ones before the first frame, the others when the last
+            frame is in the map.
+    """
+
+    source: Path
+    out: Path
+    rate: float = 1.0
+    config: Path = DEFAULT_CONFIG
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    reliable: bool = True
+    max_frames: int = 0
+    domain_id: int | None = None
+    questions: tuple[Question, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReplayOutcome:
+    """What happened.
+
+    Attributes:
+        sent: frames (exposures) that the player sent.
+        status: the node's last word.
+        published: messages per output topic.
+        map_file: the saved map.
+        report: of the player.
+        exit_codes: of the processes.
+        wall_s: from the first frame to the last one fused.
+        sightings: every message on ``~/boxes``, oldest first.
+        semantic: the last labelled cells; None where none were published.
+        answers: by id of the question, oldest first.
+    """
+
+    sent: int
+    status: NodeStatus
+    published: dict[str, int]
+    map_file: Path
+    report: dict[str, Any]
+    exit_codes: dict[str, int]
+    wall_s: float
+    sightings: tuple[Sighting, ...] = ()
+    semantic: SemanticVoxels | None = None
+    answers: Mapping[str, Sequence[TimedAnswer]] = field(default_factory=dict)
+
+    @property
+    def perception_hz(self) -> float | None:
+        """How often objects were published, while they were; None for fewer than two times."""
+        times = [sighting.heard_s for sighting in self.sightings]
+        return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else None
+
+    @property
+    def unexplained(self) -> int:
+        """Frames that were sent and neither fused nor dropped for a reason.
+
+        Colour and depth that find no partner are two drops of one frame that was sent, so the sum may exceed it.
+        """
+        return max(0, self.sent - self.status.settled)
+
+
+def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]:
+    """Node parameters that fit a recording: cameras, topics, frames, simulated time, QoS."""
+    parameters: dict[str, Any] = {
+        "use_sim_time": True,
+        "cameras": list(recording.cameras),
+        "fusion_frame": recording.world_frame,
+    }
+    for camera in recording.cameras:
+        prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
+        color, depth, info = (f"{prefix}{name}" for name in ("color/image_raw", "depth/image_raw", "color/camera_info"))
+        if isinstance(recording, BagRecording):
+            topics = recording.camera_topics(camera)
+            color, depth, info = topics.color, topics.depth, topics.camera_info
+        for kind, topic in (("color", color), ("depth", depth)):
+            base, transport = _split_transport(topic)
+            parameters[f"{camera}.{kind}_topic"] = base
+            parameters[f"{camera}.{kind}_transport"] = transport
+        parameters[f"{camera}.info_topic"] = info
+        if reliable:
+            for topic in (color, depth, info):
+                key = f"qos_overrides.{topic if topic.startswith('/') else '/' + topic}.subscription"
+                parameters |= {f"{key}.reliability": "reliable", f"{key}.depth": 30}
+    return parameters
+
+
+def frames_sent(report: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
+    """Exposures in a player's report: per camera the larger number of colour and depth images."""
+    total = 0
+    for camera in parameters["cameras"]:
+        counts = []
+        for kind in ("color", "depth"):
+            topic, transport = parameters[f"{camera}.{kind}_topic"], parameters[f"{camera}.{kind}_transport"]
+            name = topic if topic.startswith("/") else f"/{topic}"
+            counts.append(report["messages"].get(name if transport == "raw" else f"{name}/{transport}", 0))
+        total += max(counts)
+    return total
+
+
+def _played_images(recording: BagRecording) -> list[str]:
+    """The image topics that the node listens to; others of the bag need no subscriber."""
+    topics = [recording.camera_topics(camera) for camera in recording.cameras]
+    return sorted({t.color for t in topics} | {t.depth for t in topics})
+
+
+def _split_transport(topic: str) -> tuple[str, str]:
+    for transport in ("compressedDepth", "compressed"):
+        if topic.endswith(f"/{transport}"):
+            return topic.removesuffix(f"/{transport}"), transport
+    return topic, "raw"
+
+
+def choose_domain(domain_id: int | None) -> int:
+    """The given domain, the environment's, or a random one that is free for every platform (1..101)."""
+    if domain_id is not None:
+        return domain_id
+    if os.environ.get("ROS_DOMAIN_ID"):
+        return int(os.environ["ROS_DOMAIN_ID"])
+    return random.randint(1, 101)
+
+
+def replay_over_ros(
+    plan: ReplayPlan, on_progress: Callable[[str, NodeStatus, int], None] | None = None
+) -> ReplayOutcome:
+    """Play ``plan.source`` through a node of its own and save its map.
+
+    ``on_progress(stage, status, total)`` is called several times a second. Raises ``RecordingError`` or ``OSError``
+    for a source that cannot be read, :class:`ReplayFailedError` when a process failed, ``KeyboardInterrupt`` after
+    Ctrl-C (all processes are stopped first).
+    """
+    recording = open_recording(plan.source)
+    total = len(recording)
+    parameters = {**recording_parameters(recording, plan.reliable), **plan.parameters}
+    total = min(total, plan.max_frames) if plan.max_frames else total
+    executable, player_arguments = player_command(plan.source, plan.rate)
+    if isinstance(recording, BagRecording):
+        depth = [recording.camera_topics(camera).depth for camera in recording.cameras]
+        player_arguments += ["--depth-topics", *depth, "--wait-for", *_played_images(recording), "/tf"]
+    player_arguments += ["--max-frames", str(plan.max_frames)]
+    plan.out.mkdir(parents=True, exist_ok=True)
+    report_file = plan.out / "player.json"
+    report_file.unlink(missing_ok=True)
+    domain_id = choose_domain(plan.domain_id)
+    environment = ros_environment()
+    environment["ROS_DOMAIN_ID"] = str(domain_id)
+    environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = environment["ROS_AUTOMATIC_DISCOVERY_RANGE"]  # for the monitor
+    module = [sys.executable, "-m"]
+
+    with Supervisor() as processes, NodeMonitor(domain_id) as monitor:
+
+        def watch(stage: str) -> None:
+            monitor.spin(_PERIOD_S)
+            if on_progress is not None:
+                on_progress(stage, monitor.status, total)
+            codes = processes.exit_codes()
+            failed = [name for name, code in codes.items() if code is not None and (name != "player" or code != 0)]
+            if processes.interrupted:
+                raise KeyboardInterrupt
+            if failed:
+                name = failed[0]
+                log = plan.out / f"{name}.log"
+                tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
+                raise ReplayFailedError(f"the {name} ended with exit code {codes[name]}; log: {log}\n{tail}")
+
+        arguments = ros_arguments(plan.config, parameters)
+        node_command = [*module, "embodied_perceptron_ros.node.perception_node", *arguments]
+        processes.start("node", node_command, environment, plan.out / "node.log")
+        _wait(lambda: monitor.status.state == "active", lambda: watch("starting"), _START_TIMEOUT_S, "become active")
+        for question in plan.questions:
+            if question.standing:
+                monitor.ask(question)
+        player = [*module, f"embodied_perceptron_ros.{executable}", *player_arguments, "--report", str(report_file)]
+        started = time.monotonic()
+        processes.start("player", player, environment, plan.out / "player.log")
+        while processes.exit_codes()["player"] is None:
+            watch("playing")
+        watch("playing")
+        report = json.loads(report_file.read_text())
+        sent = frames_sent(report, parameters)
+        _settle(monitor, sent, lambda: watch("settling"))
+        wall_s = time.monotonic() - started
+        for question in plan.questions:
+            if not question.standing:
+                watch("asking")
+                monitor.ask(question)
+        map_file = (plan.out / "map.safetensors").absolute()
+        monitor.save_map(map_file)
+        monitor.spin(_DIAGNOSED_S)
+        published = dict(monitor.published)
+        status = monitor.status
+        sightings, answers, semantic = tuple(monitor.sightings), dict(monitor.answers), _last_semantic(monitor)
+        exit_codes = processes.stop()
+    if combined_exit_code(exit_codes):
+        raise ReplayFailedError(f"processes ended with {exit_codes}; logs in {plan.out}")
+    return ReplayOutcome(sent, status, published, map_file, report, exit_codes, wall_s, sightings, semantic, answers)
+
+
+def _last_semantic(monitor: NodeMonitor) -> SemanticVoxels | None:
+    cloud, info = monitor.last.get("semantic_voxels"), monitor.last.get("label_info")
+    return None if cloud is None or info is None else cloud_to_semantic(cloud, info)
+
+
+def _wait(done: Callable[[], bool], step: Callable[[], None], timeout_s: float, what: str) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise ReplayFailedError(f"the node did not {what} within {timeout_s:g} s")
+        step()
+
+
+def _settle(monitor: NodeMonitor, sent: int, step: Callable[[], None]) -> None:
+    """Until every frame has met its fate, or nothing has moved for a while, or long enough."""
+    deadline = time.monotonic() + _SETTLE_TIMEOUT_S
+    changed, last = time.monotonic(), -1
+    while monitor.status.settled < sent and time.monotonic() < deadline:
+        step()
+        if monitor.status.settled != last:
+            changed, last = time.monotonic(), monitor.status.settled
+        if monitor.status.pending == 0 and time.monotonic() - changed > _QUIET_S:
+            return
+    _await_last_boxes(monitor, step)
+
+
+def _await_last_boxes(monitor: NodeMonitor, step: Callable[[], None]) -> None:
+    """Until a perception that began after the last frame was fused has been published."""
+    settled_s, deadline = time.monotonic(), time.monotonic() + _LAST_BOXES_S
+    newest = monitor.sightings[-1].stamp_ns if monitor.sightings else -1
+    while time.monotonic() < deadline:
+        step()
+        last = monitor.sightings[-1] if monitor.sightings else None
+        if last is not None and last.stamp_ns > newest:
+            newest, settled_s = last.stamp_ns, time.monotonic()
+        if time.monotonic() - settled_s > _QUIET_S:
+            return
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# The files of a replay over topics: the same names and contents as those of a direct replay.
+
+
+def final_perception(outcome: ReplayOutcome) -> Perception:
+    """The saved map with the objects that were published last: what the node's listeners know.
+
+    Its labelled cells are those of the geometry, which pictures are cut by; ``outcome.semantic`` holds the published
+    ones. Raises as :meth:`Perceptron.load` does.
+    """
+    perceptron = Perceptron()
+    perceptron.load(outcome.map_file)
+    objects = outcome.sightings[-1].objects if outcome.sightings else ()
+    return replace(perceptron.perceive(), objects=objects, tentative=(), stale=())
+
+
+def walk(source: Path, images: int) -> tuple[NDArray[np.float64], list[PosedFrame]]:
+    """(N, 3) positions of the camera at every frame of a recording, and about ``images`` of the frames."""
+    recording = open_recording(source)
+    every = max(1, len(recording) // max(1, images))
+    positions, shown = [], []
+    for index, posed in enumerate(PosedFrameStream(recording, PerceptronConfig().assembler)):
+        positions.append(posed.T_world_camera[:3, 3])
+        if index % every == 0:
+            shown.append(posed)
+    return np.array(positions).reshape(-1, 3), shown
+
+
+def percentiles(outcome: ReplayOutcome, stage: str) -> dict[str, float | None]:
+    """``{"p50": .., "p99": ..}`` of one stage of the node's latencies; None where it never ran."""
+    statistics = outcome.status.latency_ms.get(stage, {})
+    return {key: statistics.get(key) for key in ("p50", "p99")}
+
+
+def timings(outcome: ReplayOutcome, perception: Perception) -> dict[str, Any]:
+    """Contents of ``timings.json``: as of a direct replay, and image in -> fused / boxes out."""
+    return {
+        "frames": outcome.sent,
+        "fused": outcome.status.fused,
+        "dropped": dict(sorted(outcome.status.dropped.items())),
+        "fuse_ms": percentiles(outcome, "fusion"),
+        "perceive_ms": percentiles(outcome, "perception"),
+        "latency_ms": {stage: percentiles(outcome, stage) for stage in ("fused", "boxes")},
+        "voxels": len(perception.voxels),
+    }
+
+
+def write_result_files(
+    out: Path, outcome: ReplayOutcome, perception: Perception, positions_m: NDArray[np.float64]
+) -> None:
+    """Write point cloud, objects, cells, top view, navigation map and timings beside ``map.safetensors``."""
+    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
+    write_objects_json(out / "objects.json", perception.objects)
+    write_occupancy_npz(out / "occupancy.npz", perception.semantic if outcome.semantic is None else outcome.semantic)
+    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=positions_m))
+    write_occupancy_grid(out / "occupancy_grid", perception.grid)
+    write_json(out / "timings.json", timings(outcome, perception))

@@ -1,0 +1,408 @@
+"""Each check finds its fault, says the number, and keeps quiet where all is well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.bag_tools import camera_info, image, transform, write_bag
+from support.small_recording import INTRINSICS, S, camera_pose, frames, render, write_recording
+
+from embodied_perceptron.apps.checks import (
+    Finding,
+    Severity,
+    check_alignment,
+    check_clocks,
+    check_depth,
+    check_level,
+    check_motion,
+    check_order,
+    check_pairing,
+    check_poses,
+    check_registration,
+    check_sizes,
+    has_errors,
+    measure_alignment,
+)
+from embodied_perceptron.apps.doctor import examine_environment, examine_recording
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.recordings.recording import open_recording
+from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, TooEarly, TooOld
+
+
+def severities(findings: list[Finding]) -> dict[str, Severity]:
+    """The worst severity of each check."""
+    worst: dict[str, Severity] = {}
+    for finding in findings:
+        worst[finding.check] = max(worst.get(finding.check, Severity.OK), finding.severity)
+    return worst
+
+
+def depth(value: float, share: float = 1.0) -> np.ndarray:
+    image = np.full((40, 50), value, np.float32)
+    image.ravel()[int(share * image.size) :] = 0.0
+    return image
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# pure checks
+
+
+@pytest.mark.parametrize(
+    ("depths", "check", "severity", "message"),
+    [
+        ([depth(2.0)], "depth unit", Severity.OK, "median depth is 2.00 m"),
+        ([depth(2000.0)], "depth unit", Severity.ERROR, "median depth is 2000.0 m"),
+        ([depth(0.002)], "depth unit", Severity.ERROR, "median depth is 2.00 mm"),
+        ([], "depth", Severity.ERROR, "no depth image could be read"),
+        ([depth(0.0), depth(0.0)], "depth", Severity.ERROR, "no pixel of any of 2 depth images"),
+        ([depth(2.0), depth(0.0)], "depth", Severity.WARNING, "1 of 2 depth images"),
+        ([depth(2.0, 0.05)], "depth", Severity.WARNING, "only 5.0% of the depth pixels"),
+    ],
+)
+def test_depth(depths: list[np.ndarray], check: str, severity: Severity, message: str) -> None:
+    findings = check_depth(depths)
+    assert severities(findings)[check] == severity
+    assert any(message in f.message for f in findings), findings
+
+
+def test_out_of_range_everywhere_is_no_unit_problem() -> None:
+    assert not has_errors(check_depth([depth(np.inf), depth(2.0)]))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "severity", "text"),
+    [
+        (((640, 480), (640, 480), (640, 480)), Severity.OK, "colour 640x480"),
+        (((640, 480), (320, 240), (640, 480)), Severity.ERROR, "registered"),
+        (((640, 480), (640, 480), (1280, 720)), Severity.ERROR, "another resolution"),
+        (((640, 480), None, None), Severity.ERROR, "no depth and no camera_info"),
+    ],
+)
+def test_sizes(sizes: tuple[tuple[int, int] | None, ...], severity: Severity, text: str) -> None:
+    (finding,) = check_sizes(*sizes)
+    assert finding.severity == severity
+    assert text in finding.message + finding.remedy
+
+
+def test_registration_by_frame_ids() -> None:
+    assert check_registration("color_optical", "color_optical")[0].severity == Severity.OK
+    assert (
+        "'color_optical' but depth in 'depth_optical'"
+        in check_registration("color_optical", "depth_optical")[0].message
+    )
+
+
+@pytest.mark.parametrize(
+    ("stamps", "severity", "text"),
+    [
+        ([0, S, 2 * S], Severity.OK, "3 in order, 1.0 Hz"),
+        ([0, 0, 0], Severity.ERROR, "all colour stamps are zero"),
+        ([S, S, 3 * S, 2 * S], Severity.WARNING, "1 stamps equal their predecessor, 1 are older"),
+        ([5], Severity.OK, "1 in order"),
+    ],
+)
+def test_order(stamps: list[int], severity: Severity, text: str) -> None:
+    (finding,) = check_order("colour", stamps)
+    assert (finding.severity, text in finding.message) == (severity, True), finding
+    assert check_order("colour", []) == []
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("offset_ms", "lost", "severity", "text"),
+    [
+        (0, 0, Severity.OK, "10 of 10"),
+        (15, 0, Severity.OK, "depth is +15.0 ms off"),
+        (-30, 0, Severity.ERROR, "pair_tolerance_s above 0.030"),
+        (0, 3, Severity.WARNING, "7 of 10"),
+    ],
+)
+def test_pairing(offset_ms: int, lost: int, severity: Severity, text: str) -> None:
+    color = [i * 100 * MS + S for i in range(10)]
+    (finding,) = check_pairing(color, [t + offset_ms * MS for t in color[lost:]], 0.02)
+    assert finding.severity == severity
+    assert text in finding.message + finding.remedy
+
+
+def test_pairing_without_one_of_them() -> None:
+    assert "no depth images" in check_pairing([1], [], 0.02)[0].message
+    assert "no colour images" in check_pairing([], [1], 0.02)[0].message
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 300), min_size=1, max_size=12), st.lists(st.integers(0, 300), min_size=1, max_size=12))
+def test_pairing_counts_like_a_loop(color: list[int], depths: list[int]) -> None:
+    (finding,) = check_pairing([t * MS for t in color], [t * MS for t in depths], 0.02)
+    paired = sum(min(abs(c - d) for d in depths) <= 20 for c in color)
+    assert finding.message.startswith(f"{paired} of {len(color)} colour images")
+
+
+FOUND = Found(np.eye(4))
+
+
+@pytest.mark.parametrize(
+    ("answers", "severity", "text"),
+    [
+        ([FOUND] * 5, Severity.OK, "all 5 images"),
+        ([FOUND] * 19 + [TooEarly(9 * S, 8 * S)], Severity.WARNING, "19 of 20"),
+        ([TooEarly(9 * S, 8 * S)] * 5, Severity.ERROR, "0 of 5"),
+        ([Disconnected("odom", "cam", "frame 'cam' is unknown")] * 5, Severity.ERROR, "publish the missing link"),
+        ([Gap(S, 0, 2 * S)] * 5, Severity.ERROR, "publish poses more often"),
+    ],
+)
+def test_poses(answers: list, severity: Severity, text: str) -> None:  # type: ignore[type-arg]
+    finding = check_poses("cam", answers)[0]
+    assert finding.severity == severity
+    assert text in finding.message + finding.remedy
+    assert check_poses("cam", []) == []
+
+
+@pytest.mark.parametrize("answer", [TooEarly(1000 * S, 400 * S), TooOld(400 * S, 1000 * S)])
+def test_images_and_poses_on_different_clocks(answer: TooEarly | TooOld) -> None:
+    findings = check_poses("cam", [answer] * 4)
+    assert severities(findings)["clock offset"] == Severity.ERROR
+    assert "600.0 s apart" in findings[-1].message
+
+
+def test_clocks() -> None:
+    assert check_clocks({"/tf": 0.01, "/image": 0.05})[0].severity == Severity.OK
+    (finding,) = check_clocks({"/tf": 0.01, "/image": 3.4, "/depth": 3.3})
+    assert finding.severity == Severity.WARNING
+    assert "/image arrives +3.40 s after its stamps but /tf +0.01 s" in finding.message
+    assert check_clocks({"/tf": 5.0}) == []
+
+
+def test_motion() -> None:
+    stamps = [i * S for i in range(4)]
+    walk = np.array([[0.5 * i, 0, 0] for i in range(4)])
+    assert "1.5 m in 3 s" in check_motion("cam", stamps, walk)[0].message
+    jump = walk + np.array([[0, 0, 0]] * 2 + [[9, 0, 0]] * 2)
+    assert check_motion("cam", stamps, jump)[0].severity == Severity.WARNING
+    assert check_motion("cam", stamps, np.zeros((4, 3)))[0].severity == Severity.INFO
+    assert check_motion("cam", stamps[:1], walk[:1]) == []
+
+
+@pytest.mark.parametrize(("tilt_deg", "severity"), [(0, Severity.OK), (5, Severity.OK), (15, Severity.WARNING)])
+def test_level(tilt_deg: float, severity: Severity) -> None:
+    floor = np.random.default_rng(0).uniform((-2, -2, 0), (2, 2, 0.005), (5000, 3))
+    t = np.radians(tilt_deg)
+    R = np.array([[1, 0, 0], [0, np.cos(t), -np.sin(t)], [0, np.sin(t), np.cos(t)]])
+    assert check_level(floor @ R.T)[0].severity == severity
+    assert check_level(floor[:10]) == []
+
+
+def test_a_frame_that_is_not_optical_is_not_level() -> None:
+    wall = np.random.default_rng(0).uniform((-2, 0, 0), (2, 0.005, 2), (5000, 3))
+    assert "may not be optical" in check_level(wall)[0].remedy
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# alignment
+
+
+def room_pairs(shift: tuple[int, int] = (0, 0), scale: float = 1.0) -> list[tuple[np.ndarray, np.ndarray]]:
+    pairs = []
+    for i in range(10):
+        color, exact = render(camera_pose(i, 10))
+        depth_m = np.where(np.isfinite(exact), exact, 0).astype(np.float32)
+        h, w = depth_m.shape
+        M = np.array([[scale, 0, (1 - scale) * w / 2 + shift[0]], [0, scale, (1 - scale) * h / 2 + shift[1]]])
+        pairs.append((color, cv2.warpAffine(depth_m, M, (w, h), flags=cv2.INTER_NEAREST)))
+    return pairs
+
+
+def test_registered_depth_is_aligned() -> None:
+    alignment = measure_alignment(room_pairs())
+    assert alignment is not None
+    assert alignment.offset_px <= 1.5
+    assert check_alignment(room_pairs())[0].severity == Severity.OK
+
+
+@pytest.mark.parametrize("shift", [(6, 0), (-5, 0), (4, 4)])
+def test_shifted_depth_is_not(shift: tuple[int, int]) -> None:
+    alignment = measure_alignment(room_pairs(shift))
+    assert alignment is not None
+    assert alignment.offset_px == pytest.approx(np.hypot(*shift), abs=1.5)
+    assert check_alignment(room_pairs(shift))[0].severity == Severity.WARNING
+
+
+def test_another_focal_length_is_not() -> None:
+    """Its offsets point outwards and cancel over the whole image."""
+    assert check_alignment(room_pairs(scale=0.88))[0].severity == Severity.WARNING
+
+
+def test_nothing_to_see_is_no_answer() -> None:
+    flat = [(np.zeros((60, 80, 3), np.uint8), np.ones((60, 80), np.float32))] * 3
+    assert measure_alignment(flat) is None
+    assert check_alignment(flat) == []
+    assert measure_alignment([]) is None
+
+
+def test_sizes_that_differ_are_refused() -> None:
+    pairs = [*room_pairs()[:1], (np.zeros((60, 80, 3), np.uint8), np.ones((60, 80), np.float32))]
+    with pytest.raises(ValueError, match=r"must both be \(120, 160\)"):
+        measure_alignment(pairs)
+
+
+def test_real_depth_of_an_uncalibrated_pair_of_cameras(kitchen_dir: Path) -> None:
+    """The kitchen's depth was never registered to its colour images: the focal lengths differ by a tenth."""
+    findings = examine_recording(open_recording(kitchen_dir, tolerate_damage=True), AssemblerConfig())
+    assert {name for name, severity in severities(findings).items() if severity > Severity.OK} == {"registration"}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# folders and bags
+
+
+def examine(path: Path) -> list[Finding]:
+    return examine_recording(open_recording(path, tolerate_damage=True), AssemblerConfig())
+
+
+def worst(path: Path) -> dict[str, Severity]:
+    return {name: s for name, s in severities(examine(path)).items() if s > Severity.OK}
+
+
+def test_a_good_folder_has_no_findings(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    recording = open_recording(write_recording(tmp_path), tolerate_damage=True)
+    findings = examine_recording(recording, AssemblerConfig(), lambda *done: seen.append(done))
+    assert {f.severity for f in findings} == {Severity.OK}
+    assert {"sizes", "depth unit", "depth", "registration", "stamps", "pairing", "poses", "motion", "level"} == {
+        f.check for f in findings
+    }
+    assert seen[-1] == (12, 12)
+
+
+def edit(path: Path, **changes: object) -> None:
+    spec = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(spec))
+
+
+def test_folder_with_the_wrong_depth_unit(tmp_path: Path) -> None:
+    edit(write_recording(tmp_path) / "camera.json", depth_scale=1.0)
+    assert worst(tmp_path)["depth unit"] == Severity.ERROR
+
+
+def test_folder_with_poses_of_another_clock(tmp_path: Path) -> None:
+    poses = write_recording(tmp_path) / "groundtruth.txt"
+    lines = [line for line in poses.read_text().splitlines() if not line.startswith("#")]
+    poses.write_text("\n".join(f"1{line}" if line[0] in "12" else line for line in lines))
+    found = worst(tmp_path)
+    assert found["poses"] == Severity.ERROR
+    assert found["clock offset"] == Severity.ERROR
+
+
+def test_folder_with_damaged_images_and_late_depth(tmp_path: Path) -> None:
+    folder = write_recording(tmp_path)
+    file = folder / "color" / "000004.png"
+    file.write_bytes(file.read_bytes()[:200])
+    text = (folder / "depth.txt").read_text()
+    (folder / "depth.txt").write_text(text.replace("00000000 depth", "40000000 depth"))
+    found = worst(tmp_path)
+    assert found["images"] == Severity.ERROR
+    assert found["pairing"] == Severity.ERROR
+    assert any("color/000004.png" in f.message for f in examine(tmp_path))
+
+
+def test_folder_without_an_optical_frame(tmp_path: Path) -> None:
+    """Poses of the camera's body (x forward) instead of its optical frame: the floor stands upright."""
+    from embodied_perceptron.recordings.tum import TumWriter
+
+    body = make_transform(np.array([[0.0, -1, 0], [0, 0, -1], [1, 0, 0]]), np.zeros(3))
+    with TumWriter(tmp_path, INTRINSICS) as writer:
+        for stamp, color, depth_m, T in frames(12):
+            writer.add(stamp, color, depth_m, T @ body)
+    assert worst(tmp_path)["level"] == Severity.WARNING
+
+
+def bag(
+    path: Path, *, depth_frame: str = "optical", tf: bool = True, delay_s: float = 0.0, twice: bool = False
+) -> Path:
+    messages = []
+    for stamp, color, depth_m, T in frames(12):
+        logged = stamp + int(delay_s * S)
+        millimetres = np.where(np.isfinite(depth_m), depth_m * 1000, 0).astype(np.uint16)
+        messages += [
+            ("/cam/color/image_raw", logged, image(stamp, "optical", color)),
+            ("/cam/color/camera_info", logged, camera_info(stamp, "optical", INTRINSICS)),
+            ("/cam/depth/image_raw", logged, image(stamp, depth_frame, millimetres)),
+        ]
+        if tf:
+            messages.append(("/tf", stamp, transform(stamp, "odom", "optical", T)))
+        if twice:
+            messages.append(("/tf", stamp + 1, transform(stamp, "map", "optical", T)))
+    return write_bag(path, sorted(messages, key=lambda m: m[1]))
+
+
+def test_a_good_bag_has_no_findings(tmp_path: Path) -> None:
+    assert worst(bag(tmp_path / "bag")) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "check", "severity"),
+    [
+        ({"depth_frame": "depth_optical"}, "registration", Severity.WARNING),
+        ({"tf": False}, "poses", Severity.ERROR),
+        ({"delay_s": 2.5}, "clock offset", Severity.WARNING),
+        ({"twice": True}, "transforms", Severity.ERROR),
+    ],
+)
+def test_faults_of_a_bag(tmp_path: Path, options: dict, check: str, severity: Severity) -> None:  # type: ignore[type-arg]
+    assert worst(bag(tmp_path / "bag", **options))[check] == severity
+
+
+def test_a_bag_with_unusable_messages(tmp_path: Path) -> None:
+    path = tmp_path / "bag"
+    good = [("/tf", S, transform(S, "odom", "optical", camera_pose(0, 2)))]
+    bad = [("/tf", S + 1, transform(S, "odom", "optical", camera_pose(0, 2), w=4.0))]
+    color, depth_m = render(camera_pose(0, 2))
+    frame = [
+        ("/cam/color/image_raw", S, image(S, "optical", color)),
+        ("/cam/color/camera_info", S, camera_info(S, "optical", INTRINSICS)),
+        ("/cam/depth/image_raw", S, image(S, "optical", depth_m)),
+    ]
+    write_bag(path, good + frame + bad)
+    findings = examine(path)
+    assert any("1 messages on /tf hold values" in f.message for f in findings)
+    assert has_errors(findings)
+
+
+def test_a_recording_that_breaks_off_is_a_finding(tmp_path: Path) -> None:
+    path = bag(tmp_path / "bag")
+    recording = open_recording(path, tolerate_damage=True)
+    (file,) = path.glob("*.mcap")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 4 : len(data) // 2] = bytes(len(data) // 2 - len(data) // 4)
+    file.write_bytes(data)
+    findings = examine_recording(recording, AssemblerConfig())
+    assert severities(findings)["reading"] == Severity.ERROR
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# installation
+
+
+def test_missing_packages_are_told_with_a_remedy() -> None:
+    def find(name: str) -> object:
+        if name == "rerun":
+            raise ImportError("broken")
+        return None if name == "rclpy" else object()
+
+    findings = examine_environment(find)
+    text = {f.message: f for f in findings if f.severity == Severity.INFO}
+    assert set(text) == {
+        "rclpy is not installed: no live topics",
+        "rerun is not installed: no recordings for the Rerun viewer",
+    }
+    assert all(f.remedy for f in text.values())
+    assert not has_errors(findings)
+    assert json.dumps([f.as_dict() for f in findings])

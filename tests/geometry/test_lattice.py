@@ -1,0 +1,166 @@
+"""The lattice that follows the walls: found from the map, exact where nothing is turned, and undone in every answer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support.online_world import config, inference, walk
+
+from embodied_perceptron.geometry.boxes import corners, transform_boxes
+from embodied_perceptron.geometry.manhattan import STEP_DEG, WORLD, Lattice, Region, wall_lattice
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.mapping.export import _turn_compiled, turn_by_tensors
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame
+
+VOXEL_M = 0.02
+
+
+def room(yaw_rad: float, rng: np.random.Generator) -> np.ndarray:
+    """Points on the walls of a room of 5 x 3 m, with things in it that stand at any angle."""
+    along = rng.uniform(-1, 1, 6000)
+    side = rng.integers(4, size=6000)
+    x = np.select([side == 0, side == 1], [-2.5, 2.5], 2.5 * along)
+    y = np.select([side == 2, side == 3], [-1.5, 1.5], 1.5 * along)
+    walls = np.stack([x, y, rng.uniform(0, 2.5, 6000)], 1) + rng.normal(0, 0.01, (6000, 3))
+    clutter = rng.uniform([-2, -1, 0], [2, 1, 1], (1500, 3))
+    return Lattice(yaw_rad).to_world(np.concatenate([walls, clutter]))
+
+
+def lattice_of(points: np.ndarray, floor_z_m: float = 0.0) -> Lattice:
+    """Of a map with a voxel at each point."""
+    return wall_lattice(np.floor(points / VOXEL_M).astype(np.int32), VOXEL_M, floor_z_m)
+
+
+def off_by_deg(lattice: Lattice, yaw_rad: float) -> float:
+    """Angle between a lattice and walls, which look alike after quarter turns."""
+    return abs((math.degrees(lattice.yaw_rad - yaw_rad) + 45) % 90 - 45)
+
+
+@pytest.mark.parametrize("yaw_deg", [0, 1, 10, 29, 44, 46, 61, 89, 133, -170, 301])
+def test_the_lattice_lies_along_the_walls(yaw_deg):
+    points = room(math.radians(yaw_deg), np.random.default_rng(yaw_deg % 7))
+    lattice = lattice_of(points)
+    assert off_by_deg(lattice, math.radians(yaw_deg)) <= 0.5 * STEP_DEG + 0.6
+    assert abs(lattice.yaw_rad) <= math.pi / 4 + 1e-9  # never further than needed
+    shuffled = np.random.default_rng(1).permutation(points)
+    assert lattice_of(shuffled) == lattice
+    # what does not stand between knee and lintel does not count, wherever it lies
+    far = np.array([[1e5, -1e5, 0.0], [-1e5, 1e5, 3.0]])
+    assert lattice_of(np.concatenate([points, far])) == lattice
+
+
+def test_rooms_along_the_axes_keep_the_worlds_lattice():
+    assert lattice_of(room(0.0, np.random.default_rng(0))) == WORLD
+
+
+def test_without_a_direction_the_worlds_axes_serve():
+    rng = np.random.default_rng(0)
+    assert lattice_of(np.zeros((0, 3))) == WORLD
+    assert lattice_of(np.array([[0.0, 0.0, 1.0]] * 5)) == WORLD
+    angle = rng.uniform(0, 2 * np.pi, 5000)
+    tower = np.stack([3 * np.cos(angle), 3 * np.sin(angle), rng.uniform(0, 2.4, 5000)], 1)
+    assert lattice_of(tower) == WORLD
+    floor = np.stack([*rng.uniform(-3, 3, (2, 5000)), np.zeros(5000)], 1)
+    assert lattice_of(floor) == WORLD  # floors have no direction
+
+
+@pytest.mark.parametrize("yaw_rad", [0.0, 0.2, math.radians(45), -1.3, 3.0])
+def test_world_cells_are_those_whose_centres_lie_in_cells_of_the_lattice(yaw_rad):
+    lattice, rng = Lattice(yaw_rad), np.random.default_rng(4)
+    cells = np.unique(rng.integers(-9, 9, (300, 3)), axis=0)
+    found, rows = lattice.world_cells(cells, 0.16)
+    # slow twin: ask every cell of the world
+    axis = np.arange(-30, 30)
+    world = np.stack(np.meshgrid(axis, axis, np.arange(-9, 9), indexing="ij"), -1).reshape(-1, 3)
+    at = np.floor(lattice.from_world((world + 0.5) * 0.16) / 0.16).astype(int)
+    row_of = {tuple(c): i for i, c in enumerate(cells.tolist())}
+    pairs = zip(map(tuple, world.tolist()), map(tuple, at.tolist()), strict=True)
+    expected = {w: row_of[a] for w, a in pairs if a in row_of}
+    assert dict(zip(map(tuple, found.tolist()), rows.tolist(), strict=True)) == expected
+    assert len(found) == len(expected)
+
+
+def test_boxes_and_points_go_together():
+    rng = np.random.default_rng(2)
+    lattice = Lattice(math.radians(33))
+    boxes = np.concatenate([rng.normal(size=(20, 3)), rng.uniform(0.2, 2, (20, 3)), rng.uniform(-3, 3, (20, 3))], 1)
+    moved = lattice.boxes_to_world(boxes)
+    expected = transform_boxes(lattice.T_world_lattice, torch.from_numpy(boxes))
+    np.testing.assert_allclose(corners(torch.from_numpy(moved)), corners(expected), atol=1e-9)
+    assert (np.abs(moved[:, 6]) <= math.pi + 1e-12).all()
+    np.testing.assert_allclose(lattice.from_world(lattice.to_world(boxes[:, :3])), boxes[:, :3], atol=1e-12)
+    assert WORLD.boxes_to_world(boxes) is boxes
+
+
+def test_regions_are_cut_along_their_lattice():
+    region = Region(np.array([-1.0, -2.0, -np.inf]), np.array([1.0, 2.0, np.inf]), Lattice(math.pi / 2))
+    inside = region.contains(np.array([[1.5, 0.5, 7.0], [0.5, 1.5, 0.0], [-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
+    assert inside.tolist() == [True, False, False, True]  # lower faces belong to it, upper ones do not
+    assert not Region.nowhere().contains(np.zeros((1, 3))).any()
+    assert Region.everywhere().contains(np.full((1, 3), 1e9)).all()
+
+
+def test_voxels_stand_where_their_points_are_on_the_other_lattice():
+    it = Perceptron(config(), inference=None)
+    for frame in walk(3, 4):
+        it.integrate(frame)
+    copy, lattice = it._volume.copy(), Lattice(math.radians(21))
+    turned = copy.turned(lattice, np.zeros(3), math.inf)
+    before, after = copy.snapshot(), turned.snapshot()
+    step_m = copy.voxel_size_m / 1024
+    np.testing.assert_allclose(after.mean_point_m, lattice.from_world(before.mean_point_m), atol=1.1 * step_m)
+    np.testing.assert_array_equal(after.mean_color, before.mean_color)
+    near = copy.turned(lattice, np.array([0.5, 0.5, 0.0]), 1.0).snapshot()
+    distance = np.linalg.norm(near.mean_point_m[:, :2] - lattice.from_world([0.5, 0.5, 0.0])[:2], axis=1)
+    assert 0 < len(near) < len(after)
+    assert distance.max() < 1.0 + 2 * copy.voxel_size_m
+
+    # sites of the network: means over all points of a site, here added up one by one
+    x = turned.as_sparse_tensor(1, features=("height", "color", "one"), floor_z_m=0.1)
+    key = np.floor(after.mean_point_m.astype(np.float64) / copy.voxel_size_m)
+    sums: dict[tuple, np.ndarray] = {}
+    for k, point, color, hits in zip(key.tolist(), after.mean_point_m, after.mean_color, after.hits, strict=True):
+        entry = np.array([point[2] - 0.1, *(color / 255.0), 1.0]) * hits
+        sums[tuple(k)] = sums.get(tuple(k), np.zeros(6)) + np.append(entry, hits)
+    assert len(sums) < len(turned)  # some voxels share a site
+    assert {tuple(c) for c in x.coords.tolist()} == set(sums)
+    expected = np.stack([sums[tuple(c)][:5] / sums[tuple(c)][5] for c in x.coords.tolist()])
+    np.testing.assert_allclose(x.feats.numpy(), expected, atol=3e-3)  # colours of snapshots are whole numbers
+
+
+@pytest.mark.parametrize("radius", [30.0, math.inf])
+def test_voxels_turned_by_compiled_loops_are_those_of_tensors(radius: float):
+    it = Perceptron(config(), inference=None)
+    for frame in walk(3, 2):
+        it.integrate(frame)
+    rows, lattice, middle = it._volume.copy().rows, Lattice(math.radians(-12)), np.array([25.0, -3.0])
+    found, expected = (turn(rows, lattice, middle, radius) for turn in (_turn_compiled, turn_by_tensors))
+    assert 0 < len(found) <= len(rows)
+    assert (len(found) == len(rows)) == math.isinf(radius)
+    assert torch.equal(found.coords, expected.coords)
+    assert torch.equal(found.records, expected.records)
+    assert torch.equal(found.last_seen_ns, expected.last_seen_ns)
+
+
+def test_a_turned_world_is_seen_alike():
+    """Untrained, and from other voxels of the same surfaces: what comes out is alike, not the same."""
+    straight, turned = (Perceptron(config(window_m=5.12), inference=inference(min_score=0.3)) for _ in range(2))
+    c, s = math.cos(0.5), math.sin(0.5)
+    T = make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.zeros(3))
+    for frame in walk(5, 8):
+        straight.integrate(frame)
+        turned.integrate(PosedFrame(frame.frame, T @ frame.T_world_camera))
+    a, b = straight.look(), turned.look()
+    assert a.region.lattice == WORLD
+    assert off_by_deg(b.region.lattice, 0.5) <= 0.5 * STEP_DEG + 0.6
+    # cells: what is filled is filled there too
+    size = a.semantic.cell_size_m
+    there = np.floor(a.semantic.centers_m @ T[:3, :3].T / size).astype(int)
+    cells = np.floor(b.semantic.centers_m / size).astype(int)
+    filled = set(map(tuple, cells.tolist()))
+    assert np.mean([tuple(c) in filled for c in there.tolist()]) > 0.6
+    assert b.answered.contains(b.semantic.centers_m).all()

@@ -1,0 +1,63 @@
+"""Folded networks against the same networks with their batch norms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.small_networks import small_config, small_network, small_scene
+
+from embodied_perceptron.inference.loading import GridConv, folded
+from embodied_perceptron.nn.neck import TopDownNeck
+from embodied_perceptron.sparse.conv import SparseBatchNorm
+
+NORMS = (SparseBatchNorm, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+
+
+@pytest.mark.parametrize("preset", ["tiny", "base", "paper"])
+def test_a_folded_network_answers_the_same(preset: str) -> None:
+    task = "all" if preset != "paper" else "detection"
+    network = small_network(small_config(task, preset=preset))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    quick = folded(network)
+    assert not any(isinstance(m, NORMS) for m in quick.modules())
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    scene = small_scene(channels=network.backbone.config.in_channels)
+    levels, quick_levels = network.encode(scene), quick.encode(scene)  # with gradients: what is in place is seen
+    for a, b in zip(levels, quick_levels, strict=True):
+        close(b.feats, a.feats)
+    found, quickly = network.detect(levels), quick.detect(levels)
+    for p, q in zip(found.levels, quickly.levels, strict=True):
+        assert torch.equal(p.sites.keys, q.sites.keys)
+        close(q.class_logits, p.class_logits)
+        close(q.distances_m, p.distances_m)
+    if network.occupancy is not None:
+        for a, b in zip(network.occupy(levels, (0, 0, 0)), quick.occupy(levels, (0, 0, 0)), strict=True):
+            close(b, a)
+
+
+def test_a_convolution_with_a_bias_of_its_own_folds_too() -> None:
+    torch.manual_seed(0)
+    neck = TopDownNeck((5, 6), 8, keep=10).eval()
+    conv, norm = neck.out[0][0], neck.out[0][1]
+    conv.bias = torch.nn.Parameter(torch.randn(1, 8))
+    norm.bn.running_mean.normal_()
+    norm.bn.running_var.uniform_(0.5, 2.0)
+    x = small_scene(channels=5)
+    close(folded(neck.out[0])(x).feats, neck.out[0](x).feats)
+
+
+@pytest.mark.parametrize(("size", "stride", "dilation", "bias"), [(3, 1, 1, True), (3, 2, 2, False), (1, 1, 1, False)])
+def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: int, bias: bool) -> None:
+    torch.manual_seed(0)
+    conv = torch.nn.Conv3d(6, 5, size, stride, dilation * (size // 2), dilation, bias=bias)
+    quick = folded(torch.nn.Sequential(conv))[0]
+    assert isinstance(quick, GridConv)
+    for x in (torch.randn(1, 6, 9, 8, 7), torch.randn(2, 9, 8, 7, 6).permute(0, 4, 1, 2, 3)):
+        close(quick(x), conv(x))
+    with pytest.raises(ValueError, match="only padding by numbers of zeros is known, got same zeros"):
+        GridConv(torch.nn.Conv3d(2, 2, 3, padding="same"))
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    scale = float(expected.detach().abs().max())
+    torch.testing.assert_close(found.detach(), expected.detach(), rtol=0.0, atol=1e-5 * (1 + scale))

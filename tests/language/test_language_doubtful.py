@@ -1,0 +1,153 @@
+"""What may be there beside the objects: who is asked for, what shares of a place do, and what an answer says of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.language_scenes import living_room, thing
+
+from embodied_perceptron.geometry.bounds import Bounds
+from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.candidates import UNTRACKED, Doubtful, name_shares
+from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.relations import SceneGeometry
+from embodied_perceptron.results import GroundingStatus, ObjectState, SceneObject
+from embodied_perceptron.scene.detections import Detections
+
+FOUND, NOT_FOUND, AMBIGUOUS, _ = GroundingStatus
+MIN_SCORE = 0.3
+
+
+def seen(*rows) -> Detections:
+    """(label, score, box) each."""
+    boxes = np.array([box for _, _, box in rows], float).reshape(-1, 9)
+    return Detections(boxes, np.array([score for _, score, _ in rows], float), tuple(label for label, _, _ in rows))
+
+
+def box(x, y=0.0, size=0.5):
+    return [x, y, 0.5 * size, size, size, size, 0.0, 0.0, 0.0]
+
+
+def ask(text, objects, found, tentative=(), looks=0, **options):
+    doubtful = Doubtful(objects, tentative, found, MIN_SCORE, looks)
+    return ground_objects(text, objects, doubtful=doubtful, **options)
+
+
+def test_what_was_seen_below_the_score_of_an_object_is_an_answer_with_a_lower_score():
+    room = living_room()
+    toaster = box(7.0)
+    sure = ask("the toaster", [*room, thing(50, "toaster", (7.0, 0.0, 0.25), (0.5, 0.5, 0.5))], None)
+    answer = ask("the toaster", room, seen(("toaster", 0.25, toaster)))
+    assert (sure.status, answer.status) == (FOUND, FOUND)
+    assert (answer.candidates[0].id, answer.candidates[0].state) == (UNTRACKED, ObjectState.TENTATIVE)
+    np.testing.assert_allclose(answer.candidates[0].box, toaster)
+    assert 0 < answer.candidates[0].score < 0.5 * sure.candidates[0].score
+    assert "not confirmed" in answer.reason
+    assert "not confirmed" not in sure.reason
+
+
+def test_too_little_is_no_answer():
+    room = living_room()
+    for score, status in ((0.29, FOUND), (0.22, FOUND), (0.2, NOT_FOUND), (0.05, NOT_FOUND)):
+        assert ask("the toaster", room, seen(("toaster", score, box(7.0)))).status == status, score
+    assert ask("the toaster", room, seen()).status == NOT_FOUND
+    assert ask("the toaster", [], seen(("toaster", 0.29, box(7.0)))).status == FOUND
+    assert ask("the toaster", [], None).status == NOT_FOUND
+
+
+def test_another_name_at_the_same_place_makes_it_less_likely():
+    room = living_room()
+    toaster = ("toaster", 0.25, box(7.0))
+    assert ask("the toaster", room, seen(toaster)).status == FOUND
+    assert ask("the toaster", room, seen(toaster, ("oven", 0.25, box(7.05)))).status == NOT_FOUND
+    assert ask("the toaster", room, seen(toaster, ("oven", 0.25, box(9.0)))).status == FOUND
+
+
+def test_tentative_objects_answer_with_their_id():
+    room = living_room()
+    maybe = SceneObject(77, "toaster", 0.29, np.array(box(7.0)), ObjectState.TENTATIVE)
+    answer = ask("the toaster", room, seen(("toaster", 0.25, box(7.02))), [maybe])
+    assert answer.status == FOUND
+    assert [(c.id, c.state) for c in answer.candidates] == [(77, ObjectState.TENTATIVE)]
+    assert "<obj_77>" in answer.tagged_text
+
+
+def test_objects_come_first():
+    """What is doubtful about a thing that stands as an object is not a second thing."""
+    room = living_room()
+    couch = next(o for o in room if o.label == "couch")
+    again = ("couch", 0.25, couch.box + 0.02)
+    elsewhere = ("couch", 0.2, np.array(box(9.0, size=0.9)))
+    answer = ask("the couch", room, seen(again, elsewhere))
+    assert (answer.status, answer.candidates[0].id) == (FOUND, couch.id)
+    assert [c.id for c in answer.candidates[1:]] in ([], [UNTRACKED])
+
+
+def test_doubtful_things_are_anchors():
+    room = [thing(n, "chair", (3.0 * n, 0.0, 0.45), (0.5, 0.5, 0.9)) for n in (1, 2, 3)]
+    assert ask("the chair next to the toaster", room, None).status == AMBIGUOUS
+    answer = ask("the chair next to the toaster", room, seen(("toaster", 0.28, box(6.6, 0.2))))
+    assert (answer.status, answer.candidates[0].id) == (FOUND, 2)
+
+
+def test_only_what_the_sentence_names_counts_and_not_too_much_of_it():
+    room = living_room()
+    found = seen(*((name, 0.2, box(20.0 + k)) for k, name in enumerate(["toaster"] * 30 + ["oven"] * 30)))
+    doubtful = Doubtful(room, (), found, MIN_SCORE)
+    labels = [o.label for o in doubtful.about(parse("the toaster on the table"))]
+    assert set(labels) == {"toaster"}
+    assert 1 <= len(labels) < 30
+    assert doubtful.about(parse("the couch")) == ()
+    # as an object scores that was looked at once
+    assert Doubtful(room, (), found, MIN_SCORE, looks=3).about(parse("the oven"))[0].score == pytest.approx(0.05)
+
+
+def test_shares_are_those_of_a_plain_loop():
+    rng = np.random.default_rng(3)
+    names = list(rng.choice(["a", "b", "c"], 60))
+    scores, overlap = rng.random(60) * (rng.random(60) > 0.2), rng.random((60, 60))
+    wanted = []
+    for i in range(60):
+        own = max((scores[j] for j in range(60) if overlap[i, j] > 0.5 and names[j] == names[i]), default=0.0)
+        other = max((scores[j] for j in range(60) if overlap[i, j] > 0.5 and names[j] != names[i]), default=0.0)
+        wanted.append(own / (own + other) if own else 1.0)
+    np.testing.assert_allclose(name_shares(names, overlap, scores), wanted)
+    assert name_shares([], np.zeros((0, 0)), np.zeros(0)).shape == (0,)
+
+
+def test_overlap_of_bounds():
+    """That of exact boxes along the axes, in a scene's turned frame as well."""
+    rng = np.random.default_rng(5)
+    boxes = np.concatenate([rng.uniform(0, 2, (30, 3)), rng.uniform(0.3, 1.5, (30, 3)), np.zeros((30, 3))], axis=1)
+    bounds = Bounds.of(boxes)
+    wanted = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes)).numpy()
+    np.testing.assert_allclose(bounds.iou(bounds), wanted, atol=1e-6)
+    wide = Bounds.of(np.array([[0.0, 0, 0, 2, 1, 1, np.pi / 2, 0, 0]]))
+    deep = Bounds.of(np.array([[0.0, 0, 0, 1, 2, 1, 0, 0, 0]]))
+    np.testing.assert_allclose(wide.iou(deep), [[1.0]])
+    assert bounds.iou(Bounds.of(boxes[:0])).shape == (30, 0)
+    yaw, c, s = 0.4, np.cos(0.4), np.sin(0.4)
+    turned = boxes.copy()
+    turned[:, :2], turned[:, 6] = boxes[:, :2] @ np.array([[c, s], [-s, c]]), yaw
+    scene = SceneGeometry(turned)
+    np.testing.assert_allclose(scene.iou, wanted, atol=1e-6)
+    np.testing.assert_allclose(scene.overlaps(turned[:7]), wanted[:, :7], atol=1e-6)
+
+
+def test_a_doubtful_rival_makes_no_answer_ambiguous():
+    chair = thing(1, "chair", (0.0, 0.0, 0.45), (0.5, 0.5, 0.9))
+    another = thing(2, "chair", (3.0, 0.0, 0.45), (0.5, 0.5, 0.9))
+    doubt = seen(("chair", 0.2, box(3.0)))
+    answer = ask("the chair", [chair], doubt)
+    assert (answer.status, answer.candidates[0].id) == (FOUND, 1)
+    assert UNTRACKED in [c.id for c in answer.candidates[1:]]
+    assert ask("the chair", [chair, another], doubt).status == AMBIGUOUS
+
+
+def test_a_part_of_a_candidate_is_no_second_one():
+    room = [thing(1, "couch", (0.0, 0.0, 0.4), (2.0, 0.9, 0.8)), thing(2, "couch", (0.5, 0.0, 0.3), (0.8, 0.8, 0.5))]
+    answer = ground_objects("the couch", room)
+    assert answer.status == FOUND
+    assert len(answer.candidates) == 1

@@ -1,0 +1,217 @@
+"""Sentences to typed meanings."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_perceptron.language.lexicon import lexicon, pluralize, relation_words, split_words
+from embodied_perceptron.language.parser import Meaning, parse
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
+
+
+def said(meaning: Meaning) -> set[tuple[str, ...]]:
+    """(relation, anchors or value) of every constraint."""
+    found = set()
+    for c in meaning.constraints:
+        words = [a.noun for a in c.anchors] or ([c.value] if c.value else [])
+        found.add(("not " * c.negated + c.relation + (f" {c.rank}" if c.rank > 1 else ""), *words))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "wanted"),
+    [
+        ("chair", "chair", set()),
+        ("the chair", "chair", set()),
+        ("find the sofa", "sofa", set()),
+        ("there is one lamp here, select it", "lamp", set()),
+        ("the chair next to the table", "chair", {("near", "table")}),
+        ("the lamp beside the couch", "lamp", {("near", "couch")}),
+        ("the chair closest to the window", "chair", {("closest", "window")}),
+        ("find the chair that is closer to the tv", "chair", {("closest", "tv")}),
+        ("select the bin farther from the door", "bin", {("farthest", "door")}),
+        ("find the bin that is far away from the desk", "bin", {("farthest", "desk")}),
+        ("the picture above the bed", "picture", {("above", "bed")}),
+        ("find the picture over the bed", "picture", {("above", "bed")}),
+        ("the box under the desk", "box", {("below", "desk")}),
+        ("the box beneath the desk", "box", {("below", "desk")}),
+        ("the book on the table", "book", {("on", "table")}),
+        ("find the cup on top of the shelf", "cup", {("on", "shelf")}),
+        ("the pillow lying on the bed", "pillow", {("on", "bed")}),
+        ("the towel in the basket", "towel", {("in", "basket")}),
+        ("the bottle that is inside the refrigerator", "bottle", {("in", "refrigerator")}),
+        ("the table that is supporting the vase", "table", {("supporting", "vase")}),
+        ("find the table with the vase on it", "table", {("supporting", "vase")}),
+        ("the desk without a lamp", "desk", {("not with", "lamp")}),
+        ("the chair left of the table", "chair", {("left", "table")}),
+        ("find the chair to the right of the table", "chair", {("right", "table")}),
+        ("the chair on the left side of the desk", "chair", {("left", "desk")}),
+        ("the chair in front of the tv", "chair", {("front", "tv")}),
+        ("the lamp behind the couch", "lamp", {("behind", "couch")}),
+        ("find the lamp at the back of the couch", "lamp", {("behind", "couch")}),
+        ("the chair between the bed and the desk", "chair", {("between", "bed", "desk")}),
+        ("find the chair in the middle of the bed and the desk", "chair", {("between", "bed", "desk")}),
+        ("the chair across from the tv", "chair", {("across", "tv")}),
+        ("the chair on the left", "chair", {("left-of-all",)}),
+        ("the leftmost monitor", "monitor", {("leftmost",)}),
+        ("the rightmost monitor", "monitor", {("rightmost",)}),
+        ("the second chair from the left", "chair", {("from-left 2",)}),
+        ("the third monitor from the right", "monitor", {("from-right 3",)}),
+        ("the biggest picture", "picture", {("large",)}),
+        ("the small table", "table", {("small",)}),
+        ("the tallest cabinet", "cabinet", {("tall",)}),
+        ("the plant in the corner", "plant", {("corner",)}),
+        ("the table in the middle of the room", "table", {("middle",)}),
+        ("the red chair", "chair", {("colour", "red")}),
+        ("find the chair that is grey", "chair", {("colour", "gray")}),
+        ("this is a chair. it is brown.", "chair", {("colour", "brown")}),
+        ("the wooden chair", "chair", {("material", "wooden")}),
+        ("the white cabinet next to the black stove", "cabinet", {("colour", "white"), ("near", "stove")}),
+        ("the chair left of the tv and behind the table", "chair", {("left", "tv"), ("behind", "table")}),
+        ("facing the couch, the lamp on the left", "lamp", {("viewer-left", "couch")}),
+        ("when looking at the front of the tv, choose the chair on the right", "chair", {("viewer-right", "tv")}),
+        ("take this table away and the vase comes crashing down", "table", {("supporting", "vase")}),
+        ("the couch has turned its back on this lamp", "lamp", {("behind", "couch")}),
+        ("of all the chairs, the one that keeps the desk company", "chair", {("closest", "desk")}),
+        ("whoever bought this chair must like red", "chair", {("colour", "red")}),
+    ],
+)
+def test_what_sentences_say(text, target, wanted):
+    meaning = parse(text)
+    assert meaning.text == text
+    assert meaning.target is not None
+    assert meaning.target.noun == target
+    assert said(meaning) == wanted
+
+
+def test_spans_are_those_of_the_words():
+    text = "Find the  Office Chair, next to the  Television."
+    meaning = parse(text)
+    assert meaning.target is not None
+    assert text[slice(*meaning.target.span)] == "Office Chair"
+    (near,) = meaning.constraints
+    assert text[slice(*near.span)] == "next to"
+    assert text[slice(*near.anchors[0].span)] == "Television"
+
+
+def test_what_is_said_of_an_anchor_stays_with_it():
+    meaning = parse("the chair next to the red couch")
+    (near,) = meaning.constraints
+    assert [(c.relation, c.value) for c in near.anchors[0].constraints] == [("colour", "red")]
+    nested = parse("the lamp on the desk by the window")
+    on = next(c for c in nested.constraints if c.relation == "on")
+    by = next(c for c in nested.constraints if c.relation == "near")
+    assert by.weight < on.weight
+    assert [c.relation for c in on.anchors[0].constraints] == ["near"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "noun"),
+    [
+        ("facing the couch, the lamp on the left", "before", "couch"),
+        ("entering the room, the chair on the left", "from", "door"),
+        ("from the door, the chair on the left", "from", "door"),
+        ("choose the chair on the left when looking at the window", "at", "window"),
+    ],
+)
+def test_points_of_view(text, kind, noun):
+    outlook = parse(text).outlook
+    assert outlook is not None
+    assert (outlook.kind, outlook.anchor.noun) == (kind, noun)
+
+
+@pytest.mark.parametrize("text", ["the chair is facing the window", "a couch facing the tv"])
+def test_what_things_face_is_no_point_of_view(text):
+    assert parse(text).outlook is None
+
+
+@pytest.mark.parametrize(
+    ("text", "noun"), [("the unicorn", "unicorn"), ("find the flux capacitor next to the table", "flux capacitor")]
+)
+def test_nouns_that_nobody_knows(text, noun):
+    target = parse(text).target
+    assert target is not None
+    assert (target.noun, target.known) == (noun, False)
+
+
+@pytest.mark.parametrize("text", ["hello", "to the left", "it is red", "where is it", "42", "!?", "next to"])
+def test_sentences_without_an_object(text):
+    target = parse(text).target
+    assert target is None or not target.known
+
+
+def test_labels_of_the_scene_are_nouns_too():
+    assert not parse("the zorgplatz by the door").target.known
+    target = parse("the zorgplatz by the door", {"zorgplatz"}).target
+    assert (target.noun, target.known) == ("zorgplatz", True)
+
+
+@pytest.mark.parametrize("label", DETECTION_CLASSES)
+def test_every_category_is_called_by_its_name(label):
+    """In singular and in plural, and nothing answers better to it than itself."""
+    for text in (f"the {label} next to the wall", f"find the {label}"):
+        target = parse(text).target
+        assert target is not None, text
+        assert lexicon().similarity(target.noun, label) == 1.0, (text, target.noun)
+    assert all(lexicon().similarity(label, other) <= 1.0 for other in DETECTION_CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("said_noun", "label"),
+    [
+        ("sofa", "couch"), ("television", "tv"), ("fridge", "refrigerator"), ("cupboard", "cabinet"), ("rug", "carpet"),
+        ("trash can", "bin"), ("bookcase", "shelf"), ("nightstand", "stand"), ("mug", "cup"), ("suitcase", "luggage"),
+    ],
+)  # fmt: skip
+def test_synonyms(said_noun, label):
+    assert lexicon().similarity(said_noun, label) >= 0.8
+    target = parse(f"the {pluralize(said_noun)} near the door").target
+    assert target.noun == said_noun
+    assert target.plural
+
+
+def test_tables_are_consistent():
+    table = lexicon()
+    assert all(0 < w <= 1 for meanings in table.meaning.values() for w in meanings.values())
+    assert all(max(meanings.values()) >= 0.5 for meanings in table.meaning.values())
+    assert table.weak <= set(table.meaning)
+    names = {name.split()[0] for name, _ in relation_words().unary}
+    assert "leftmost" in names
+
+
+def test_words_keep_their_places():
+    text = "The TV’s left-hand side, 2nd"
+    assert [text[w.start : w.end] for w in split_words(text)] == ["The", "TV’s", "left-hand", "side", ",", "2nd"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=300))
+def test_any_text_has_a_meaning(text):
+    meaning = parse(text)
+    for c in meaning.constraints:
+        assert 0 <= c.span[0] <= c.span[1] <= len(text)
+
+
+_VOCABULARY = (
+    "the a chair table left right of in front behind between and on under red big it its is facing second from . , to "
+    "window closest not with has middle corner wall light can roll door you when looking at"
+)
+_WORDS = st.sampled_from(_VOCABULARY.split())
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(_WORDS, max_size=40))
+def test_any_order_of_the_words_that_matter(words):
+    text = " ".join(words)
+    meaning = parse(text)
+    for c in meaning.constraints:
+        for phrase in c.anchors:
+            assert text[slice(*phrase.span)]
+
+
+def test_long_texts_of_relation_words_do_not_explode():
+    """A pattern that backtracks would take minutes here."""
+    for text in ("the " * 250, "left of " * 120, "a chair of all the " * 55, "of all the a a a " * 60, "if you " * 140):
+        assert parse(text[:1000]).text == text[:1000]

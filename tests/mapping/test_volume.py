@@ -1,0 +1,347 @@
+"""The volume: fusing, clearing, bounds, keyframes, determinism."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numba.core.dispatcher import Dispatcher
+from support.volume_frames import posed, random_walk, wall
+
+from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.mapping import blocks, numba_voxels
+from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
+from embodied_perceptron.sensors.frame import PosedFrame
+
+SNAPSHOT_FIELDS = ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns")
+
+
+def small_volume(**changes: object) -> FeatureVolume:
+    return FeatureVolume(VolumeConfig(**{"max_blocks": 2048, "min_hits": 1, **changes}))  # type: ignore[arg-type]
+
+
+def test_a_wall_becomes_one_layer_of_voxels() -> None:
+    volume = small_volume()
+    report = volume.integrate(wall(2.01, 1))
+    assert report.fused
+    assert report.points == 64 * 48
+    assert report.keyframe
+    snapshot = volume.snapshot()
+    assert len(snapshot) == report.voxels_touched
+    assert snapshot.hits.sum() == 64 * 48
+    assert set(snapshot.coords[:, 0].tolist()) == {100}
+    np.testing.assert_allclose(snapshot.mean_point_m[:, 0], 2.01, atol=2e-5)
+    assert (snapshot.mean_color == 128).all()
+    assert (snapshot.last_seen_ns == 1).all()
+
+
+def test_one_point_by_hand() -> None:
+    """A pixel at the principal point, 1.51 m ahead of (0.3, 0.05, 1): the point (1.81, 0.05, 1)."""
+    k = Intrinsics(40.0, 40.0, 2.0, 1.0, 5, 3)
+    depth = np.zeros((3, 5), np.float32)
+    depth[1, 2] = 1.51
+    color = np.zeros((3, 5, 3), np.uint8)
+    color[1, 2] = (10, 20, 30)
+    volume = small_volume(voxel_size_m=0.04)
+    report = volume.integrate(posed(depth, 77, at=(0.3, 0.05, 1.0), color=color, intrinsics=k))
+    assert (report.points, report.voxels_touched, report.points_refused) == (1, 1, 0)
+    snapshot = volume.snapshot()
+    assert snapshot.coords.tolist() == [[45, 1, 25]]
+    np.testing.assert_allclose(snapshot.mean_point_m, [[1.81, 0.05, 1.0]], atol=4e-5)
+    assert snapshot.mean_color.tolist() == [[10, 20, 30]]
+    assert snapshot.hits.tolist() == [1]
+    assert snapshot.evidence.tolist() == [0.875]
+    assert snapshot.last_seen_ns.tolist() == [77]
+    assert len(volume.snapshot(min_hits=2)) == 0
+
+
+def test_only_depth_within_the_range_makes_points() -> None:
+    volume = small_volume(min_range_m=0.5, max_range_m=2.0, radius_m=2.0)
+    depth = np.full((48, 64), np.nan)
+    depth[:] = 0.0
+    depth[0, :6] = (0.499, 0.5, 2.0, 2.001, np.inf, 0.0)
+    assert volume.integrate(posed(depth, 1)).points == 2
+
+
+@pytest.mark.parametrize("behind", [3.0, np.inf])
+def test_what_is_seen_through_vanishes_within_two_seconds_at_5_hz(behind: float) -> None:
+    volume = small_volume()
+    for i in range(20):
+        volume.integrate(wall(1.01, i))
+    before = volume.snapshot().coords
+    for i in range(20, 30):
+        volume.integrate(wall(behind, i))
+    left = volume.snapshot().coords
+    left = left[left[:, 0] == 50]
+    # what is left projects onto the image's border, where the window of pixels is cut: 39.3 pixels per metre
+    pixel = np.abs((left[:, 1:] + 0.5) * 0.02 - (0.0, 1.0)) * 40 / 1.01
+    assert ((pixel[:, 0] > 29) | (pixel[:, 1] > 21)).all()
+    assert len(left) < 0.2 * len(before)
+
+
+def test_a_single_sighting_needs_two_frames_to_vanish() -> None:
+    volume = small_volume()
+    volume.integrate(wall(1.01, 0))
+    assert volume.integrate(wall(3.0, 1)).voxels_cleared == 0
+    assert volume.integrate(wall(3.0, 2)).voxels_cleared > 1000
+
+
+def test_a_well_seen_voxel_needs_eight_frames_to_vanish() -> None:
+    volume = small_volume()
+    for i in range(9):
+        volume.integrate(wall(1.01, i))
+    assert volume.snapshot().evidence.max() == 3.5
+    cleared = [volume.integrate(wall(3.0, i)).voxels_cleared for i in range(9, 17)]
+    assert cleared[:7] == [0] * 7
+    assert cleared[7] > 1000
+
+
+@pytest.mark.parametrize("hole", [0.0, 1.0])
+def test_a_near_or_unknown_pixel_protects_what_is_around_it(hole: float) -> None:
+    """Every third pixel tells of nothing, or of something at the voxels' own place: nothing may vanish."""
+    volume = small_volume()
+    before = volume.integrate(wall(1.01, 0)).voxels_touched
+    depth = np.full((48, 64), 3.0)
+    depth[::3, ::3] = hole
+    for i in range(1, 12):
+        assert volume.integrate(posed(depth, i)).voxels_cleared == 0
+    assert int((volume.snapshot().coords[:, 0] <= 50).sum()) >= before
+
+
+def test_the_margin_protects_what_lies_close_to_the_surface() -> None:
+    volume = small_volume(clearing_margin_m=0.05, clearing_margin_per_m2=0.01)
+    volume.integrate(wall(2.01, 0))
+    half_diagonal = 0.5 * np.sqrt(3) * 0.02
+    limit = 2.01 + 0.05 + 0.01 * 2.01**2 + half_diagonal
+    for i in range(1, 4):
+        assert volume.integrate(wall(limit - 1e-3, i)).voxels_cleared == 0
+    assert sum(volume.integrate(wall(limit + 1e-3, i)).voxels_cleared for i in range(4, 7)) > 1000
+
+
+def test_clearing_can_be_switched_off() -> None:
+    volume = small_volume(clearing=False)
+    volume.integrate(wall(1.01, 0))
+    assert sum(volume.integrate(wall(3.0, i)).voxels_cleared for i in range(1, 12)) == 0
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.1])
+def test_a_frame_without_usable_depth_is_not_fused(depth: float) -> None:
+    volume = small_volume()
+    volume.integrate(wall(1.01, 0))
+    before = len(volume)
+    report = volume.integrate(wall(depth, 1))
+    assert not report.fused
+    assert "min_range_m=0.2" in report.reason
+    assert (len(volume), volume.statistics().frames_fused) == (before, 1)
+
+
+def test_frames_must_be_newer_per_camera() -> None:
+    volume = small_volume()
+    volume.integrate(wall(1.0, 100))
+    before = volume.snapshot()
+    for stamp in (100, 99):
+        with pytest.raises(ValueError, match=rf"'front'.*stamp_ns={stamp} .*stamp_ns=100"):
+            volume.integrate(wall(1.0, stamp))
+    np.testing.assert_array_equal(volume.snapshot().hits, before.hits)
+    assert volume.integrate(wall(1.0, 50, camera="rear")).fused
+    volume.forget_stamps()
+    assert volume.integrate(wall(1.0, 7)).fused
+
+
+def test_last_seen_never_goes_back() -> None:
+    volume = small_volume()
+    volume.integrate(wall(1.0, 100))
+    volume.integrate(wall(1.0, 50, camera="rear"))
+    assert (volume.snapshot().last_seen_ns == 100).all()
+
+
+def test_blocks_out_of_radius_are_evicted_and_reported() -> None:
+    volume = small_volume(max_range_m=3.0, radius_m=4.0)
+    first = volume.integrate(wall(2.0, 0))
+    assert first.blocks_evicted == {"radius": 0, "budget": 0}
+    blocks = volume.statistics().blocks
+    report = volume.integrate(wall(2.0, 1, x=50.0))
+    assert report.blocks_evicted == {"radius": blocks, "budget": 0}
+    assert volume.statistics().blocks_evicted == {"radius": blocks, "budget": 0}
+    assert volume.snapshot().mean_point_m[:, 0].min() > 51
+
+
+def test_the_budget_keeps_the_nearest_blocks_and_reports_the_rest() -> None:
+    volume = small_volume(max_blocks=64, radius_m=20.0, voxel_size_m=0.05)
+    volume.integrate(wall(4.0, 0))
+    far = volume.snapshot()
+    assert volume.statistics().blocks == 64
+    report = volume.integrate(wall(1.0, 1))
+    assert report.points_refused == 0
+    assert report.blocks_evicted["budget"] > 0
+    assert volume.statistics().blocks <= 64
+    near = volume.snapshot()
+    assert int((near.coords[:, 0] == 20).sum()) == report.voxels_touched
+    assert 0 < int((near.coords[:, 0] == 80).sum()) < len(far)
+    # and the other way round: what is further than everything stored is refused, by number
+    refusal = volume.integrate(wall(4.5, 2))
+    assert refusal.points_refused > 0
+
+
+def test_memory_stays_bounded_on_a_long_drive() -> None:
+    volume = FeatureVolume(VolumeConfig(voxel_size_m=0.05, max_range_m=3.0, radius_m=3.0, max_blocks=512))
+    used = []
+    for i in range(120):
+        volume.integrate(wall(2.0, i * 100_000_000, x=0.5 * i))
+        used.append(volume.statistics().memory_bytes - volume.keyframes.nbytes)
+    assert max(used[60:]) == used[30]
+    assert len(volume.keyframes) == 50
+    assert volume.statistics().keyframes_dropped == 10
+
+
+def test_the_same_frames_give_the_same_map_bit_for_bit() -> None:
+    volumes = [small_volume(), small_volume()]
+    for volume in volumes:
+        for frame in random_walk(9, 10):
+            volume.integrate(frame)
+    a, b = (v.snapshot() for v in volumes)
+    for name in SNAPSHOT_FIELDS:
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_snapshots_are_sorted_copies() -> None:
+    volume = small_volume()
+    for frame in random_walk(2, 5):
+        volume.integrate(frame)
+    snapshot = volume.snapshot()
+    assert snapshot.coords.tolist() == sorted(snapshot.coords.tolist())
+    kept = snapshot.hits.copy()
+    volume.reset()
+    volume.integrate(wall(1.0, 0))
+    np.testing.assert_array_equal(snapshot.hits, kept)
+
+
+def test_an_empty_volume_answers() -> None:
+    volume = small_volume()
+    assert len(volume) == len(volume.snapshot()) == 0
+    assert volume.clear_box(np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0])) == 0
+    assert volume.statistics().blocks == 0
+
+
+@pytest.mark.parametrize(
+    "box", [np.zeros(7), np.full(9, np.nan), np.array([0, 0, 0, -1.0, 1, 1, 0, 0, 0]), np.zeros((2, 9))]
+)
+def test_bad_boxes_are_refused(box: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="box"):
+        small_volume().clear_box(box)
+
+
+def test_keyframes_follow_motion() -> None:
+    config = KeyframeConfig(translation_m=0.25, rotation_rad=0.35, min_interval_s=0.2, max_count=3)
+    volume = FeatureVolume(VolumeConfig(max_blocks=4096), config)
+    taken = [volume.integrate(wall(1.0, i * 100_000_000, x=0.1 * i)).keyframe for i in range(13)]
+    assert [i for i, k in enumerate(taken) if k] == [0, 3, 6, 9, 12]
+    assert [k.id for k in volume.keyframes] == [2, 3, 4]
+    assert volume.keyframes.dropped == 2
+    assert volume.statistics().keyframes == 3
+
+
+def test_keyframes_wait_for_the_interval_and_count_per_camera() -> None:
+    config = KeyframeConfig(translation_m=0.1, min_interval_s=1.0, max_count=9)
+    volume = FeatureVolume(VolumeConfig(max_blocks=4096), config)
+    assert volume.integrate(wall(1.0, 0)).keyframe
+    assert not volume.integrate(wall(1.0, 900_000_000, x=0.5)).keyframe
+    assert volume.integrate(wall(1.0, 900_000_000, x=0.5, camera="rear")).keyframe
+    assert volume.integrate(wall(1.0, 1_000_000_000, x=0.5)).keyframe
+
+
+def test_keyframes_follow_rotation() -> None:
+    volume = FeatureVolume(VolumeConfig(max_blocks=4096), KeyframeConfig(rotation_rad=0.35, min_interval_s=0.0))
+    taken = []
+    for i in range(5):
+        a = 0.1 * i
+        turned = wall(1.0, i).T_world_camera[:3, :3] @ np.array(
+            [[np.cos(a), 0, np.sin(a)], [0, 1, 0], [-np.sin(a), 0, np.cos(a)]]
+        )
+        taken.append(volume.integrate(posed(np.full((48, 64), 1.0), i, R=turned)).keyframe)
+    assert taken == [True, False, False, False, True]
+
+
+def test_keyframes_are_copies() -> None:
+    volume = small_volume()
+    frame = wall(1.0, 0)
+    volume.integrate(frame)
+    frame.frame.depth_m[:] = 9.0
+    (keyframe,) = volume.keyframes
+    assert (keyframe.frame.depth_m == 1.0).all()
+
+
+def test_numba_kernels_need_the_cpu() -> None:
+    with pytest.raises(ConfigError, match="meta"):
+        FeatureVolume(VolumeConfig(device="meta"), kernels="numba")
+
+
+def test_an_8k_image() -> None:
+    k = Intrinsics(4000.0, 4000.0, 3839.5, 2159.5, 7680, 4320)
+    volume = FeatureVolume(VolumeConfig(voxel_size_m=0.05, max_blocks=4096))
+    report = volume.integrate(wall(2.01, 0, intrinsics=k))
+    assert report.points == 7680 * 4320
+    assert report.voxels_touched == len(volume)
+    assert (volume.snapshot().mean_color == 128).all()
+    volume.integrate(wall(4.0, 1, intrinsics=k))
+    assert volume.snapshot().evidence.min() == 0.375  # seen through once
+
+
+def test_kernels_compile_once_whatever_comes() -> None:
+    """A kernel that compiles for another kind of argument would stop a live robot for seconds."""
+    warm_up()
+    dispatchers = [f for m in (numba_voxels, blocks) for f in vars(m).values() if isinstance(f, Dispatcher)]
+    used = [f for f in dispatchers if f.signatures]
+    assert len(used) > 12
+    before = {f: list(f.signatures) for f in dispatchers}
+
+    volume = FeatureVolume(VolumeConfig(max_blocks=64, voxel_size_m=0.05, max_range_m=4.0, radius_m=4.0))
+    for frame in random_walk(3, 6):
+        volume.integrate(frame)
+    depth = np.asfortranarray(np.full((48, 64), 1.0, np.float32))
+    depth.flags.writeable = False
+    volume.integrate(posed(depth, 10**12))
+    volume.snapshot()
+    volume.as_sparse_tensor(3)
+    volume.clear_box(np.array([1.0, 0, 1.0, 0.4, 0.4, 0.4, 0.1, 0.2, 0.3]))
+    volume.reset()
+    volume.integrate(wall(1.0, 0))
+    assert {f: list(f.signatures) for f in dispatchers} == before
+    for entry in (
+        numba_voxels.scan_rows,
+        numba_voxels.fold_rows,
+        numba_voxels.window_minimum,
+        numba_voxels.clear_blocks,
+    ):
+        assert len(entry.signatures) == 1
+
+
+def test_a_box_that_moved_away_vanishes() -> None:
+    """A box stands in front of a wall, at 10 Hz, then stands elsewhere: two seconds later its old place is free."""
+    rng = np.random.default_rng(0)
+    volume = small_volume(voxel_size_m=0.04)
+
+    def scene(left: int, stamp: int) -> PosedFrame:
+        depth = np.full((48, 64), 2.5)
+        depth[14:34, left : left + 12] = 1.5
+        return posed(depth * (1 + 0.003 * rng.normal(size=depth.shape)), stamp)
+
+    for i in range(20):
+        volume.integrate(scene(8, i))
+    for i in range(20, 40):
+        volume.integrate(scene(40, i))
+    near = volume.snapshot().mean_point_m
+    near = near[near[:, 0] < 2.0]
+    assert len(near) > 50
+    assert (near[:, 1] < 0).all()  # the right half of the image; the old box was in the left one
+
+
+def test_cameras_of_different_sizes_share_a_map() -> None:
+    volume = small_volume()
+    other = Intrinsics(30.0, 30.0, 15.5, 11.5, 32, 24)
+    first = volume.integrate(wall(1.01, 0))
+    for i in range(1, 4):
+        volume.integrate(wall(1.01, i))
+        volume.integrate(wall(1.01, i, camera="small", intrinsics=other))
+    assert (volume.snapshot().coords[:, 0] == 50).all()
+    assert len(volume) >= first.voxels_touched

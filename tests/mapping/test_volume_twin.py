@@ -1,0 +1,232 @@
+"""The fast volume, with both kernels, equals the slow one voxel by voxel and number by number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from support.volume_frames import posed, random_walk, wall
+from support.volume_twin import TwinVolume
+
+from embodied_perceptron.config import ConfigError, VolumeConfig
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.mapping import voxels
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.recordings.tum import read_tum_camera
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+
+Kernels = Literal["numba", "torch"]
+both = pytest.mark.parametrize("kernels", ["numba", "torch"])
+
+CONFIGS = {
+    "plain": VolumeConfig(voxel_size_m=0.04, max_blocks=4096),
+    "radius": VolumeConfig(voxel_size_m=0.03, max_range_m=2.5, radius_m=2.5, max_blocks=4096),
+    "budget": VolumeConfig(voxel_size_m=0.03, max_blocks=64),
+    "wide clearing": VolumeConfig(
+        voxel_size_m=0.1, clearing_margin_m=0.0, clearing_margin_per_m2=0.0, clearing_window_rad=0.1, max_blocks=4096
+    ),
+    "no clearing": VolumeConfig(voxel_size_m=0.05, clearing=False, max_blocks=4096, min_range_m=0.0),
+}
+
+
+def assert_equal(volume: FeatureVolume, twin: TwinVolume) -> None:
+    s = volume.config.voxel_size_m
+    snapshot = volume.snapshot(min_hits=1)
+    expected = sorted(twin.voxels)
+    assert snapshot.coords.tolist() == [list(c) for c in expected]
+    assert len(volume) == len(expected)
+    assert volume.statistics().blocks == len(twin.blocks())
+    if not expected:
+        return
+    v = [twin.voxels[c] for c in expected]
+    assert snapshot.hits.tolist() == [a.hits for a in v]
+    assert snapshot.evidence.tolist() == [a.evidence for a in v]
+    assert snapshot.last_seen_ns.tolist() == [a.last_seen_ns for a in v]
+    place = np.array([[(o / a.hits + 0.5) / 1024 for o in a.offset] for a in v])
+    np.testing.assert_allclose(snapshot.mean_point_m, (np.array(expected) + place) * s, rtol=1e-6, atol=1e-6)
+    colors = [[int(c / a.hits + 0.5) for c in a.color] for a in v]
+    assert snapshot.mean_color.tolist() == colors
+
+
+def integrate_both(volume: FeatureVolume, twin: TwinVolume, frame: PosedFrame) -> None:
+    report, expected = volume.integrate(frame), twin.integrate(frame)
+    assert {
+        "points": report.points,
+        "touched": report.voxels_touched,
+        "cleared": report.voxels_cleared,
+        "radius": report.blocks_evicted.get("radius", 0),
+        "budget": report.blocks_evicted.get("budget", 0),
+        "refused": report.points_refused,
+    } == expected
+
+
+@both
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_frames(kernels: Kernels, name: str, seed: int) -> None:
+    volume, twin = FeatureVolume(CONFIGS[name], kernels=kernels), TwinVolume(CONFIGS[name])
+    for i, frame in enumerate(random_walk(seed, 14)):
+        integrate_both(volume, twin, frame)
+        if i % 4 == 3:
+            assert_equal(volume, twin)
+    assert_equal(volume, twin)
+
+
+@pytest.mark.parametrize(
+    ("name", "happens"),
+    [("plain", "voxels_cleared"), ("radius", "radius"), ("budget", "budget"), ("budget", "points_refused")],
+)
+def test_the_random_frames_reach_every_rule(name: str, happens: str) -> None:
+    """Otherwise the comparison above would prove nothing about it."""
+    volume = FeatureVolume(CONFIGS[name])
+    for frame in random_walk(1, 14):
+        volume.integrate(frame)
+    s = volume.statistics()
+    counts = {**s.blocks_evicted, "voxels_cleared": s.voxels_cleared, "points_refused": s.points_refused}
+    assert counts[happens] > 0
+
+
+@both
+def test_clear_box_and_reset(kernels: Kernels) -> None:
+    volume, twin = FeatureVolume(CONFIGS["plain"], kernels=kernels), TwinVolume(CONFIGS["plain"])
+    rng = np.random.default_rng(5)
+    removed_in_all = 0
+    for frame in random_walk(7, 8):
+        integrate_both(volume, twin, frame)
+        middle = np.array(list(twin.voxels))[len(twin.voxels) // 2] * 0.04
+        angles = rng.uniform(-np.pi, np.pi, 3)
+        box = np.concatenate([middle, rng.uniform(0.2, 1.5, 3), angles])
+        (ca, cb, cg), (sa, sb, sg) = np.cos(angles), np.sin(angles)
+        R = (
+            np.array([[ca, -sa, 0], [sa, ca, 0], [0, 0, 1]])
+            @ np.array([[1, 0, 0], [0, cb, -sb], [0, sb, cb]])
+            @ np.array([[cg, 0, sg], [0, 1, 0], [-sg, 0, cg]])
+        )
+        inside = [c for c in twin.voxels if (np.abs(R.T @ ((np.array(c) + 0.5) * 0.04 - middle)) <= box[3:6] / 2).all()]
+        for c in inside:
+            del twin.voxels[c]
+        assert volume.clear_box(box) == len(inside)
+        removed_in_all += len(inside)
+        assert_equal(volume, twin)
+    assert removed_in_all > 100
+    volume.reset()
+    assert_equal(volume, TwinVolume(CONFIGS["plain"]))
+    assert len(volume.keyframes) == 0
+    integrate_both(volume, twin := TwinVolume(CONFIGS["plain"]), random_walk(7, 1)[0])
+    assert_equal(volume, twin)
+
+
+@both
+def test_a_full_voxel_forgets_slowly(kernels: Kernels) -> None:
+    config = VolumeConfig(voxel_size_m=1.0, min_range_m=0.1, max_blocks=64)
+    volume, twin = FeatureVolume(config, kernels=kernels), TwinVolume(config)
+    for i in range(25):
+        integrate_both(volume, twin, wall(0.3 + 0.001 * i, i))
+    assert_equal(volume, twin)
+    assert max(v.hits for v in twin.voxels.values()) <= 65536
+    assert 25 * 48 * 64 > 65536
+
+
+@both
+def test_bands_of_a_large_image_change_nothing(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, banded = FeatureVolume(CONFIGS["plain"], kernels=kernels), FeatureVolume(CONFIGS["plain"], kernels=kernels)
+    for frame in random_walk(11, 6):
+        expected = whole.integrate(frame)
+        with monkeypatch.context() as patch:
+            patch.setattr(voxels, "BAND_PIXELS", 100)
+            report = banded.integrate(frame)
+        for name in ("points", "voxels_touched", "voxels_cleared", "blocks_evicted", "points_refused"):
+            assert getattr(report, name) == getattr(expected, name)
+    a, b = whole.snapshot(1), banded.snapshot(1)
+    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+@both
+def test_many_blocks_in_one_frame(kernels: Kernels) -> None:
+    """More blocks than the scratch of the compiled kernels starts with."""
+    rng = np.random.default_rng(0)
+    config = VolumeConfig(voxel_size_m=0.01, max_range_m=9.0, max_blocks=20_000)
+    k = Intrinsics(60.0, 60.0, 49.5, 39.5, 100, 80)
+    volume, twin = FeatureVolume(config, kernels=kernels), TwinVolume(config)
+    integrate_both(volume, twin, posed(rng.uniform(0.3, 9.0, (80, 100)), 1, intrinsics=k))
+    assert len(twin.blocks()) > 4096
+    assert_equal(volume, twin)
+
+
+@both
+@pytest.mark.parametrize("shape", [(1, 1), (1, 40), (2, 2), (3, 3)])
+def test_tiny_images(kernels: Kernels, shape: tuple[int, int]) -> None:
+    k = Intrinsics(30.0, 30.0, 0.0, 0.0, shape[1], shape[0])
+    volume, twin = FeatureVolume(CONFIGS["plain"], kernels=kernels), TwinVolume(CONFIGS["plain"])
+    for i, depth in enumerate([1.013, 1.013, 3.0, np.inf, np.inf, np.inf]):
+        # a crooked position: on a voxel's face the two could round to different sides
+        integrate_both(volume, twin, posed(np.full(shape, depth), i, at=(0.0123, 0.0234, 1.0345), intrinsics=k))
+    assert_equal(volume, twin)
+
+
+def test_kernels_agree_on_borders_of_voxels() -> None:
+    """Round numbers put points exactly on the faces of voxels, where any difference in rounding would show."""
+    rng = np.random.default_rng(3)
+    volumes = [FeatureVolume(VolumeConfig(max_blocks=4096), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    for i in range(6):
+        depth = (rng.integers(0, 40, (48, 64)) * np.float32(0.1)).astype(np.float32)
+        for volume in volumes:
+            volume.integrate(posed(depth, i, at=(0.1 * i, -0.2, 1.0)))
+    a, b = (v.snapshot(1) for v in volumes)
+    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_kernels_agree_on_a_real_recording(kitchen_dir: Path) -> None:
+    camera = read_tum_camera(kitchen_dir)
+    poses, colors = dict(camera.poses), dict(camera.color_files)
+    volumes = [FeatureVolume(VolumeConfig(max_blocks=8192), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    for stamp, path in camera.depth_files[:40:8]:
+        color, depth = camera.read_color(colors[stamp]), camera.read_depth(path)
+        frame = PosedFrame(RgbdFrame(stamp, "kitchen", color, depth, camera.intrinsics), poses[stamp])
+        reports = [volume.integrate(frame) for volume in volumes]
+        assert replace(reports[0], stage_ms={}) == replace(reports[1], stage_ms={})
+    a, b = (v.snapshot(1) for v in volumes)
+    assert len(a) > 50_000
+    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_points_beyond_the_keys_are_refused_by_number() -> None:
+    volumes = [FeatureVolume(VolumeConfig(max_blocks=64), kernels=k) for k in ("numba", "torch")]  # type: ignore[arg-type]
+    for volume in volumes:
+        for i, far in enumerate([3e4, 1e9, 1e300]):
+            report = volume.integrate(posed(np.full((48, 64), 1.0), i, at=(far, 0.0, 0.0)))
+            assert (report.fused, report.points, report.points_refused) == (True, 48 * 64, 48 * 64)
+        assert len(volume) == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_equals_cpu() -> None:
+    config = CONFIGS["budget"]
+    cpu = FeatureVolume(config)
+    gpu = FeatureVolume(replace(config, device="cuda"))
+    for frame in random_walk(4, 14):
+        a, b = cpu.integrate(frame), gpu.integrate(frame)
+        assert (a.voxels_touched, a.voxels_cleared, a.blocks_evicted) == (
+            b.voxels_touched,
+            b.voxels_cleared,
+            b.blocks_evicted,
+        )
+    x, y = cpu.snapshot(1), gpu.snapshot(1)
+    for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns"):
+        np.testing.assert_array_equal(getattr(x, name), getattr(y, name))
+
+
+def test_unknown_devices_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="warp9"):
+        FeatureVolume(VolumeConfig(device="warp9"))
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="cuda"):
+            FeatureVolume(VolumeConfig(device="cuda"))

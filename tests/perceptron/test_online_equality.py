@@ -1,0 +1,186 @@
+"""What is updated bit by bit equals what is computed from scratch over the retained keyframes.
+
+Random sequences of everything that can happen to a map; after each, the live sums, boxes and labels are compared with
+a batch that encodes and fuses every retained keyframe anew.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from support.online_world import config, inference, walk
+
+from embodied_perceptron.geometry.manhattan import WORLD, Lattice
+from embodied_perceptron.geometry.transforms import invert_transform, make_transform
+from embodied_perceptron.inference.map_predictor import Sight
+from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.nn.view_fusion import View, view_lookup
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame
+
+STEPS = 9
+# networks are the same for all sequences; they hold no state of a map
+NETWORKS = {features: inference(features, min_score=0.3) for features in ("float32", "float16")}
+
+
+def retained_views(it: Perceptron, exact: NetworkInference, lattice: Lattice = WORLD) -> list[View]:
+    """Every retained keyframe, encoded anew in float32, seen from a lattice."""
+    T_lattice_world = invert_transform(lattice.T_world_lattice)
+    return [exact.view(PosedFrame(k.frame, T_lattice_world @ k.T_world_camera)) for k in it._volume.keyframes]
+
+
+def turn(yaw: float) -> np.ndarray:
+    c, s = np.cos(yaw), np.sin(yaw)
+    return make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.zeros(3))
+
+
+def small_turn(rng: np.random.Generator, size: float) -> np.ndarray:
+    T = turn(rng.normal() * size)
+    T[:3, 3] = rng.normal(size=3) * size
+    return T
+
+
+def live_sequence(seed: int, features: str, folder) -> Perceptron:
+    """A map with a life: several cameras, repeats, evictions, corrections, files, resets."""
+    rng = np.random.default_rng(seed)
+    it = Perceptron(config(max_count=int(rng.integers(2, 7)), features=features), inference=NETWORKS[features])
+    frames = walk(seed, STEPS + 4, cameras=int(rng.integers(1, 4)))
+    if seed % 2:  # odometry that started at an angle to the walls
+        frames = [PosedFrame(f.frame, turn(0.3 * seed) @ f.T_world_camera) for f in frames]
+    stamp_ns, last = 0, frames[0]
+    for i in range(STEPS):
+        event = rng.choice(["new", "new", "new", "again", "correct", "file", "reset", "look", "release"])
+        stamp_ns += 250_000_000
+        if event == "again":
+            last = posed_at(last, stamp_ns)
+            it.integrate(last)
+        elif event == "correct" and len(it._volume.keyframes):
+            poses = it.keyframe_poses()
+            names = [n for n in poses if rng.random() < 0.7] or list(poses)[:1]
+            it.correct_keyframes({n: small_turn(rng, 0.05) @ poses[n] for n in names})
+        elif event == "file":
+            it.save(folder / "map.safetensors")
+            if rng.random() < 0.5:
+                it = Perceptron(it.config, inference=it.inference)
+            it.load(folder / "map.safetensors")
+        elif event == "reset" and i < STEPS - 4:
+            it.reset()
+        elif event == "look":
+            it.perceive()
+        elif event == "release":
+            it.release_accelerator()
+        last = posed_at(frames[i], stamp_ns + 1)
+        it.integrate(last)
+        if rng.random() < 0.3:
+            it.perceive()
+    it.integrate(posed_at(frames[-1], stamp_ns + 250_000_000))
+    return it
+
+
+def posed_at(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
+    f = frame.frame
+    return PosedFrame(type(f)(stamp_ns, f.camera, f.color, f.depth_m, f.intrinsics), frame.T_world_camera)
+
+
+def look(it: Perceptron) -> Sight:
+    """One more look of the live network, as it stands."""
+    return it._live.look(it._volume.copy(), tuple(it._volume.keyframes), it._seen.gaze, 0.0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_live_equals_batch(seed, tmp_path):
+    features = "float16" if seed % 3 == 0 else "float32"
+    it = live_sequence(seed, features, tmp_path)
+    sight = look(it)
+    network = NETWORKS["float32"].network
+    lattice = sight.region.lattice
+    views = retained_views(it, NETWORKS["float32"], lattice)
+    assert len(views) == len(it._volume.keyframes) > 0
+    batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
+
+    # features at every level that the network reads
+    assert sight.scene is not None
+    seen = 0
+    for level, tensor in enumerate(sight.scene.levels):
+        expected = batch(level, tensor.sites)
+        found = it._live._lookup(level, tensor.sites)
+        limit = 1e-4 if features == "float32" else 2e-3 * max(1.0, float(expected.abs().max()))
+        assert float((found - expected).abs().max()) <= limit
+        seen += int((expected.abs().sum(1) > 0).sum())
+    assert seen > 50
+
+    # boxes and labels: a network that never saw this map before, over views of the same precision
+    same = retained_views(it, it.inference, lattice)
+    scene = it.inference.look(sight.scene.sites, same, lattice)
+    expected_boxes = it.inference.detections(scene)
+    assert sight.detections is not None
+    assert len(sight.detections) == len(expected_boxes) > 0
+    assert sight.detections.labels == expected_boxes.labels
+    np.testing.assert_allclose(sight.detections.scores, expected_boxes.scores, atol=1e-4)
+    np.testing.assert_allclose(sight.detections.boxes, expected_boxes.boxes, atol=1e-4)
+    anchor = 0.5 * (sight.region.lower_m[:2] + sight.region.upper_m[:2])
+    cells = it.inference.occupancy(scene, [anchor[0], anchor[1], 0.0])
+    assert sight.semantic is not None
+    np.testing.assert_array_equal(sight.semantic.centers_m, cells.centers_m)
+    np.testing.assert_array_equal(sight.semantic.labels, cells.labels)
+
+
+def test_the_comparison_would_notice_a_missing_view():
+    it = Perceptron(config(max_count=4), inference=NETWORKS["float32"])
+    for frame in walk(99, 4):
+        it.integrate(frame)
+    sight = look(it)
+    network = NETWORKS["float32"].network
+    views = retained_views(it, NETWORKS["float32"])[1:]
+    batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
+    tensor = sight.scene.levels[0]
+    assert float((it._live._lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
+
+
+def test_corrected_keyframes_give_the_map_that_right_poses_would_have_given():
+    wrong, right = (Perceptron(config(max_count=20), inference=NETWORKS["float32"]) for _ in range(2))
+    rng = np.random.default_rng(5)
+    frames = walk(7, 6, cameras=2)
+    truth = {}
+    for frame in frames:
+        right.integrate(frame)
+        name = frame.frame.camera, frame.frame.stamp_ns
+        truth[name] = frame.T_world_camera
+        wrong.integrate(PosedFrame(frame.frame, small_turn(rng, 0.1) @ frame.T_world_camera))
+    assert len(wrong._volume.keyframes) == len(frames)
+    encoded = wrong._live.memory.encoded
+    correction = wrong.correct_keyframes({**truth, ("nobody", 1): np.eye(4)})
+    assert correction.corrected == len(frames)
+    assert correction.unknown == (("nobody", 1),)
+    a, b = wrong._volume.copy(1), right._volume.copy(1)
+    assert torch.equal(a.rows.coords, b.rows.coords)
+    assert torch.equal(a.rows.records, b.rows.records)
+    x, y = look(wrong), look(right)
+    np.testing.assert_allclose(x.detections.boxes, y.detections.boxes, atol=1e-9)
+    assert wrong._live.memory.encoded == encoded  # no image was encoded again
+
+
+def test_whole_map_in_one_window_is_the_window():
+    it = Perceptron(config(window_m=7.68), inference=NETWORKS["float32"])
+    for frame in walk(11, 6):
+        it.integrate(frame)
+    one = look(it)
+    everything = it._live.look(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
+    assert len(everything.detections) > 0
+    assert np.isinf(everything.region.upper_m).all()
+    best = set(one.detections.labels[:20])
+    assert best & set(everything.detections.labels[:20])
+
+
+def test_overlapping_windows_answer_for_the_whole_map():
+    it = Perceptron(config(window_m=1.28), inference=NETWORKS["float32"])
+    for frame in walk(12, 6):
+        it.integrate(frame)
+    sight = it._live.look(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
+    voxels = it._volume.snapshot().mean_point_m
+    centers = sight.detections.boxes[:, :2]
+    assert centers[:, 0].max() - centers[:, 0].min() > 2.0  # from several windows
+    cells = np.round(sight.semantic.centers_m / 0.16 - 0.5).astype(int)
+    assert len(np.unique(cells, axis=0)) == len(cells)  # no cell is answered twice
+    assert cells[:, 0].max() * 0.16 > 0.5 * voxels[:, 0].max()

@@ -1,0 +1,408 @@
+"""What is installed says what is there: package.xml, CMake, interfaces, parameters, entry points, links."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import os
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pragma: no cover
+    tomllib = pytest.importorskip("tomli")
+
+ROOT = Path(__file__).resolve().parents[2]
+ROS_PACKAGE = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros"
+MODULE = ROS_PACKAGE / "embodied_perceptron_ros"
+MSGS = ROOT / "ros_ws" / "src" / "embodied_perceptron_msgs"
+
+# Python module -> rosdep key, where they differ
+ROSDEP_KEYS = {
+    **{"numpy": "python3-numpy", "torch": "python3-torch", "numba": "python3-numba", "scipy": "python3-scipy"},
+    **{"cv2": "python3-opencv", "yaml": "python3-yaml", "typer": "python3-typer", "rich": "python3-rich"},
+    **{"rosbags": "python3-rosbags-pip", "click": "python3-typer"},
+}
+WITHOUT_KEY = {"safetensors"}  # rosdep has none; package.xml says so
+EXTRAS = {
+    *("rerun", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
+    *("MinkowskiEngine", "MinkowskiEngineBackend"),
+}
+# used without an import statement: build tools and RViz
+INDIRECT = {"ament_cmake", "ament_cmake_python", "rviz2"}
+
+
+def load_script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def package_xml(folder: Path) -> ElementTree.Element:
+    return ElementTree.parse(folder / "package.xml").getroot()
+
+
+def dependencies(folder: Path) -> set[str]:
+    kinds = ("depend", "exec_depend", "build_depend", "buildtool_depend")
+    return {element.text or "" for kind in kinds for element in package_xml(folder).findall(kind)}
+
+
+def imported_modules(folder: Path) -> set[str]:
+    names = set()
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# package.xml and CMake
+
+
+def test_package_xml_names_what_the_code_imports() -> None:
+    own = {"embodied_perceptron", "embodied_perceptron_ros", "embodied_perceptron_training", "__future__"}
+    imported = (
+        (imported_modules(MODULE) | imported_modules(ROOT / "launch") | imported_modules(ROOT / "models"))
+        - own
+        - WITHOUT_KEY
+        - EXTRAS
+    )
+    needed = {ROSDEP_KEYS.get(name, name) for name in imported}
+    missing = needed - dependencies(ROS_PACKAGE)
+    assert not missing, f"package.xml lacks {sorted(missing)}"
+
+
+def test_package_xml_names_nothing_else() -> None:
+    used = {ROSDEP_KEYS.get(name, name) for name in imported_modules(MODULE) | imported_modules(ROOT / "launch")}
+    used |= {ROSDEP_KEYS.get(name, name) for name in imported_modules(ROOT / "models")}
+    assert dependencies(ROS_PACKAGE) <= used | INDIRECT
+
+
+@pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *sorted((ROOT / "ros_ws/wheels_only").glob("*_msgs"))])
+def test_package_xml_fits_the_project(folder: Path) -> None:
+    root = package_xml(folder)
+    assert root.get("format") == "3"
+    assert root.findtext("license") == "Apache-2.0"
+    assert root.findtext("version") == project()["project"]["version"]
+    assert root.findtext("export/build_type") == "ament_cmake"
+    assert f"project({root.findtext('name')}" in (folder / "CMakeLists.txt").read_text()
+
+
+def test_links_lead_to_their_folders() -> None:
+    assert os.readlink(ROS_PACKAGE / "launch") == "../../../launch"
+    assert (ROS_PACKAGE / "launch").resolve() == ROOT / "launch"
+    assert (ROS_PACKAGE / "config").resolve() == MODULE / "config"
+    assert (ROS_PACKAGE / "config" / "perception.yaml").is_file()
+    assert (ROOT / "ros_ws" / "wheels_only" / "COLCON_IGNORE").exists()
+
+
+def test_executables_are_installed_and_lead_to_a_main() -> None:
+    cmake = (ROS_PACKAGE / "CMakeLists.txt").read_text()
+    scripts = sorted(p.name for p in (ROS_PACKAGE / "scripts").iterdir())
+    assert scripts == sorted(re.findall(r"scripts/(\w+)", cmake))
+    for name in scripts:
+        path = ROS_PACKAGE / "scripts" / name
+        assert os.access(path, os.X_OK), f"{name} is not executable"
+        module = re.search(r"from embodied_perceptron_ros\.(\w+) import main", path.read_text())
+        assert module, name
+        functions = {n.name for n in ast.parse((MODULE / f"{module[1]}.py").read_text()).body if hasattr(n, "name")}
+        assert "main" in functions
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# interfaces
+
+
+def fields(text: str) -> list[tuple[str, ...]]:
+    """[(type, name)] of a .msg section, constants as (type, name, value); comments and blanks dropped."""
+    result: list[tuple[str, ...]] = []
+    for line in text.splitlines():
+        content = line.split("#")[0].strip()
+        if not content:
+            continue
+        kind, rest = content.split(None, 1)
+        name, equals, value = (part.strip() for part in rest.partition("="))
+        result.append((kind, name, value) if equals else (kind, name))
+    return result
+
+
+def sections(path: Path) -> list[list[tuple[str, ...]]]:
+    return [fields(part) for part in path.read_text().split("---\n")]
+
+
+def test_interfaces_are_the_contract() -> None:
+    assert sections(MSGS / "msg/GroundingResult.msg") == [
+        [
+            *(
+                ("uint8", "FOUND", "1"),
+                ("uint8", "NOT_FOUND", "2"),
+                ("uint8", "AMBIGUOUS", "3"),
+                ("uint8", "INVALID", "4"),
+            ),
+            *(("std_msgs/Header", "header"), ("string", "id"), ("string", "text"), ("uint8", "status")),
+            *(("bool", "standing"), ("vision_msgs/Detection3D[]", "candidates"), ("string", "reason")),
+            *(("string", "tagged_text"), ("float32", "latency_ms")),
+        ]
+    ]
+    assert sections(MSGS / "action/Ground.action") == [
+        [("string", "text"), ("uint32", "top_k"), ("string", "frame_id")],
+        [("GroundingResult", "result")],
+        [("string", "stage")],
+    ]
+    for name in ("SaveMap", "LoadMap"):
+        answer = [("bool", "success"), ("string", "message")]
+        assert sections(MSGS / f"srv/{name}.srv") == [[("string", "path")], answer]
+    assert sections(MSGS / "srv/Ask.srv") == [
+        [("string", "text"), ("uint32", "top_k"), ("string", "frame_id"), ("builtin_interfaces/Time", "stamp")],
+        [("GroundingResult", "result")],
+    ]
+    assert sections(MSGS / "srv/ClearBox.srv") == [
+        [("string", "frame_id"), ("vision_msgs/BoundingBox3D", "box")],
+        [("bool", "success"), ("string", "message"), ("uint32", "voxels_removed")],
+    ]
+
+
+@pytest.mark.parametrize(
+    "folder", [MSGS, ROOT / "ros_ws/wheels_only/tf2_msgs", ROOT / "ros_ws/wheels_only/vision_msgs"]
+)
+def test_every_interface_is_generated(folder: Path) -> None:
+    there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix in (".msg", ".srv", ".action")}
+    listed = set(re.findall(r"^\s+((?:msg|srv|action)/\S+)$", (folder / "CMakeLists.txt").read_text(), re.MULTILINE))
+    assert listed == there
+
+
+def test_stand_in_messages_have_the_hash_of_the_originals() -> None:
+    """Another field, name or order would not talk to a real ROS installation."""
+    from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+
+    store = get_typestore(Stores.ROS2_JAZZY)
+    original = store.hash_rihs01("tf2_msgs/msg/TFMessage")
+    own = get_typestore(Stores.ROS2_JAZZY)
+    text = (ROOT / "ros_ws/wheels_only/tf2_msgs/msg/TFMessage.msg").read_text()
+    definitions = get_types_from_msg(text, "own_msgs/msg/TFMessage")
+    own.register(definitions)
+    assert own.fielddefs["own_msgs/msg/TFMessage"][1] == store.fielddefs["tf2_msgs/msg/TFMessage"][1]
+    assert original == "RIHS01_e369d0f05a23ae52508854b66f6aa0437f3449d652e8cbf22d5abe85d020f087"
+
+
+@pytest.mark.ros
+def test_generated_messages_have_the_fields_of_their_definitions() -> None:
+    pytest.importorskip("embodied_perceptron_msgs.msg")
+    from embodied_perceptron_msgs.action import Ground
+    from embodied_perceptron_msgs.msg import GroundingResult
+    from embodied_perceptron_msgs.srv import ClearBox
+
+    names = [name for kind, name, *value in sections(MSGS / "msg/GroundingResult.msg")[0] if not value]
+    assert list(GroundingResult.get_fields_and_field_types()) == names
+    assert [GroundingResult.FOUND, GroundingResult.INVALID] == [1, 4]
+    assert list(Ground.Feedback.get_fields_and_field_types()) == ["stage"]
+    assert list(ClearBox.Response.get_fields_and_field_types()) == ["success", "message", "voxels_removed"]
+
+
+def test_grounding_status_is_the_message() -> None:
+    from embodied_perceptron.results import GroundingStatus
+
+    constants = {name: int(value[0]) for _, name, *value in sections(MSGS / "msg/GroundingResult.msg")[0] if value}
+    assert constants == {status.name: status.value for status in GroundingStatus}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# parameters, RViz, entry points
+
+
+def default_parameters() -> dict[str, Any]:
+    data = yaml.safe_load((MODULE / "config" / "perception.yaml").read_text())
+    assert list(data) == ["/**/perception"]
+    return data["/**/perception"]["ros__parameters"]
+
+
+@pytest.mark.ros
+def test_parameter_file_has_declared_names_and_their_defaults() -> None:
+    pytest.importorskip("rclpy")
+    from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+
+    parameters = default_parameters()
+    cameras = {name: parameters.pop(name) for name in parameters["cameras"]}
+    assert set(parameters) <= set(DECLARATIONS)
+    assert parameters == {name: DECLARATIONS[name].default for name in parameters}
+    for values in cameras.values():
+        assert set(values) == set(CAMERA_DECLARATIONS)
+        topics = {key for key in values if key.endswith("_topic")}
+        assert {key: values[key] for key in values if key not in topics} == {
+            key: CAMERA_DECLARATIONS[key].default for key in values if key not in topics
+        }
+
+
+def test_rviz_shows_what_the_node_publishes() -> None:
+    from embodied_perceptron_ros.players.launch_options import RVIZ_TOPICS
+
+    layout = yaml.safe_load((ROS_PACKAGE / "rviz" / "perception.rviz").read_text())["Visualization Manager"]
+    assert layout["Global Options"]["Fixed Frame"] == default_parameters()["fusion_frame"]
+    displays = layout["Displays"]
+    assert all(display["Enabled"] for display in displays)
+    assert any(display["Class"].endswith("/TF") for display in displays)
+    topics = {display[key]["Value"] for display in displays for key in display if key.endswith("Topic")}
+    assert topics == set(RVIZ_TOPICS)
+    assert "/" + default_parameters()["camera"]["color_topic"] in topics
+    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "outputs.py").read_text())) | {"grounding_markers"}
+    own = {t.removeprefix("/perception/") for t in topics if t.startswith("/perception/")}
+    assert own - {"occupancy_grid_updates"} <= published  # Nav2-style updates: RViz asks, nobody has to answer
+
+
+def test_foxglove_shows_what_the_node_publishes() -> None:
+    layout = json.loads((ROS_PACKAGE / "foxglove" / "perception.json").read_text())
+    panels = layout["configById"]
+    shown = set(panels["3D!perception"]["topics"])
+    image = panels["Image!overlay"]["imageMode"]["imageTopic"]
+    answer = panels["RawMessages!answer"]["topicPath"]
+    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "outputs.py").read_text()))
+    published |= {"grounding_markers", "grounding"}
+    assert {t.removeprefix("/perception/") for t in (*shown, image, answer)} <= published
+    assert {"box_markers", "grounding_markers", "voxels", "semantic_voxels", "occupancy_grid"} == {
+        t.removeprefix("/perception/") for t in shown
+    }
+    query = panels["Publish!query"]
+    assert (query["topicName"], query["datatype"]) == ("/grounding_query", "std_msgs/msg/String")
+    assert set(json.loads(query["value"])) == {"data"}
+
+    def leaves(node: object) -> set[str]:
+        return {node} if isinstance(node, str) else leaves(node["first"]) | leaves(node["second"])
+
+    assert leaves(layout["layout"]) == set(panels)
+
+
+def test_entry_points_can_be_loaded() -> None:
+    for group in project()["project"]["entry-points"].values():
+        for target in group.values():
+            module, function = target.split(":")
+            path = next(
+                (root / Path(*module.split("."))).with_suffix(".py")
+                for root in (ROOT / "models", ROOT / "training", ROS_PACKAGE)
+                if (root / Path(*module.split("."))).with_suffix(".py").is_file()
+            )
+            assert function in {n.name for n in ast.parse(path.read_text()).body if hasattr(n, "name")}, target
+
+
+def test_setuptools_lists_every_package() -> None:
+    listed = set(project()["tool"]["setuptools"]["packages"])
+    roots = project()["tool"]["setuptools"]["package-dir"]
+    there = {
+        ".".join([name, *path.parent.relative_to(ROOT / folder).parts])
+        for name, folder in roots.items()
+        for path in (ROOT / folder).rglob("__init__.py")
+    }
+    assert listed == there
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# building and set-up
+
+
+def test_interface_stamps_follow_their_sources(tmp_path: Path) -> None:
+    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    source = tmp_path / "own_msgs"
+    (source / "msg").mkdir(parents=True)
+    (source / "msg" / "A.msg").write_text("int32 a\n")
+    base = builder.InterfacePackage("own_msgs", source)
+    user = builder.InterfacePackage("user_msgs", tmp_path / "user_msgs", ("own_msgs",))
+    (tmp_path / "user_msgs").mkdir()
+    before = [builder.source_hash(p, (base, user)) for p in (base, user)]
+    assert before == [builder.source_hash(p, (base, user)) for p in (base, user)]
+    (source / "msg" / "A.msg").write_text("int32 b\n")
+    after = [builder.source_hash(p, (base, user)) for p in (base, user)]
+    assert all(old != new for old, new in zip(before, after, strict=True))  # what is generated from it follows
+
+
+def test_real_packages_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
+    package = builder.InterfacePackage("vision_msgs", tmp_path, stand_in=True)
+    assert not builder.is_provided_elsewhere(package, tmp_path)
+    marker = tmp_path / "share/ament_index/resource_index/packages/vision_msgs"
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    assert builder.is_provided_elsewhere(package, tmp_path)
+    stamp = tmp_path / "share/embodied_perceptron_interfaces/vision_msgs.sha256"
+    stamp.parent.mkdir()
+    stamp.write_text("made here\n")
+    assert not builder.is_provided_elsewhere(package, tmp_path)
+
+
+def test_builder_refuses_a_sourced_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    monkeypatch.setenv("ROS_DISTRO", "jazzy")
+    monkeypatch.setenv("AMENT_PREFIX_PATH", "/opt/ros/jazzy")
+    with pytest.raises(builder.EnvironmentFaultError, match=r"jazzy.*colcon build"):
+        builder.check_environment()
+
+
+def test_setup_says_in_one_line_what_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    setup = load_script(ROOT / ".ci" / "setup.py")
+    monkeypatch.delenv("AMENT_PREFIX_PATH", raising=False)
+    monkeypatch.setattr(setup, "wheels_fit", lambda: True)
+    monkeypatch.setattr(setup.shutil, "which", lambda name: None)
+    with pytest.raises(setup.MissingError, match=r"compiler.*apt install") as caught:
+        setup.check_machine(tmp_path / ".venv")
+    assert "\n" not in str(caught.value)
+    monkeypatch.undo()
+    monkeypatch.setattr(setup, "MINIMUM_FREE_GB", 1e9)
+    with pytest.raises(setup.MissingError, match="GB free"):
+        setup.check_machine(tmp_path / ".venv")
+    monkeypatch.undo()
+    monkeypatch.setattr(setup, "MINIMUM_PYTHON", (99, 0))
+    with pytest.raises(setup.MissingError, match="Python"):
+        setup.check_machine(tmp_path / ".venv")
+
+
+def test_setup_leaves_the_wheels_out_beside_a_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = load_script(ROOT / ".ci" / "setup.py")
+    monkeypatch.setenv("ROS_DISTRO", "jazzy")
+    monkeypatch.setenv("AMENT_PREFIX_PATH", "/opt/ros/jazzy")
+    assert not setup.wheels_fit()
+    monkeypatch.delenv("AMENT_PREFIX_PATH")
+    monkeypatch.setattr(setup.platform, "machine", lambda: "aarch64")
+    assert not setup.wheels_fit()
+
+
+def test_constraints_pin_what_the_project_needs() -> None:
+    pinned = {re.split(r"[=\s\[]", line)[0].lower() for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    data = project()["project"]
+    extras = data["optional-dependencies"]
+    wanted = list(data["dependencies"])
+    wanted += [d for name, group in extras.items() if name != "onnxruntime-gpu" for d in group]
+    names = {re.split(r"[<>=!~\s;\[]", requirement)[0].lower().replace("_", "-") for requirement in wanted}
+    assert not names - pinned, f"run make constraints: {sorted(names - pinned)} not pinned"
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text()
+
+
+def test_setup_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    setup = load_script(ROOT / ".ci" / "setup.py")
+    ran: list[str] = []
+    monkeypatch.setattr(setup, "_run", lambda command, what: ran.append(what))
+    (tmp_path / "setup-stamps").mkdir()
+    for _ in range(2):  # an extra of its own must not unsettle the rest
+        setup.install_packages(tmp_path)
+        setup.install_packages(tmp_path, ("bench",))
+    assert ran == ["packages", "packages without their dependencies", "packages bench"]
+    monkeypatch.setattr(setup, "COMMON_EXTRAS", ("dev",))
+    assert setup.install_packages(tmp_path)

@@ -1,0 +1,21 @@
+"""The document about the released code names tests that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_named_tests_exist() -> None:
+    text = (ROOT / "docs" / "released_code.md").read_text(encoding="utf-8")
+    file, found = "", 0
+    for match in re.finditer(r"(test_\w+\.py)?(?:::(test_\w+))?", text):
+        file = match[1] or file
+        if match[1]:
+            assert (ROOT / "tests" / match[1]).is_file()
+        if match[2]:
+            assert f"def {match[2]}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), f"{file}::{match[2]}"
+            found += 1
+    assert found >= 15

@@ -1,0 +1,422 @@
+"""Bags: the same frames out as went in, topics found by what they carry, damage named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rosbags.rosbag1 import Writer as Ros1Writer
+from rosbags.rosbag2 import StoragePlugin
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from support.bag_tools import camera_info, compressed, image, transform, write_bag
+
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.recordings.bag import (
+    CAMERA_INFO,
+    COMPRESSED_IMAGE,
+    IMAGE,
+    BagRecording,
+    CameraTopics,
+    TopicError,
+    TopicSummary,
+    detect_cameras,
+)
+from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
+from embodied_perceptron.recordings.recording import PosedFrameStream, RecordingError, TransformSample, open_recording
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+H, W = 12, 16
+INTRINSICS = Intrinsics(20.0, 21.0, 7.5, 5.5, W, H)
+OPTICAL = "camera_color_optical_frame"
+MOUNT = make_transform(np.array([[0.0, 0, 1], [-1, 0, 0], [0, -1, 0]]), np.array([0.1, 0.0, 0.4]))
+TOPICS = {
+    "color": "/camera/color/image_raw",
+    "depth": "/camera/aligned_depth_to_color/image_raw",
+    "info": "/camera/color/camera_info",
+}
+
+
+def stamp(i: float) -> int:
+    return T0 + int(i * S / 10)
+
+
+def pixels(i: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(i)
+    return rng.integers(0, 256, (H, W, 3), dtype=np.uint8), rng.integers(0, 5000, (H, W)).astype(np.uint16)
+
+
+def base_pose(i: float) -> np.ndarray:
+    return make_transform(np.eye(3), np.array([0.1 * i, 0.0, 0.0]))
+
+
+def messages(
+    frames: int = 5, *, tf_delay_s: float = 0.0, static: bool = True, **changes: Any
+) -> list[tuple[str, int, Any]]:
+    """map -> odom -> base_link -> optical; images at 10 Hz, transforms between them at 10 Hz."""
+    out: list[tuple[str, int, Any]] = []
+    if static:
+        out.append(("/tf_static", stamp(0) - S, transform(stamp(0) - S, "base_link", OPTICAL, MOUNT)))
+    for i in range(frames):
+        color, depth = pixels(i)
+        out += [
+            (TOPICS["color"], stamp(i), image(stamp(i), OPTICAL, color, **changes)),
+            (TOPICS["depth"], stamp(i) + 1, image(stamp(i), OPTICAL, depth)),
+            (TOPICS["info"], stamp(i) + 2, camera_info(stamp(i), OPTICAL, INTRINSICS)),
+        ]
+    for i in range(-1, frames + 1):
+        t = stamp(i + 0.5)
+        logged = t + int(tf_delay_s * S)
+        out.append(("/tf", logged, transform(t, "odom", "base_link", base_pose(i + 0.5))))
+        out.append(("/tf", logged + 1, transform(t, "map", "odom", base_pose(1))))
+    return sorted(out, key=lambda m: m[1])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what went in comes out
+
+
+@pytest.mark.parametrize("storage", list(StoragePlugin))
+@pytest.mark.parametrize("open_file", [False, True])
+def test_frames_and_interpolated_poses(tmp_path: Path, storage: StoragePlugin, open_file: bool) -> None:
+    path = write_bag(tmp_path / "bag", messages(), storage)
+    if open_file:
+        (path,) = [*path.glob("*.mcap"), *path.glob("*.db3")]
+    recording = open_recording(path)
+    assert isinstance(recording, BagRecording)
+    assert recording.cameras == ("camera",)
+    assert recording.camera_frame("camera") == OPTICAL
+    assert recording.world_frame == "odom"
+    assert len(recording) == 5
+    for _ in range(2):  # it can be played again
+        stream = PosedFrameStream(recording, AssemblerConfig())
+        frames = list(stream)
+        assert stream.stats.dropped == {}
+        assert [p.frame.stamp_ns for p in frames] == [stamp(i) for i in range(5)]
+        for i, posed in enumerate(frames):
+            color, depth = pixels(i)
+            np.testing.assert_array_equal(posed.frame.color, color)
+            np.testing.assert_allclose(posed.frame.depth_m, depth / 1000.0, atol=1e-6)
+            np.testing.assert_allclose(posed.T_world_camera, base_pose(i) @ MOUNT, atol=1e-6)
+            assert posed.frame.intrinsics == INTRINSICS
+
+
+def test_another_world_frame(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    recording = BagRecording(path, world_frame="map")
+    frames = list(PosedFrameStream(recording, AssemblerConfig()))
+    np.testing.assert_allclose(frames[2].T_world_camera, base_pose(1) @ base_pose(2) @ MOUNT, atol=1e-6)
+
+
+def test_transforms_recorded_late_are_there_in_time(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages(tf_delay_s=0.8))
+    stream = PosedFrameStream(BagRecording(path), AssemblerConfig(max_pose_wait_s=0.0))
+    assert len(list(stream)) == 5
+
+
+def test_a_long_bag_needs_no_more_history_than_the_tree_keeps(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages(frames=300))
+    stream = PosedFrameStream(BagRecording(path), AssemblerConfig())
+    assert len(list(stream)) == 300
+
+
+def test_compressed_images(tmp_path: Path) -> None:
+    out = []
+    for topic, logged, message in messages():
+        if topic == TOPICS["color"]:
+            data = encode_color_file(message.data.reshape(H, W, 3))
+            out.append((topic + "/compressed", logged, compressed(logged, OPTICAL, "rgb8; png compressed bgr8", data)))
+        elif topic == TOPICS["depth"]:
+            data = bytes(12) + encode_depth_file(message.data.view(np.uint16).reshape(H, W))
+            name = topic + "/compressedDepth"
+            out.append((name, logged, compressed(logged - 1, OPTICAL, "16UC1; compressedDepth png", data)))
+        else:
+            out.append((topic, logged, message))
+    recording = BagRecording(write_bag(tmp_path / "bag", out))
+    assert recording.camera_topics("camera").color == TOPICS["color"] + "/compressed"
+    frames = list(PosedFrameStream(recording, AssemblerConfig()))
+    assert len(frames) == 5
+    color, depth = pixels(3)
+    np.testing.assert_array_equal(frames[3].frame.color, color)
+    np.testing.assert_allclose(frames[3].frame.depth_m, depth / 1000.0, atol=1e-6)
+
+
+def test_metric_depth_with_invalid_values(tmp_path: Path) -> None:
+    out = []
+    for topic, logged, message in messages():
+        if topic == TOPICS["depth"]:
+            metres = message.data.view(np.uint16).reshape(H, W).astype(np.float32) / 1000
+            metres[0, :3] = (np.nan, np.inf, -np.inf)
+            out.append((topic, logged, image(logged - 1, OPTICAL, metres)))
+        else:
+            out.append((topic, logged, message))
+    frames = list(PosedFrameStream(BagRecording(write_bag(tmp_path / "bag", out)), AssemblerConfig()))
+    np.testing.assert_array_equal(frames[0].frame.depth_m[0, :3], np.array([0, np.inf, 0], np.float32))
+
+
+def test_distorted_images_are_rectified(tmp_path: Path) -> None:
+    out = [
+        (topic, t, camera_info(t - 2, OPTICAL, INTRINSICS, d=np.array([3.0, 0, 0, 0, 0])) if "info" in topic else m)
+        for topic, t, m in messages()
+    ]
+    frames = list(PosedFrameStream(BagRecording(write_bag(tmp_path / "bag", out)), AssemblerConfig()))
+    assert len(frames) == 5
+    assert (frames[0].frame.color != pixels(0)[0]).any()
+
+
+def test_two_cameras(tmp_path: Path) -> None:
+    out = []
+    for topic, logged, message in messages():
+        if topic.startswith("/tf"):
+            out.append((topic, logged, message))
+            continue
+        for camera in ("front", "rear"):
+            named = topic.replace("/camera", f"/{camera}")
+            if isinstance(getattr(message, "data", None), np.ndarray):
+                shaped = (
+                    message.data.view(np.uint16).reshape(H, W) if "depth" in topic else message.data.reshape(H, W, 3)
+                )
+                out.append((named, logged, image(logged - ("depth" in topic), f"{camera}_optical", shaped)))
+            else:
+                out.append((named, logged, camera_info(logged - 2, f"{camera}_optical", INTRINSICS)))
+    for camera in ("front", "rear"):
+        out.insert(0, ("/tf_static", stamp(0) - S, transform(0, "base_link", f"{camera}_optical", MOUNT)))
+    stream = PosedFrameStream(
+        BagRecording(write_bag(tmp_path / "bag", sorted(out, key=lambda m: m[1]))), AssemblerConfig()
+    )
+    cameras = [p.frame.camera for p in stream]
+    assert (cameras.count("front"), cameras.count("rear")) == (5, 5)
+    assert stream.stats.dropped == {}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what is missing or damaged
+
+
+def test_without_a_static_transform_every_frame_says_which_link_is_missing(tmp_path: Path) -> None:
+    recording = BagRecording(write_bag(tmp_path / "bag", messages(static=False)))
+    stream = PosedFrameStream(recording, AssemblerConfig(max_pose_wait_s=0.1))
+    assert list(stream) == []
+    assert stream.stats.dropped == {"no_transform": 5}
+    assert f"'{OPTICAL}' is unknown" in stream.take_drops()[0].detail
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("color", r"found no colour images; image topics: /camera/aligned_depth_to_color/image_raw \(16UC1\)"),
+        ("depth", r"found no depth images; image topics: /camera/color/image_raw \(rgb8\)"),
+        ("info", r"found no camera_info for /camera/color/image_raw; CameraInfo topics: none"),
+    ],
+)
+def test_missing_topics_are_named(tmp_path: Path, missing: str, message: str) -> None:
+    kept = [m for m in messages() if m[0] != TOPICS[missing]]
+    with pytest.raises(RecordingError, match=message):
+        open_recording(write_bag(tmp_path / "bag", kept))
+
+
+def test_chosen_topics(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    chosen = CameraTopics("eye", TOPICS["color"], TOPICS["depth"], TOPICS["info"])
+    recording = BagRecording(path, cameras=[chosen])
+    assert [p.frame.camera for p in PosedFrameStream(recording, AssemblerConfig())] == ["eye"] * 5
+    with pytest.raises(RecordingError, match=r"topic /nope \(depth of 'eye'\) is not there; have /camera"):
+        BagRecording(path, cameras=[CameraTopics("eye", TOPICS["color"], "/nope", TOPICS["info"])])
+    with pytest.raises(RecordingError, match="no camera was given"):
+        BagRecording(path, cameras=[])
+    with pytest.raises(KeyError, match="unknown camera 'nose'; known: eye"):
+        recording.camera_frame("nose")
+
+
+@pytest.mark.parametrize("storage", list(StoragePlugin))
+@pytest.mark.parametrize("keep", [0.95, 0.5, 0.001])
+def test_a_bag_cut_short_is_named(tmp_path: Path, storage: StoragePlugin, keep: float) -> None:
+    path = write_bag(tmp_path / "bag", messages(frames=40), storage)
+    (file,) = [*path.glob("*.mcap"), *path.glob("*.db3")]
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * keep)])
+    with pytest.raises(RecordingError, match=r"mcap recover.* or .*ros2 bag reindex") as caught:
+        list(PosedFrameStream(open_recording(path), AssemblerConfig()))
+    assert str(path) in str(caught.value)
+
+
+def test_metadata_that_is_no_metadata(tmp_path: Path) -> None:
+    path = write_bag(tmp_path / "bag", messages())
+    (path / "metadata.yaml").write_text("rosbag2_bagfile_information: 3")
+    with pytest.raises(RecordingError, match="cannot be opened"):
+        open_recording(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": np.zeros(10, np.uint8)}, r"image data is cut short: 10 bytes for 16x12 rgb8"),
+        ({"height": 0, "data": np.zeros(0, np.uint8)}, "size must be positive, got 16x0"),
+    ],
+)
+def test_undecodable_images_are_named_or_counted(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    out = [
+        (topic, t, image(t, OPTICAL, pixels(2)[0], **changes) if topic == TOPICS["color"] and t == stamp(2) else m)
+        for topic, t, m in messages()
+    ]
+    path = write_bag(tmp_path / "bag", out)
+    with pytest.raises(RecordingError, match=message):
+        list(PosedFrameStream(BagRecording(path), AssemblerConfig()))
+    stream = PosedFrameStream(BagRecording(path, tolerate_damage=True), AssemblerConfig())
+    assert len(list(stream)) == 4
+    assert stream.stats.dropped == {"bad_frame": 1}
+
+
+def test_an_encoding_that_changes_to_an_unknown_one(tmp_path: Path) -> None:
+    out = [
+        (topic, t, image(t, OPTICAL, pixels(2)[0], encoding="yuv422") if topic == TOPICS["color"] and t > T0 else m)
+        for topic, t, m in messages()
+    ]
+    path = write_bag(tmp_path / "bag", out)
+    with pytest.raises(RecordingError, match="image encoding 'yuv422' is not supported"):
+        list(PosedFrameStream(BagRecording(path), AssemblerConfig()))
+
+
+def test_bad_calibration_and_transforms_are_named_or_counted(tmp_path: Path) -> None:
+    bad_info = camera_info(stamp(0), OPTICAL, INTRINSICS, k=np.zeros(9))
+    extra = [(TOPICS["info"], stamp(0) + 3, bad_info)]
+    path = write_bag(tmp_path / "a", sorted(messages() + extra, key=lambda m: m[1]))
+    with pytest.raises(RecordingError, match="k is all zero: the camera is not calibrated"):
+        list(BagRecording(path))
+    tolerant = BagRecording(path, tolerate_damage=True)
+    assert len(list(PosedFrameStream(tolerant, AssemblerConfig()))) == 5
+    assert tolerant.skipped == {TOPICS["info"]: 1}
+
+    bad_tf = [("/tf", stamp(1), transform(stamp(1), "odom", "base_link", base_pose(1), w=3.0))]
+    path = write_bag(tmp_path / "b", sorted(messages() + bad_tf, key=lambda m: m[1]))
+    with pytest.raises(RecordingError, match=r"transform 'odom' -> 'base_link' .* unit norm"):
+        BagRecording(path)
+    tolerant = BagRecording(path, tolerate_damage=True)
+    assert len(list(PosedFrameStream(tolerant, AssemblerConfig()))) == 5
+    assert tolerant.skipped == {"/tf": 1}
+
+
+def shifted(messages: list[tuple[str, int, Any]], logged_s: int, stamps_s: int) -> list[tuple[str, int, Any]]:
+    for _, _, message in messages:
+        for part in getattr(message, "transforms", [message]):
+            part.header.stamp.sec += stamps_s
+    return [(topic, t + logged_s * S, message) for topic, t, message in messages]
+
+
+def test_a_recording_that_starts_over_goes_on(tmp_path: Path) -> None:
+    """The robot's clock was set back by a minute while it recorded."""
+    again = [m for m in shifted(messages(), 100, 0) if m[0] != "/tf_static"]
+    path = write_bag(tmp_path / "bag", shifted(messages(), 0, 60) + again)
+    stream = PosedFrameStream(BagRecording(path), AssemblerConfig())
+    assert [p.frame.stamp_ns for p in stream] == [stamp(i) + 60 * S for i in range(5)] + [stamp(i) for i in range(5)]
+    assert stream.stats.dropped == {}
+    assert stream.stats.time_jumps >= 1
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# finding topics
+
+
+def raw(name: str, encoding: str, frame: str, size: tuple[int, int] = (640, 480)) -> TopicSummary:
+    return TopicSummary(name, IMAGE, frame, encoding, size, 100)
+
+
+def info(name: str, frame: str) -> TopicSummary:
+    return TopicSummary(name, CAMERA_INFO, frame)
+
+
+def test_detects_registered_depth_among_raw_depth_and_infrared() -> None:
+    topics = [
+        raw("/camera/depth/image_rect_raw", "16UC1", "depth_optical", (848, 480)),
+        raw("/camera/infra1/image_rect_raw", "mono8", "depth_optical", (848, 480)),
+        raw("/camera/aligned_depth_to_color/image_raw", "16UC1", "color_optical"),
+        raw("/camera/color/image_raw", "rgb8", "color_optical"),
+        info("/camera/color/camera_info", "color_optical"),
+        info("/camera/infra1/camera_info", "depth_optical"),
+    ]
+    cameras = {c.color: c.depth for c in detect_cameras(topics)}
+    assert cameras["/camera/color/image_raw"] == "/camera/aligned_depth_to_color/image_raw"
+
+
+def test_detects_the_tum_topics_and_prefers_raw_to_compressed() -> None:
+    topics = [
+        raw("/camera/rgb/image_color", "bgr8", "openni_rgb_optical_frame"),
+        TopicSummary("/camera/rgb/image_color/compressed", COMPRESSED_IMAGE, "openni_rgb_optical_frame", "jpeg"),
+        raw("/camera/depth/image", "32FC1", "openni_rgb_optical_frame"),
+        info("/camera/rgb/camera_info", "openni_rgb_optical_frame"),
+        info("/camera/depth/camera_info", "openni_rgb_optical_frame"),
+    ]
+    assert detect_cameras(topics) == (
+        CameraTopics("camera", "/camera/rgb/image_color", "/camera/depth/image", "/camera/rgb/camera_info"),
+    )
+
+
+def test_unregistered_depth_is_paired_by_name() -> None:
+    """It will be dropped for its size, with the reason, instead of not being found."""
+    topics = [
+        raw("/a/color/image", "rgb8", "a_color"),
+        raw("/a/depth/image", "16UC1", "a_depth", (320, 240)),
+        raw("/b/color/image", "rgb8", "b_color"),
+        raw("/b/depth/image", "16UC1", "b_depth", (320, 240)),
+        info("/a/color/camera_info", "a_color"),
+        info("/b/color/camera_info", "b_color"),
+    ]
+    assert {(c.name, c.depth) for c in detect_cameras(topics)} == {("a", "/a/depth/image"), ("b", "/b/depth/image")}
+
+
+def test_cameras_in_one_namespace_get_longer_names() -> None:
+    topics = []
+    for side in ("left", "right"):
+        topics += [
+            raw(f"/robot/{side}/color/image", "rgb8", side),
+            raw(f"/robot/{side}/depth/image", "16UC1", side),
+            info(f"/robot/{side}/color/camera_info", side),
+        ]
+    assert {c.name for c in detect_cameras(topics)} == {"robot_left_color", "robot_right_color"}
+
+
+def test_camera_info_elsewhere_is_found_by_its_frame() -> None:
+    topics = [raw("/image", "rgb8", "eye"), raw("/depth", "32FC1", "eye"), info("/calibration/eye", "eye")]
+    assert detect_cameras(topics)[0].camera_info == "/calibration/eye"
+    with pytest.raises(TopicError, match="CameraInfo topics: /calibration/eye"):
+        detect_cameras([raw("/image", "rgb8", "ear"), raw("/depth", "32FC1", "ear"), info("/calibration/eye", "eye")])
+
+
+def test_transforms_are_in_the_stream(tmp_path: Path) -> None:
+    samples = [s for s in BagRecording(write_bag(tmp_path / "bag", messages())) if isinstance(s, TransformSample)]
+    assert samples[0].is_static
+    assert (samples[0].parent, samples[0].child) == ("base_link", OPTICAL)
+    assert sum(not s.is_static for s in samples) == 14
+
+
+def as_ros1(message: Any, store: Any) -> Any:
+    """The same message with ROS 1 types: a sequence number in headers, upper-case calibration."""
+    if isinstance(message, np.ndarray) or not hasattr(message, "__msgtype__"):
+        return [as_ros1(m, store) for m in message] if isinstance(message, list) else message
+    kind = store.types[message.__msgtype__]
+    values = {}
+    for name in kind.__dataclass_fields__:
+        ours = name if hasattr(message, name) else name.lower()  # D K R P
+        if name != "__msgtype__":
+            values[name] = 0 if name == "seq" else as_ros1(getattr(message, ours), store)
+    return kind(**values)
+
+
+def test_a_ros1_bag(tmp_path: Path) -> None:
+    store = get_typestore(Stores.ROS1_NOETIC)
+    store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
+    with Ros1Writer(tmp_path / "a.bag") as writer:
+        connections: dict[str, Any] = {}
+        for topic, logged, message in messages():
+            kind = message.__msgtype__
+            if topic not in connections:
+                connections[topic] = writer.add_connection(topic, kind, typestore=store)
+            writer.write(connections[topic], logged, store.serialize_ros1(as_ros1(message, store), kind))
+    recording = open_recording(tmp_path / "a.bag")
+    stream = PosedFrameStream(recording, AssemblerConfig())
+    assert len(list(stream)) == 5
+    assert stream.stats.dropped == {}
+    assert len(recording) == 5

@@ -1,0 +1,226 @@
+"""The doctor on a running graph: pure judgements, and a small robot that is well, or ill in known ways."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+rclpy = pytest.importorskip("rclpy")
+pytest.importorskip("tf2_msgs.msg")
+pytest.importorskip("embodied_perceptron_msgs.msg")
+
+from rclpy.qos import QoSProfile, ReliabilityPolicy  # noqa: E402
+from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
+from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, own_domain, scene_depth  # noqa: E402
+from tf2_msgs.msg import TFMessage  # noqa: E402
+
+from embodied_perceptron.apps.checks import Finding, Severity, has_errors  # noqa: E402
+from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped  # noqa: E402
+from embodied_perceptron_ros.node.live_doctor import examine_graph  # noqa: E402
+from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas  # noqa: E402
+from embodied_perceptron_ros.node.perception_node import live_doctor  # noqa: E402
+
+RELIABLE = QoSProfile(depth=5, reliability=ReliabilityPolicy.RELIABLE)
+BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+IMAGE = "sensor_msgs/msg/Image"
+
+
+def endpoint(node: str, qos: QoSProfile = RELIABLE, kind: str = IMAGE) -> live_doctor.Endpoint:
+    return live_doctor.Endpoint(node, kind, qos)
+
+
+def only(findings: list[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def found(findings: list[Finding], check: str, severity: Severity = Severity.ERROR) -> str:
+    """Messages and remedies of all such findings; empty when there is none."""
+    return "\n".join(f"{f.message} -> {f.remedy}" for f in findings if f.check == check and f.severity == severity)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# pure
+
+
+def test_missing_publisher_names_similar_topics() -> None:
+    finding = only(live_doctor.check_publishers("/depth/image_raw", IMAGE, [], ["/camera/depth"]))
+    assert finding.severity == Severity.ERROR
+    assert "nobody publishes /depth/image_raw" in finding.message
+    assert "/camera/depth" in finding.remedy
+
+
+def test_wrong_type_is_told_from_a_missing_publisher() -> None:
+    there = [endpoint("driver", kind="sensor_msgs/msg/CompressedImage")]
+    finding = only(live_doctor.check_publishers("/depth", IMAGE, there, []))
+    assert "CompressedImage" in finding.message
+    assert "depth_transport" in finding.remedy
+    assert only(live_doctor.check_publishers("/depth", IMAGE, [endpoint("driver")], [])).severity == Severity.OK
+
+
+def test_qos_mismatch_names_both_sides() -> None:
+    finding = only(
+        live_doctor.check_qos("/color", [endpoint("driver", BEST_EFFORT)], [endpoint("perception", RELIABLE)])
+    )
+    assert finding.severity == Severity.ERROR
+    assert "perception cannot hear driver" in finding.message
+    assert "qos_overrides./color.subscription.reliability" in finding.remedy
+    fits = live_doctor.check_qos("/color", [endpoint("driver", RELIABLE)], [endpoint("perception", BEST_EFFORT)])
+    assert only(fits).severity == Severity.OK
+    assert live_doctor.check_qos("/color", [endpoint("driver")], []) == []
+
+
+@pytest.mark.parametrize(
+    ("publishers", "uses_sim_time", "severity"),
+    [(0, True, Severity.ERROR), (1, False, Severity.WARNING), (1, True, None), (0, False, None), (1, None, None)],
+)
+def test_time_source(publishers: int, uses_sim_time: bool | None, severity: Severity | None) -> None:
+    findings = live_doctor.check_time_source(publishers, uses_sim_time)
+    assert [f.severity for f in findings] == ([] if severity is None else [severity])
+
+
+def test_clock_offset_against_this_machine() -> None:
+    late = live_doctor.check_delays({"/color": 3600.0, "/depth": 3600.1}, simulated=False)
+    assert "3600.1 s behind" in found(late, "clock offset")
+    ahead = live_doctor.check_delays({"/color": -2.0}, simulated=False)
+    assert "2.0 s ahead of" in found(ahead, "clock offset")
+    assert not has_errors(live_doctor.check_delays({"/color": 3600.0, "/depth": 3600.1}, simulated=True))
+    assert not has_errors(live_doctor.check_delays({"/color": 0.02, "/depth": 0.03}, simulated=False))
+
+
+def test_body_frame_is_told_from_an_optical_one() -> None:
+    assert only(live_doctor.check_optical("c", "camera_link", [np.eye(4)])).severity == Severity.ERROR
+    assert only(live_doctor.check_optical("c", OPTICAL, [T_ODOM_CAMERA])).severity == Severity.OK
+    assert live_doctor.check_optical("c", OPTICAL, []) == []
+
+
+def test_silence_is_an_error_only_where_somebody_publishes() -> None:
+    assert live_doctor.check_arrival("/color", publishers=0, received=0, seconds=5) == []
+    assert only(live_doctor.check_arrival("/color", 1, 0, 5.0)).severity == Severity.ERROR
+    assert "10.0 Hz" in only(live_doctor.check_arrival("/color", 1, 50, 5.0)).message
+
+
+def test_the_nodes_own_words() -> None:
+    assert "unconfigured" in only(live_doctor.check_node(NodeStatus(state="unconfigured"))).message
+    areas = {
+        "node": {"state": "active"},
+        "frames": {
+            **{"frames_received": "9", "frames_fused": "2", "frames_pending": "0", "level": "1"},
+            **{"frames_dropped.no_pose": "6", "frames_dropped.overload": "1", "last_drop.no_pose": "no frame 'odom'"},
+        },
+        "map": {"level": "2", "message": "disk full"},
+        "latency": {"fused_ms.p50": "12.5", "fused_ms.p99": "30"},
+    }
+    status = status_from_areas(areas)
+    assert (status.received, status.fused, status.settled) == (9, 2, 9)
+    assert status.latency_ms == {"fused": {"p50": 12.5, "p99": 30.0}}
+    findings = live_doctor.check_node(status)
+    assert "7 frames dropped, mostly no_pose: no frame 'odom'" in found(findings, "node", Severity.WARNING)
+    assert "map: disk full" in found(findings, "node")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# live
+
+
+class Robot:
+    """Publishes one camera and its transform; ``faults`` spoil it."""
+
+    def __init__(self, domain: int, *, transforms: bool = True, depth_factor: float = 1.0, **faults: Any) -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node("driver", context=self.context)
+        self.transforms, self.depth_factor, self.faults = transforms, depth_factor, faults
+        qos = BEST_EFFORT
+        self.color = self.node.create_publisher(Image, "/color/image_raw", qos)
+        self.depth = self.node.create_publisher(Image, faults.get("depth_topic", "/depth/image_raw"), qos)
+        self.info = self.node.create_publisher(CameraInfo, "/color/camera_info", qos)
+        self.tf = self.node.create_publisher(TFMessage, "/tf", RELIABLE) if transforms else None
+        if faults.get("greedy_subscriber"):
+            self.node.create_subscription(Image, "/color/image_raw", lambda _: None, RELIABLE)
+
+    def send(self) -> None:
+        stamp_ns = time.time_ns() - int(self.faults.get("clock_behind_s", 0) * 1e9)
+        depth = (scene_depth() * self.depth_factor).astype(np.float32)
+        frame = self.faults.get("frame", OPTICAL)
+        if self.tf is not None:
+            T = self.faults.get("T", T_ODOM_CAMERA)
+            self.tf.publish(TFMessage(transforms=[make_transform_stamped(T, stamp_ns, "odom", frame)]))
+        self.info.publish(make_camera_info(MAPPING_CAMERA, stamp_ns, frame))
+        self.color.publish(make_image(np.full((*depth.shape, 3), 99, np.uint8), "rgb8", stamp_ns, frame))
+        self.depth.publish(make_image(depth, "32FC1", stamp_ns, self.faults.get("depth_frame", frame)))
+
+    def close(self) -> None:
+        self.node.destroy_node()
+        rclpy.shutdown(context=self.context)
+
+
+@contextmanager
+def robot(monkeypatch: pytest.MonkeyPatch, **faults: Any) -> Iterator[Robot]:
+    with own_domain() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        machine = Robot(domain, **faults)
+        try:
+            yield machine
+        finally:
+            machine.close()
+
+
+def examine(machine: Robot, duration_s: float = 2.0) -> list[Finding]:
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(examine_graph, duration_s=duration_s)
+        while not future.done():
+            machine.send()
+            time.sleep(0.05)
+        return future.result()
+
+
+@pytest.mark.ros
+def test_healthy_robot_has_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    with robot(monkeypatch) as machine:
+        findings = examine(machine)
+    assert not has_errors(findings), [f for f in findings if f.severity == Severity.ERROR]
+    assert "/perception is not running" in found(findings, "node", Severity.WARNING)
+    for check in ("topics", "data", "sizes", "registration", "depth unit", "poses", "camera frame"):
+        assert found(findings, check, Severity.OK), check
+
+
+@pytest.mark.ros
+def test_every_illness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = {
+        **{"transforms": False, "depth_factor": 1000.0, "greedy_subscriber": True, "clock_behind_s": 100.0},
+        "depth_frame": "depth_optical_frame",
+    }
+    with robot(monkeypatch, **faults) as machine:
+        findings = examine(machine)
+    assert "nobody publishes /tf" in found(findings, "transforms")
+    assert "0 of" in found(findings, "poses")
+    assert "16UC1" in found(findings, "depth unit")
+    assert "not registered" in found(findings, "registration", Severity.WARNING)
+    assert "s behind this machine's clock" in found(findings, "clock offset")
+    # the subscriber of this robot's own node that asks for more than the driver offers
+    assert "/color/image_raw: driver cannot hear driver" in found(findings, "QoS")
+
+
+@pytest.mark.ros
+def test_wrong_frame_and_topic_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with robot(monkeypatch, frame="camera_link", T=np.eye(4), depth_topic="/camera/depth") as machine:
+        findings = examine(machine)
+    assert "nobody publishes /depth/image_raw" in found(findings, "topics")
+    assert "/camera/depth" in found(findings, "topics")
+    assert "'camera_link' has its z axis up" in found(findings, "camera frame")
+
+
+@pytest.mark.ros
+def test_empty_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    with own_domain() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        findings = examine_graph(duration_s=0.2)
+    assert has_errors(findings)
+    assert "nobody publishes /color/image_raw" in found(findings, "topics")

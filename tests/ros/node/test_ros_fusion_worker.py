@@ -1,0 +1,360 @@
+"""The fusion thread, fed directly: every bad input is a counted drop with its reason, and the next frame is fused.
+
+No node and no transport: messages go into the inbox as the executor would put them there.
+"""
+
+from __future__ import annotations
+
+import array
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("tf2_msgs")
+
+from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth, wait_until
+
+from embodied_perceptron.config import AssemblerConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup, TooEarly
+from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
+from embodied_perceptron_ros.node.fusion_worker import INTERNAL_ERROR, OVERLOAD, FusionWorker
+from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.inputs import Inbox, Received
+
+pytestmark = pytest.mark.ros
+MS = 1_000_000
+
+
+class Transforms:
+    """A transform source under the test's control."""
+
+    def __init__(self) -> None:
+        self.refused: Counter[str] = Counter()
+        self.restarts = 0
+        self.T = T_ODOM_CAMERA
+        self.known = True
+        self.early = False
+
+    def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
+        if self.early:
+            return TooEarly(stamp_ns, stamp_ns - 1)
+        if not self.known or source != OPTICAL:
+            return Disconnected(target, source, f"{source!r} is unknown")
+        return Found(self.T)
+
+    def lookup_latest(self, target: str, source: str) -> PoseLookup:
+        return self.lookup(target, source, 0)
+
+    def clear(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Rig:
+    """A worker with one camera, and a clock of frames."""
+
+    def __init__(self) -> None:
+        self.transforms = Transforms()
+        self.health = Health("perception")
+        self.config = PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.05, max_blocks=2000))
+        self.perceptron = Perceptron(self.config)
+        self.reset_on_jump = True
+        self.backlog = 3
+        self.inbox = Inbox(on_arrival=lambda: self.worker.wake())
+        self.worker = FusionWorker(
+            self.perceptron,
+            self.inbox,
+            self.transforms,
+            self.health,
+            logging.getLogger("test"),
+            assembler_config=AssemblerConfig(max_pose_wait_s=0.15, max_pair_wait_s=0.15),
+            fusion_frame="odom",
+            rectified={"camera": False},
+            now_ns=time.monotonic_ns,
+            max_backlog=lambda: self.backlog,
+            reset_on_time_jump=lambda: self.reset_on_jump,
+        )
+        self.worker.start()
+        self.stamp_ns = 100_000 * MS
+
+    def put(self, kind: Any, message: Any) -> None:
+        self.inbox.put(Received(kind, "camera", message, time.time_ns()))
+
+    def frame(
+        self,
+        stamp_ns: int | None = None,
+        depth: np.ndarray | None = None,
+        color: dict[str, Any] | None = None,
+        depth_changes: dict[str, Any] | None = None,
+        info: dict[str, Any] | None = None,
+        intrinsics: Intrinsics | None = None,
+    ) -> int:
+        """Put one exposure; the dicts change fields of its messages."""
+        if stamp_ns is None:
+            self.stamp_ns += 33 * MS
+            stamp_ns = self.stamp_ns
+        depth_m = scene_depth() if depth is None else depth
+        k = intrinsics or MAPPING_CAMERA.resized(depth_m.shape[1], depth_m.shape[0])
+        pixels = np.full((*depth_m.shape, 3), 90, np.uint8)
+        for kind, message, changes in (
+            ("info", make_camera_info(k, stamp_ns, OPTICAL), info),
+            ("color", make_image(pixels, "rgb8", stamp_ns, OPTICAL), color),
+            ("depth", make_image(depth_m, "32FC1", stamp_ns, OPTICAL), depth_changes),
+        ):
+            for name, value in (changes or {}).items():
+                setattr(message, name, value)
+            self.put(kind, message)
+        return stamp_ns
+
+    def wait(self, fused: int | None = None, **dropped: int) -> None:
+        def settled() -> bool:
+            counts = self.worker.counts
+            return (fused is None or counts.fused == fused) and counts.dropped == dropped and counts.pending == 0
+
+        wait_until(settled, 20, f"fused={fused} dropped={dropped}, got {self.worker.counts}")
+
+    def why(self, reason: str) -> str:
+        return self.health._last_drop[reason]
+
+
+@pytest.fixture
+def rig():
+    rig = Rig()
+    yield rig
+    rig.worker.stop()
+    assert not [t for t in threading.enumerate() if t.name == "fusion" and t.is_alive()]
+
+
+COMPILED_AFTER_WARM_UP = """
+from embodied_perceptron_ros.node.warm_up import warm_up
+from test_ros_fusion_worker import Rig, compiled, scene_depth
+
+rig = Rig()
+warm_up(rig.config)
+before = compiled()
+assert sum(before.values()) > 5, before
+for n, (encoding, bytes_per_pixel) in enumerate((("rgb8", 3), ("bgr8", 3), ("mono8", 1), ("rgb8", 3))):
+    rig.frame(color={"encoding": encoding, "step": 80 * bytes_per_pixel}, depth=scene_depth(1.4 + 0.2 * n))
+    rig.wait(fused=n + 1)
+    rig.perceptron.perceive()
+after = compiled()
+rig.worker.stop()
+assert after == before, {key: (before.get(key), n) for key, n in after.items() if n != before.get(key)}
+"""
+
+
+# a network, walls along no axis, colours of what was found
+COMPILED_AFTER_WARM_UP_WITH_NETWORK = """
+import numpy as np
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron_ros.node.warm_up import warm_up
+from online_world import config, inference, walk
+from test_ros_fusion_worker import compiled
+
+network = inference()
+warm_up(config(), network)
+before = compiled()
+it = Perceptron(config(), inference=network)
+T = make_transform(np.array([[0.8, -0.6, 0], [0.6, 0.8, 0], [0, 0, 1.0]]), np.zeros(3))
+for frame in walk(3, 8):
+    it.integrate(PosedFrame(frame.frame, T @ frame.T_world_camera))
+    seen = it.perceive()
+for text in ("the red chair", "something to sit on", "the table to the left of the cabinet"):
+    it.ground(text, np.eye(4))
+it.perceive(window_m=float("inf"))
+assert it._live._lattice.yaw_rad != 0
+after = compiled()
+assert after == before, {key: (before.get(key), n) for key, n in after.items() if n != before.get(key)}
+"""
+
+
+def compiled():
+    """How often each compiled function of the library has been compiled."""
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("embodied_perceptron.")]
+    found = {(m.__name__, n): f for m in modules for n, f in list(vars(m).items()) if hasattr(f, "signatures")}
+    return {key: len(f.signatures) for key, f in found.items()}
+
+
+@pytest.mark.parametrize("script", [COMPILED_AFTER_WARM_UP, COMPILED_AFTER_WARM_UP_WITH_NETWORK])
+def test_nothing_is_compiled_after_the_warm_up(script):
+    """In a process of its own: other tests compile, too."""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+
+
+def test_frames_are_fused(rig):
+    for i in range(5):
+        rig.frame()
+        rig.wait(fused=i + 1)
+    counts = rig.worker.counts
+    assert (counts.received, counts.fused, counts.pending, counts.dropped) == (5, 5, 0, Counter())
+    assert rig.worker.newest.posed.frame.stamp_ns == rig.stamp_ns
+    assert rig.worker.newest.frame_id == OPTICAL
+    assert rig.worker.map_statistics["voxels"] > 100
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason", "match"),
+    [
+        ({"color": {"encoding": "yuv422"}}, "bad_frame", "'yuv422'"),
+        ({"depth_changes": {"encoding": "64FC1"}}, "bad_frame", "'64FC1'"),
+        ({"color": {"data": array.array("B", [1, 2, 3])}}, "bad_frame", "cut short"),
+        ({"depth_changes": {"data": array.array("B")}}, "bad_frame", "cut short"),
+        ({"color": {"height": 0}}, "bad_frame", "size"),
+        ({"color": {"step": 3}}, "bad_frame", "step"),
+        ({"info": {"k": [0.0] * 9}}, "bad_frame", "not calibrated"),
+        ({"info": {"k": [float("nan")] * 9}}, "bad_frame", "fx"),
+        ({"info": {"distortion_model": "magic", "d": [0.1] * 4}}, "bad_frame", "magic"),
+        ({"info": {"width": 81}}, "size_mismatch", "81x60"),
+        ({"depth": scene_depth()[::2, ::2].copy(), "intrinsics": MAPPING_CAMERA}, "size_mismatch", "40x30"),
+    ],
+)
+def test_bad_messages_are_drops_with_a_reason_and_the_next_frame_is_fused(rig, spoil, reason, match):
+    rig.frame()
+    rig.wait(fused=1)
+    rig.frame(**spoil)
+    rig.wait(fused=1, **{reason: 1})
+    assert match in rig.why(reason)
+    rig.frame()
+    rig.wait(fused=2, **{reason: 1})
+
+
+def test_depth_of_another_frame_is_not_registered(rig):
+    header = make_image(np.zeros((1, 1), np.float32), "32FC1", 0, "depth_frame").header
+    stamp_ns = rig.stamp_ns + 33 * MS
+    header.stamp = make_image(np.zeros((1, 1), np.float32), "32FC1", stamp_ns, "").header.stamp
+    rig.frame(depth_changes={"header": header})
+    rig.wait(fused=0, bad_frame=1)
+    assert "registered" in rig.why("bad_frame")
+
+
+@pytest.mark.parametrize("value", [0.0, np.nan, -np.inf])
+def test_depth_without_a_valid_pixel_is_not_fused(rig, value):
+    rig.frame(depth=np.full((60, 80), value, np.float32))
+    wait_until(lambda: sum(rig.worker.counts.dropped.values()) == 1)
+    assert rig.worker.counts.fused == 0
+    rig.frame()
+    wait_until(lambda: rig.worker.counts.fused == 1)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (4320, 7680)])
+def test_sizes_from_one_pixel_to_8k(rig, shape):
+    rig.frame(depth=np.full(shape, 2.0, np.float32))
+    rig.wait(fused=1)
+    rig.frame()  # calibration changes with the size
+    rig.wait(fused=2)
+
+
+def test_missing_transform_names_the_link(rig):
+    rig.transforms.known = False
+    rig.frame()
+    rig.wait(fused=0, no_transform=1)
+    assert OPTICAL in rig.why("no_transform")
+    rig.transforms.known = True
+    rig.frame()
+    rig.wait(fused=1, no_transform=1)
+
+
+def test_late_transform_is_waited_for_and_wakes_the_worker(rig):
+    rig.transforms.early = True
+    rig.frame()
+    time.sleep(0.05)
+    assert rig.worker.counts.fused == 0
+    rig.transforms.early = False
+    rig.worker.transforms_changed()
+    rig.wait(fused=1)
+
+
+def test_transform_that_never_comes(rig):
+    rig.transforms.early = True
+    rig.frame()
+    rig.wait(fused=0, pose_timeout=1)
+
+
+@pytest.mark.parametrize(("offset_ms", "reason"), [(0, "duplicate"), (-20, "out_of_order")])
+def test_stamps_that_do_not_advance(rig, offset_ms, reason):
+    stamp_ns = rig.frame()
+    rig.wait(fused=1)
+    rig.frame(stamp_ns=stamp_ns + offset_ms * MS)
+    wait_until(lambda: rig.worker.counts.dropped[reason] >= 1)
+    rig.frame()
+    wait_until(lambda: rig.worker.counts.fused == 2)
+
+
+def test_calibration_may_change_in_the_middle(rig):
+    rig.frame()
+    rig.wait(fused=1)
+    other = Intrinsics(70.0, 70.0, 39.5, 29.5, 80, 60)
+    rig.frame(intrinsics=other)
+    rig.wait(fused=2)
+    assert rig.worker.newest.posed.frame.intrinsics == other
+
+
+@pytest.mark.parametrize("reset", [True, False])
+def test_time_jumping_back(rig, reset):
+    rig.reset_on_jump = reset
+    for i in range(3):
+        rig.frame()
+        rig.wait(fused=i + 1)
+    voxels = rig.perceptron.statistics().voxels
+    rig.transforms.T = T_ODOM_CAMERA.copy()
+    rig.transforms.T[0, 3] = 5.0  # elsewhere
+    rig.stamp_ns = 1_000 * MS
+    rig.frame()
+    wait_until(lambda: rig.worker.counts.fused == 4)
+    assert rig.health.counted("time_jumps") >= 1
+    after = rig.perceptron.statistics()
+    assert (after.frames_fused == 1) is reset
+    assert (after.voxels > voxels * 1.5) is not reset
+
+
+def test_an_exception_while_fusing_is_reported_and_survived(rig, monkeypatch):
+    def broken(posed):
+        raise MemoryError("no room")
+
+    whole = rig.perceptron.integrate
+    monkeypatch.setattr(rig.perceptron, "integrate", broken)
+    rig.frame()
+    rig.wait(fused=0, **{INTERNAL_ERROR: 1})
+    assert "no room" in rig.why(INTERNAL_ERROR)
+    assert rig.health.counted("internal_errors") == 1
+    monkeypatch.setattr(rig.perceptron, "integrate", whole)
+    rig.frame()
+    rig.wait(fused=1, **{INTERNAL_ERROR: 1})
+
+
+def test_overload_drops_the_oldest_and_fuses_the_newest(rig, monkeypatch):
+    rig.backlog = 2
+    release, entered = threading.Event(), threading.Event()
+    whole = rig.perceptron.integrate
+
+    def slow(posed):
+        entered.set()
+        assert release.wait(10)
+        return whole(posed)
+
+    monkeypatch.setattr(rig.perceptron, "integrate", slow)
+    rig.frame()
+    assert entered.wait(10)
+    for _ in range(8):
+        rig.frame()
+    release.set()
+    rig.wait(fused=3, **{OVERLOAD: 6})
+    assert rig.worker.newest.posed.frame.stamp_ns == rig.stamp_ns
+    assert rig.worker.counts.received == 9

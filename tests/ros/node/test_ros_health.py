@@ -1,0 +1,125 @@
+"""Statistics and the diagnostics message; the inbox. No node is started."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.serialization import deserialize_message, serialize_message
+
+from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, Rate, Series, read_diagnostics
+from embodied_perceptron_ros.node.inputs import Inbox, Received
+
+pytestmark = pytest.mark.ros
+
+
+def areas_of(health: Health, state: str = "active", counts: FrameCounts | None = None, **areas):
+    message = health.diagnostics(5, state, counts or FrameCounts(), areas)
+    return read_diagnostics(deserialize_message(serialize_message(message), DiagnosticArray), "perception")
+
+
+def test_series_percentiles():
+    series = Series()
+    assert series.summary() == {}
+    for value in range(101):
+        series.add(float(value))
+    assert series.summary() == {"p50": 50.0, "p99": 99.0, "max": 100.0, "count": 101.0}
+
+
+def test_series_forgets_the_old_but_counts_it():
+    series = Series()
+    for value in range(10_000):
+        series.add(float(value))
+    assert series.summary()["count"] == 10_000
+    assert series.summary()["p50"] > 7_000
+
+
+def test_rate():
+    now = [0.0]
+    rate = Rate(lambda: now[0])
+    for _ in range(30):
+        rate.tick()
+    now[0] = 2.0
+    assert rate.take() == 15.0
+    now[0] = 3.0
+    assert rate.take() == 0.0
+
+
+def test_frames_are_accounted_for():
+    counts = FrameCounts(10, 6, Counter({"no_pair": 2, "no_transform": 1}))
+    assert counts.pending == 1
+    frames = areas_of(Health("perception"), counts=counts)["frames"]
+    assert frames["frames_received"] == "10"
+    assert frames["frames_fused"] == "6"
+    assert frames["frames_dropped"] == "3"
+    assert frames["frames_dropped.no_pair"] == "2"
+    assert frames["frames_pending"] == "1"
+
+
+def test_drops_warn_once_and_say_why():
+    health = Health("perception")
+    health.explain_drop("no_transform", "no transform from 'cam' to 'odom'")
+    counts = FrameCounts(3, 0, Counter(no_transform=3))
+    first = areas_of(health, counts=counts)["frames"]
+    assert first["level"] == "1"
+    assert "no transform from 'cam' to 'odom'" in first["message"]
+    assert areas_of(health, counts=counts)["frames"]["level"] == "0"
+
+
+def test_no_frames_at_all_is_a_warning_only_while_active():
+    assert "no frame has arrived" in areas_of(Health("perception"))["frames"]["message"]
+    assert areas_of(Health("perception"), state="inactive")["frames"]["level"] == "0"
+
+
+def test_latency_keys():
+    health = Health("perception")
+    for value in np.linspace(1, 3, 21):
+        health.latency("fused", float(value))
+    health.stages("fusion", {"fold": 1.5})
+    latency = areas_of(health)["latency"]
+    assert latency["fused_ms.p50"] == "2.0"
+    assert latency["fused_ms.count"] == "21.0"
+    assert latency["fusion.fold_ms.p50"] == "1.5"
+
+
+def test_problems_show_the_worst_until_they_are_cleared_or_over():
+    health = Health("perception")
+    health.problem("map", WARN, "nearly full", "budget")
+    health.problem("map", ERROR, "gone", "disk", hold_s=-1.0)
+    assert areas_of(health, map={"voxels": 3})["map"] == {"level": "1", "message": "nearly full", "voxels": "3"}
+    health.problem("map", ERROR, "worse", "other")
+    assert areas_of(health, map={})["map"]["message"] == "worse"
+    health.clear_problem("map", "other")
+    health.clear_problem("map", "budget")
+    assert areas_of(health, map={})["map"]["level"] == "0"
+
+
+def test_only_the_named_node_is_read():
+    message = Health("other").diagnostics(5, "active", FrameCounts(), {})
+    assert read_diagnostics(message, "perception") == {}
+
+
+# ----------------------------------------------------------------------------------------------------------- inbox
+
+
+def test_inbox_keeps_order_and_drops_the_oldest_of_its_kind():
+    arrivals = []
+    inbox = Inbox(size=3, on_arrival=lambda: arrivals.append(1))
+    for i in range(5):
+        inbox.put(Received("color", "front", i, 0))
+        inbox.put(Received("depth", "front", -i, 0))
+    inbox.put(Received("color", "rear", 100, 0))
+    taken = inbox.take_all()
+    assert [r.message for r in taken if r.kind == "color"] == [2, 3, 4, 100]
+    assert [r.message for r in taken if r.kind == "depth"] == [-2, -3, -4]
+    assert inbox.overflowed == {"color": 2, "depth": 2}
+    assert len(arrivals) == 11
+    assert inbox.take_all() == []
+    for i in range(3):
+        inbox.put(Received("color", "front", i, 0))
+    assert inbox.overflowed["color"] == 2  # emptying made room

@@ -1,0 +1,85 @@
+"""Where results go: the choice of the transform, and how often. No node is started."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("vision_msgs")
+pytest.importorskip("tf2_msgs")
+pytest.importorskip("embodied_perceptron_msgs")
+
+from support.ros_live import turned
+
+from embodied_perceptron.sensors.poses import TransformTree
+from embodied_perceptron_ros.node.grounding import ViewpointError, find_viewpoint
+from embodied_perceptron_ros.node.outputs import Limiter, OutputPose, find_output_pose
+
+pytestmark = pytest.mark.ros
+S = 1_000_000_000
+
+
+@pytest.fixture
+def tree() -> TransformTree:
+    tree = TransformTree(max_gap_s=0.5)
+    for t, forward_m in ((10, 1.0), (11, 2.0)):
+        tree.insert("map", "odom", t * S, turned(0.0, forward_m))
+    return tree
+
+
+def test_the_fusion_frame_needs_no_transform(tree):
+    for name in ("odom", "/odom"):
+        assert find_output_pose(tree, "odom", name, 5 * S) == OutputPose("odom", None)
+    assert OutputPose("odom", None).inverse() is None
+
+
+def test_the_transform_at_the_results_own_stamp(tree):
+    pose = find_output_pose(tree, "odom", "map", 10 * S)
+    np.testing.assert_allclose(pose.T_out_world, turned(0.0, 1.0))
+    np.testing.assert_allclose(pose.inverse() @ pose.T_out_world, np.eye(4), atol=1e-12)
+
+
+@pytest.mark.parametrize("stamp_ns", [0, 9 * S, 10 * S + S // 2, 12 * S])
+def test_without_one_at_that_stamp_the_newest(tree, stamp_ns):
+    """An empty or loaded map, a gap between rare transforms, a late localisation."""
+    pose = find_output_pose(tree, "odom", "map", stamp_ns)
+    np.testing.assert_allclose(pose.T_out_world, turned(0.0, 2.0))
+
+
+def test_a_frame_that_is_not_connected_is_named(tree):
+    assert "atlantis" in find_output_pose(tree, "odom", "atlantis", 10 * S)
+
+
+@pytest.mark.parametrize(
+    ("stamp_ns", "now_ns", "forward_m"),
+    [
+        (10 * S, 99 * S, 1.0),  # where it was at the query's stamp, wherever it is now
+        (11 * S, 11 * S, 2.0),
+        (0, 10 * S, 1.0),
+        (0, 11 * S + 1, 2.0),  # no transform of this very moment yet
+        (12 * S, 12 * S, 2.0),
+        (0, 5 * S, 2.0),  # another clock than the transforms'
+    ],
+)
+def test_the_viewpoint_is_that_of_the_query(tree, stamp_ns, now_ns, forward_m):
+    T = find_viewpoint(tree, "map", "odom", stamp_ns, now_ns)
+    np.testing.assert_allclose(T, turned(0.0, forward_m))
+
+
+@pytest.mark.parametrize(("frame", "stamp_ns"), [("odom", 5 * S), ("odom", 10 * S + S // 2), ("atlantis", 0)])
+def test_a_viewpoint_that_nobody_knows_is_refused_by_name(tree, frame, stamp_ns):
+    with pytest.raises(ViewpointError, match=f"the viewpoint '{frame}' is not known"):
+        find_viewpoint(tree, "map", frame, stamp_ns, 11 * S)
+
+
+def test_limiter():
+    now = [100.0]
+    limiter = Limiter(lambda: now[0])
+    assert limiter.due(10.0)
+    assert not limiter.due(10.0)
+    assert limiter.due(10.0, always=True)
+    now[0] += 0.05
+    assert not limiter.due(10.0)
+    now[0] += 0.05
+    assert limiter.due(10.0)

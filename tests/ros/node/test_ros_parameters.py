@@ -1,0 +1,177 @@
+"""Parameters: what is declared, read and refused. The nodes live in the test's process and are not spun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("rcl_interfaces")
+
+import rclpy
+from rclpy.context import Context
+from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from support.ros_live import own_domain
+
+from embodied_perceptron.config import ConfigError
+from embodied_perceptron_ros.node.parameters import (
+    DECLARATIONS,
+    apply_change,
+    check_change,
+    declare_parameters,
+    read_parameters,
+)
+
+pytestmark = pytest.mark.ros
+
+
+@pytest.fixture(scope="module")
+def context():
+    context = Context()
+    with own_domain() as domain:
+        rclpy.init(context=context, domain_id=domain)
+        yield context
+        rclpy.shutdown(context=context)
+
+
+@pytest.fixture
+def make(context):
+    nodes: list[Node] = []
+
+    def build(**overrides) -> Node:
+        values = [Parameter(name.replace("__", "."), value=value) for name, value in overrides.items()]
+        nodes.append(Node("perception", context=context, parameter_overrides=values))
+        declare_parameters(nodes[-1])
+        return nodes[-1]
+
+    yield build
+    for node in nodes:
+        node.destroy_node()
+
+
+def test_defaults(make):
+    parameters = read_parameters(make())
+    assert parameters.fusion_frame == parameters.output_frame == "odom"
+    assert parameters.config.volume.voxel_size_m == 0.02
+    assert parameters.config.volume.max_range_m == 5.0
+    camera = parameters.cameras[0]
+    assert (camera.color_subscription, camera.depth_subscription, camera.info_topic) == (
+        "color/image_raw",
+        "depth/image_raw",
+        "color/camera_info",
+    )
+
+
+def test_network_parameters_stand_over_the_configuration(make, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text("network: {weights: mine.safetensors, device: auto, window_m: 4.8}")
+    network = read_parameters(make(config_file=str(config))).config.network
+    assert (network.weights, network.device, network.window_m) == ("mine.safetensors", "auto", 4.8)
+    network = read_parameters(make(config_file=str(config), weights="tiny", device="cpu", window_m=3.2)).config.network
+    assert (network.weights, network.device, network.window_m) == ("tiny", "cpu", 3.2)
+    assert read_parameters(make(config_file=str(config), weights="none")).config.network.weights == ""
+    assert read_parameters(make()).config.network.weights == "tiny"
+
+
+def test_the_viewer_is_one_that_exists(make):
+    with pytest.raises(ValueError, match="viewer must be one of"):
+        read_parameters(make(viewer="holodeck"))
+    assert read_parameters(make(viewer="rerun", viewer_file="/tmp/a.rrd")).viewer == "rerun"
+
+
+def test_several_cameras_have_their_names_in_front(make):
+    parameters = read_parameters(make(cameras=["front", "rear"], rear__color_topic="/elsewhere/image"))
+    front, rear = parameters.cameras
+    assert front.color_topic == "front/color/image_raw"
+    assert rear.color_topic == "/elsewhere/image"
+    assert rear.depth_topic == "rear/depth/image_raw"
+
+
+def test_transports_change_the_topic_as_image_transport_does(make):
+    node = make(camera__color_transport="compressed", camera__depth_transport="compressedDepth")
+    camera = read_parameters(node).cameras[0]
+    assert camera.color_subscription == "color/image_raw/compressed"
+    assert camera.depth_subscription == "depth/image_raw/compressedDepth"
+
+
+def test_numbers_override_the_configuration_file(make, tmp_path: Path):
+    path = tmp_path / "c.yaml"
+    path.write_text("volume: {voxel_size_m: 0.04, radius_m: 8.0}\nassembler: {max_pose_wait_s: 1.5}\n", "utf-8")
+    config = read_parameters(make(config_file=str(path), voxel_size_m=0.1)).config
+    assert config.volume.voxel_size_m == 0.1
+    assert config.volume.radius_m == 8.0
+    assert config.assembler.max_pose_wait_s == 1.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "match"),
+    [
+        ({"cameras": ["two words"]}, "two words"),
+        ({"cameras": ["autostart"]}, "autostart"),
+        ({"cameras": ["a", "a"]}, "differ"),
+        ({"fusion_frame": ""}, "fusion_frame"),
+        ({"output_frame": "a b"}, "output_frame"),
+        ({"on_time_jump": "panic"}, "reset, keep"),
+        ({"camera__depth_transport": "pigeon"}, "camera.depth_transport"),
+        ({"max_range_m": 50.0}, "radius_m"),
+    ],
+)
+def test_bad_values_are_refused_by_name(make, overrides, match):
+    node = make(**overrides)
+    with pytest.raises(ValueError, match=match):
+        read_parameters(node)
+
+
+def test_unreadable_configuration_is_refused_by_name(make, tmp_path: Path):
+    path = tmp_path / "c.yaml"
+    path.write_text("volume: {voxel_sise_m: 0.04}\n", "utf-8")
+    with pytest.raises(ConfigError, match="voxel_sise_m"):
+        read_parameters(make(config_file=str(path)))
+    with pytest.raises(FileNotFoundError, match="absent"):
+        read_parameters(make(config_file=str(tmp_path / "absent.yaml")))
+
+
+def test_ranges_and_types_are_declared(make):
+    with pytest.raises(InvalidParameterValueException, match="perception_hz"):
+        make(perception_hz=1e3)
+    with pytest.raises(InvalidParameterTypeException, match="max_backlog"):
+        make(max_backlog="many")
+
+
+def test_every_parameter_is_described(make):
+    node = make()
+    for name, declaration in DECLARATIONS.items():
+        descriptor = node.describe_parameter(name)
+        assert len(descriptor.description) > 10
+        if isinstance(declaration.default, (int, float)) and not isinstance(declaration.default, bool):
+            assert descriptor.floating_point_range or descriptor.integer_range, name
+
+
+def test_changes_while_running(make):
+    current = read_parameters(make())
+    change = [Parameter("perception_hz", value=7.0), Parameter("output_frame", value="map")]
+    assert check_change(change, configured=True).successful
+    changed = apply_change(current, change)
+    assert (changed.perception_hz, changed.output_frame) == (7.0, "map")
+    assert apply_change(changed, [Parameter("output_frame", value="")]).output_frame == "odom"
+
+
+@pytest.mark.parametrize("name", ["fusion_frame", "voxel_size_m", "config_file", "camera.info_topic"])
+def test_what_configuration_fixed_changes_only_before_it(name):
+    value = 0.1 if name == "voxel_size_m" else "x"
+    assert not check_change([Parameter(name, value=value)], configured=True).successful
+    assert check_change([Parameter(name, value=value)], configured=False).successful
+
+
+def test_a_node_without_cameras_is_refused():
+    result = check_change([Parameter("cameras", Parameter.Type.STRING_ARRAY, [])], configured=False)
+    assert "at least one" in result.reason
+
+
+def test_foreign_parameters_are_none_of_our_business():
+    assert check_change([Parameter("use_sim_time", value=True)], configured=True).successful
+    qos = Parameter("qos_overrides./tf.subscription.depth", value=5)
+    assert check_change([qos], configured=True).successful

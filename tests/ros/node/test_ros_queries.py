@@ -1,0 +1,279 @@
+"""Queries: reading them, answering each exactly once, standing ones, refusals. No node is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+pytest.importorskip("diagnostic_msgs")
+
+from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron_ros.node.health import Health
+from embodied_perceptron_ros.node.queries import (
+    MAX_MESSAGE_CHARACTERS,
+    Answer,
+    Query,
+    QueryError,
+    QueryWorker,
+    answer_key,
+    invalid,
+    parse_query,
+)
+
+pytestmark = pytest.mark.ros
+BOX = np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0])
+
+
+# --------------------------------------------------------------------------------------------------------- reading
+
+
+def test_plain_text_is_a_query():
+    assert parse_query("the red chair") == Query("", "the red chair")
+
+
+def test_json_fields():
+    data = {"id": "a", "text": "chair", "top_k": 3, "standing": True, "frame_id": "map"}
+    assert parse_query(json.dumps(data)) == Query("a", "chair", 3, True, "map")
+    assert parse_query('{"text": "chair", "frame": "map", "id": 7}') == Query("7", "chair", frame_id="map")
+    assert parse_query('{"id": "a", "cancel": true}').cancel
+    assert parse_query('{"text": "chair", "stamp": 12}').stamp_ns == 12_000_000_000
+    assert parse_query('{"text": "chair", "stamp": 1.5}').stamp_ns == 1_500_000_000
+
+
+@pytest.mark.parametrize(
+    ("data", "match"),
+    [
+        ("x" * (MAX_MESSAGE_CHARACTERS + 1), "characters"),
+        ('{"text": "chair"', "JSON"),
+        ("{" * 5000, "JSON"),
+        ('{"txt": "chair"}', "txt"),
+        ('{"id": "a"}', "no field 'text'"),
+        ('{"text": 5}', "'text' must be str"),
+        ('{"text": "a", "top_k": true}', "top_k"),
+        ('{"text": "a", "top_k": -1}', "top_k"),
+        ('{"text": "a", "top_k": 1e9}', "top_k"),
+        ('{"text": "a", "standing": "yes"}', "standing"),
+        ('{"cancel": true}', "id"),
+        ('{"text": "a", "stamp": "now"}', "stamp"),
+        ('{"text": "a", "stamp": -1}', "stamp"),
+        ('{"text": "a", "stamp": NaN}', "stamp"),
+        ('{"text": "a", "stamp": 1e300}', "stamp"),
+        (json.dumps({"text": "a", "id": "i" * 500}), "id"),
+        (json.dumps({"text": "a", "id": "a\u0007"}), "id"),
+    ],
+)
+def test_unreadable_queries_are_refused_by_name(data, match):
+    with pytest.raises(QueryError, match=match):
+        parse_query(data)
+
+
+def test_a_refusal_knows_whose_query_it_was():
+    with pytest.raises(QueryError) as caught:
+        parse_query('{"id": "mine", "text": "chair", "colour": 1}')
+    assert (caught.value.query_id, caught.value.text) == ("mine", "chair")
+
+
+def test_a_huge_message_is_not_repeated():
+    with pytest.raises(QueryError) as caught:
+        parse_query("x" * 10_000_000)
+    assert len(caught.value.text) < 1000
+
+
+# ------------------------------------------------------------------------------------------------------- answering
+
+
+class Harness:
+    """A worker whose question is under the test's control."""
+
+    def __init__(self, **limits: int) -> None:
+        self.answers: list[Answer] = []
+        self.changed = threading.Condition()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.grounding = Grounding("", GroundingStatus.NOT_FOUND, reason="nothing")
+        self.health = Health("test")
+        self.error: Exception | None = None
+        self.asked: Callable[[Query], None] = lambda query: None
+        self.worker = QueryWorker(
+            self.ask,
+            self.deliver,
+            self.health,
+            logging.getLogger("test"),
+            queue_size=limits.get("queue_size", 8),
+            max_standing=limits.get("max_standing", 2),
+        )
+        self.worker.start()
+
+    def ask(self, query: Query) -> Grounding:
+        self.asked(query)
+        self.gate.wait(10)
+        if self.error:
+            raise self.error
+        return self.grounding
+
+    def deliver(self, answer: Answer) -> None:
+        with self.changed:
+            self.answers.append(answer)
+            self.changed.notify_all()
+
+    def wait_for(self, n: int) -> list[Answer]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.answers) >= n, timeout=10), self.answers
+            return list(self.answers)
+
+
+@pytest.fixture
+def harness():
+    h = Harness()
+    yield h
+    h.gate.set()
+    h.worker.stop("over")
+
+
+def found(*ids: int) -> Grounding:
+    return Grounding("t", GroundingStatus.FOUND, tuple(SceneObject(i, "x", 1.0, BOX) for i in ids))
+
+
+def test_every_query_gets_one_answer_and_an_id(harness):
+    for i in range(5):
+        harness.worker.submit(Query("" if i else "mine", "chair"), harness.deliver)
+        harness.wait_for(i + 1)
+    ids = [a.query.id for a in harness.answers]
+    assert ids[0] == "mine"
+    assert len(set(ids)) == 5
+    assert all(a.grounding.latency_ms > 0 for a in harness.answers)
+
+
+def test_overflow_is_answered_at_once(harness):
+    harness.gate.clear()
+    for i in range(1000):
+        harness.worker.submit(Query(str(i), "chair"), harness.deliver)
+    refused = [a for a in harness.answers if a.grounding.status == GroundingStatus.INVALID]
+    assert len(refused) >= 990  # 8 wait, 1 may be in work
+    assert "too many" in refused[0].grounding.reason
+    harness.gate.set()
+    answers = harness.wait_for(1000)
+    assert Counter(Counter(a.query.id for a in answers).values()) == {1: 1000}
+    assert harness.health.counted("queries_received") == 1000
+
+
+def test_an_exception_is_an_answer(harness):
+    harness.error = RuntimeError("broken model")
+    harness.worker.submit(Query("a", "chair"), harness.deliver)
+    grounding = harness.wait_for(1)[0].grounding
+    assert grounding.status == GroundingStatus.INVALID
+    assert "broken model" in grounding.reason
+    harness.error = None
+    harness.worker.submit(Query("b", "chair"), harness.deliver)
+    assert harness.wait_for(2)[1].grounding.status == GroundingStatus.NOT_FOUND
+
+
+def test_an_asker_that_fails_does_not_stop_the_others(harness):
+    def broken(answer: Answer) -> None:
+        raise RuntimeError("gone")
+
+    harness.worker.submit(Query("a", "chair"), broken)
+    harness.worker.submit(Query("b", "chair"), harness.deliver)
+    assert harness.wait_for(1)[0].query.id == "b"
+
+
+def test_standing_queries_are_answered_again_only_when_the_answer_changes(harness):
+    harness.worker.submit(Query("s", "chair", standing=True), harness.deliver)
+    harness.wait_for(1)
+    harness.worker.map_changed()
+    harness.grounding = found(3)
+    harness.worker.map_changed()
+    assert [c.id for c in harness.wait_for(2)[1].grounding.candidates] == [3]
+    harness.worker.map_changed()
+    harness.worker.submit(Query("probe", "chair"), harness.deliver)
+    assert harness.wait_for(3)[2].query.id == "probe"  # nothing in between: the answer was the same
+    harness.grounding = found(4, 3)
+    harness.worker.map_changed()
+    assert harness.wait_for(4)[3].query.id == "s"
+
+
+def ambiguous(*ids: int) -> Grounding:
+    return dataclasses.replace(found(*ids), status=GroundingStatus.AMBIGUOUS, reason="which one?")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (found(3), found(3, 4), True),  # another runner-up
+        (found(3), found(4, 3), False),
+        (ambiguous(3, 4), ambiguous(4, 3), True),
+        (ambiguous(3, 4), ambiguous(3, 4, 5), False),
+        (ambiguous(3, 4), found(3), False),
+        (invalid(Query("", "a"), "cancelled"), found(), False),
+    ],
+)
+def test_what_makes_another_answer(one, other, same):
+    assert (answer_key(one) == answer_key(other)) is same
+
+
+def test_the_viewpoint_of_a_standing_query_stays(harness):
+    seen: list[np.ndarray | None] = []
+    harness.grounding = found(1)
+    harness.asked = lambda query: seen.append(query.viewpoint)
+    harness.worker.submit(Query("s", "chair", standing=True, viewpoint=np.eye(4)), harness.deliver)
+    harness.wait_for(1)
+    harness.grounding = found(2)
+    harness.worker.map_changed()
+    harness.wait_for(2)
+    assert len(seen) == 2
+    assert all(viewpoint is not None and (viewpoint == np.eye(4)).all() for viewpoint in seen)
+
+
+def test_begin_is_told_when_the_turn_has_come(harness):
+    harness.gate.clear()
+    began = threading.Event()
+    harness.worker.submit(Query("a", "chair"), harness.deliver)
+    harness.worker.submit(Query("b", "chair"), harness.deliver, began.set)
+    assert not began.wait(0.1)
+    harness.gate.set()
+    assert began.wait(10)
+    harness.wait_for(2)
+
+
+def test_cancel_ends_a_standing_query(harness):
+    harness.worker.submit(Query("s", "chair", standing=True), harness.deliver)
+    harness.wait_for(1)
+    harness.worker.submit(Query("s", "", cancel=True), harness.deliver)
+    assert harness.wait_for(2)[1].grounding.reason == "cancelled"
+    assert harness.worker.status["standing"] == 0
+    harness.worker.submit(Query("s", "", cancel=True), harness.deliver)
+    assert "no standing query" in harness.wait_for(3)[2].grounding.reason
+
+
+def test_standing_queries_are_bounded_and_replaced_by_id(harness):
+    for query_id in ("a", "b", "b", "c"):
+        harness.worker.submit(Query(query_id, "chair", standing=True), harness.deliver)
+    reasons = [a.grounding.reason for a in harness.wait_for(4)]
+    assert "too many standing" in reasons[3]
+    assert not any("too many" in r for r in reasons[:3])
+
+
+def test_an_invalid_query_does_not_stand(harness):
+    harness.grounding = Grounding("", GroundingStatus.INVALID, reason="no language model loaded")
+    harness.worker.submit(Query("s", "chair", standing=True), harness.deliver)
+    assert not harness.wait_for(1)[0].query.standing
+    assert harness.worker.status["standing"] == 0
+
+
+def test_what_waits_is_answered_at_the_end():
+    h = Harness()
+    h.gate.clear()
+    for i in range(4):
+        h.worker.submit(Query(str(i), "chair"), h.deliver)
+    threading.Timer(0.1, h.gate.set).start()
+    h.worker.stop("the node was deactivated")
+    assert sorted(a.query.id for a in h.answers) == ["0", "1", "2", "3"]
+    h.worker.submit(Query("late", "chair"), h.deliver)
+    assert h.answers[-1].grounding.status == GroundingStatus.INVALID

@@ -1,0 +1,135 @@
+"""Both transform sources hear the same messages and give the same answers."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("tf2_msgs")
+
+from rclpy.qos import DurabilityPolicy, QoSProfile
+from support import tf2_stand_in
+from support.ros_live import Peer, own_domain, turned, wait_until
+from tf2_msgs.msg import TFMessage
+
+from embodied_perceptron.geometry.transforms import interpolate_transform
+from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly, TooOld
+from embodied_perceptron_ros.conversion.values import make_transform_stamped
+from embodied_perceptron_ros.node.transforms import Tf2Transforms, TreeTransforms, make_transform_source, tf2_available
+
+pytestmark = pytest.mark.ros
+S = 1_000_000_000
+STATIC = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+
+
+@pytest.fixture(scope="module")
+def peer():
+    with own_domain() as domain:
+        peer = Peer(domain)
+        yield peer
+        peer.close()
+
+
+@pytest.fixture(params=["tree", "tf2", "tf2 stand-in"])
+def source(request, peer, monkeypatch):
+    if request.param == "tf2" and not tf2_available():
+        pytest.skip("tf2_ros is not installed")
+    if request.param == "tf2 stand-in":
+        monkeypatch.setitem(sys.modules, "tf2_ros", tf2_stand_in.as_module())
+    source = (TreeTransforms if request.param == "tree" else Tf2Transforms)(peer.node)
+    yield source
+    source.close()
+
+
+def feed(source, *stamped) -> None:
+    """Straight into the callback: what the wire does is tested below."""
+    for message in stamped:
+        source._receive(TFMessage(transforms=[message]), False)
+
+
+def test_lookup_interpolates_and_chains(source):
+    mount = turned(0.3)
+    source._receive(TFMessage(transforms=[make_transform_stamped(mount, 0, "base", "camera")]), True)
+    a, b = turned(0.0, 1.0), turned(0.8, 2.0)
+    feed(source, make_transform_stamped(a, 10 * S, "odom", "base"), make_transform_stamped(b, 11 * S, "odom", "base"))
+    answer = source.lookup("odom", "camera", 10 * S + S // 4)
+    assert isinstance(answer, Found)
+    np.testing.assert_allclose(answer.T, interpolate_transform(a, b, 0.25) @ mount, atol=1e-6)
+    back = source.lookup("camera", "odom", 10 * S + S // 4)
+    np.testing.assert_allclose(back.T @ answer.T, np.eye(4), atol=1e-6)
+    np.testing.assert_allclose(source.lookup_latest("odom", "camera").T, b @ mount, atol=1e-6)
+
+
+def test_answers_without_a_pose(source):
+    feed(source, *(make_transform_stamped(turned(0), t * S, "odom", "base") for t in (10, 11)))
+    early = source.lookup("odom", "base", 12 * S)
+    assert isinstance(early, TooEarly)
+    assert early.newest_ns == 11 * S
+    old = source.lookup("odom", "base", 9 * S)
+    assert isinstance(old, TooOld)
+    assert old.oldest_ns == 10 * S
+    missing = source.lookup("map", "base", 10 * S)
+    assert isinstance(missing, Disconnected)
+    assert "map" in str(missing)
+    assert isinstance(source.lookup_latest("map", "base"), Disconnected)
+
+
+def test_leading_slashes_do_not_matter(source):
+    feed(source, *(make_transform_stamped(turned(0), t * S, "/odom", "/base") for t in (10, 11)))
+    assert isinstance(source.lookup("odom", "/base", 10 * S), Found)
+
+
+def test_bad_transforms_are_counted_and_nothing_else(source):
+    message = make_transform_stamped(turned(0), 10 * S, "odom", "base")
+    message.transform.rotation.w = 5.0
+    not_finite = make_transform_stamped(turned(0), 10 * S, "odom", "base")
+    not_finite.transform.translation.x = float("nan")
+    feed(source, message, not_finite)
+    assert sum(source.refused.values()) == 2
+    assert "unit norm" in " ".join(source.refused)
+    assert isinstance(source.lookup("odom", "base", 10 * S), Disconnected)
+    feed(source, make_transform_stamped(turned(0), 10 * S, "odom", "base"))
+    assert isinstance(source.lookup("odom", "base", 10 * S), Found)
+
+
+def test_a_flood_of_bad_transforms_does_not_grow_the_count_table(source):
+    for i in range(100):
+        message = make_transform_stamped(turned(0), 10 * S, "odom", f"frame_{i}")
+        message.transform.rotation.w = 5.0
+        feed(source, message)
+    assert sum(source.refused.values()) == 100
+    assert len(source.refused) < 30
+
+
+def test_time_jumping_back_starts_the_history_anew(source):
+    feed(source, *(make_transform_stamped(turned(0.1), t * S, "odom", "base") for t in (100, 101)))
+    feed(source, *(make_transform_stamped(turned(0.5), t * S, "odom", "base") for t in (10, 11)))
+    assert source.restarts == 1
+    np.testing.assert_allclose(source.lookup("odom", "base", 10 * S).T, turned(0.5), atol=1e-6)
+    assert isinstance(source.lookup("odom", "base", 100 * S), TooEarly)
+
+
+def test_clear_keeps_static_transforms(source):
+    source._receive(TFMessage(transforms=[make_transform_stamped(turned(0.3), 0, "base", "camera")]), True)
+    feed(source, make_transform_stamped(turned(0), 10 * S, "odom", "base"))
+    source.clear()
+    assert isinstance(source.lookup("base", "camera", 5 * S), Found)
+    assert not isinstance(source.lookup("odom", "camera", 10 * S), Found)
+
+
+def test_over_the_wire_static_before_subscribing(peer):
+    static = peer.node.create_publisher(TFMessage, "/tf_static", STATIC)
+    static.publish(TFMessage(transforms=[make_transform_stamped(turned(0.3), 0, "base", "camera")]))
+    changes: list[int] = []
+    source = make_transform_source(peer.node, lambda: changes.append(1))
+    try:
+        wait_until(lambda: isinstance(source.lookup("base", "camera", 5 * S), Found))
+        peer.send_transform(turned(0.1), 10 * S, "odom", "base")
+        wait_until(lambda: isinstance(source.lookup("odom", "camera", 10 * S), Found))
+        assert changes
+    finally:
+        source.close()
+        peer.node.destroy_publisher(static)

@@ -1,0 +1,107 @@
+"""Sub-commands of the ROS package: arguments, exit codes, and a node that stops with its command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+pytest.importorskip("rclpy")
+pytest.importorskip("embodied_perceptron_msgs.msg")
+
+from support.ros_live import own_domain
+
+from embodied_perceptron_ros import commands
+from embodied_perceptron_ros.node.monitor import NodeMonitor
+from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+from embodied_perceptron_ros.players.launch_options import RVIZ_TOPICS
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    commands.register(app)
+    return app
+
+
+def test_commands_are_registered(app: typer.Typer) -> None:
+    assert {c.name for c in app.registered_commands} == {"perceive", "simulate", "demo"}
+
+
+def test_every_parameter_is_listed(app: typer.Typer) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["perceive", "--list-parameters"])
+    assert result.exit_code == 0
+    for name in (*DECLARATIONS, *CAMERA_DECLARATIONS):
+        assert name in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--config", "/no/such.yaml"], "/no/such.yaml"),
+        (["-p", "voxel_size_m=0.03"], "voxel_size_m=0.03"),
+        (["-r", "color"], "--remap"),
+    ],
+)
+def test_bad_arguments_are_named(app: typer.Typer, arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["perceive", *arguments])
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_perceive_starts_the_node_with_what_was_asked(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: dict[str, list[str]] = {}
+    monkeypatch.setattr(commands, "run_processes", lambda given: started.update(given) or 0)
+    arguments = ["perceive", "--camera", "front", "--camera", "rear", "--sim-time", "--namespace", "robot"]
+    result = CliRunner().invoke(app, [*arguments, "-p", "voxel_size_m:=0.03", "-p", "front.color_topic:=/rgb"])
+    assert result.exit_code == 0, result.output
+    (command,) = started.values()
+    assert command[:3] == [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node"]
+    text = " ".join(command)
+    for part in ("cameras:=[front, rear]", "use_sim_time:=true", "__ns:=/robot", "voxel_size_m:=0.03"):
+        assert part in text
+    assert 'front.color_topic:="/rgb"' in text
+
+
+def test_rviz_topics_move_with_the_namespace() -> None:
+    assert commands.rviz_remappings("") == []
+    arguments = commands.rviz_remappings("/robot/")
+    assert arguments[:2] == ["-r", f"{RVIZ_TOPICS[0]}:=/robot{RVIZ_TOPICS[0]}"]
+    assert len(arguments) == 2 * len(RVIZ_TOPICS)
+
+
+def test_demo_of_nothing_is_an_error(app: typer.Typer, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["demo", "--source", str(tmp_path / "nothing"), "--out", str(tmp_path)])
+    assert result.exit_code != 0
+    assert "nothing" in result.output
+
+
+@pytest.mark.ros
+@pytest.mark.timeout(180)
+def test_perceive_ends_its_node_on_interrupt(tmp_path: Path) -> None:
+    code = "import typer; from embodied_perceptron_ros.commands import register; a = typer.Typer(); register(a); a()"
+    with own_domain() as domain, (tmp_path / "log").open("wb") as log:
+        environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
+        command = [sys.executable, "-c", code, "perceive", "-p", "diagnostics_hz:=10.0"]
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            with NodeMonitor(domain) as monitor:
+                deadline = time.monotonic() + 120
+                while monitor.status.state != "active":
+                    assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+                    assert process.poll() is None, (tmp_path / "log").read_text()
+                    monitor.spin(0.2)
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+            assert len(children) == 1
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=40) == 0, (tmp_path / "log").read_text()
+            assert not Path(f"/proc/{children[0]}").exists()
+        finally:
+            process.kill()

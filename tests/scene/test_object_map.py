@@ -1,0 +1,325 @@
+"""Persistent ids: association, states, expiry, merging, persistence."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from support.scene_builder import box_surface, plane, snapshot_of
+
+from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.results import ObjectState
+from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.scene.object_map import ObjectMap, blend_boxes, box_affinity, count_voxels, without_bottom
+
+SECOND = 1_000_000_000
+FLOOR = plane((-4, -3, 0), (8, 0, 0), (0, 6, 0), 0.02)
+A = (0.0, 0.0, 0.4, 0.8, 0.6, 0.8, 0.2, 0.0, 0.0)
+B = (2.0, 1.0, 0.3, 0.5, 0.5, 0.6, 0.0, 0.0, 0.0)
+C = (-2.0, 1.0, 0.3, 0.6, 0.4, 0.6, 0.0, 0.0, 0.0)
+
+
+def found(*boxes, scores=None, labels=None):
+    n = len(boxes)
+    return Detections(
+        np.array(boxes, dtype=np.float64).reshape(-1, 9),
+        np.full(n, 0.8) if scores is None else np.array(scores, dtype=np.float64),
+        ("object",) * n if labels is None else tuple(labels),
+    )
+
+
+def world(*boxes, stamp_ns=7):
+    solids = [box_surface(tuple(b[:3]), tuple(b[3:6]), b[6], 0.02) for b in boxes]
+    return snapshot_of(np.concatenate([FLOOR, *solids]), stamp_ns=stamp_ns)
+
+
+def ids(objects, state=None):
+    return [o.id for o in objects.objects() if state is None or o.state == state]
+
+
+def test_tentative_then_confirmed_with_the_same_id():
+    objects = ObjectMap(ObjectsConfig(confirm_count=3))
+    for i in range(3):
+        assert ids(objects, ObjectState.CONFIRMED) == []
+        objects.update(found(A, B), world(A, B), i)
+    assert ids(objects, ObjectState.CONFIRMED) == [1, 2]
+    thing = objects.objects()[0]
+    assert thing.box == pytest.approx(A)
+    assert thing.last_seen_ns == 7  # from the voxels, not from the clock
+    assert thing.score == pytest.approx(0.8 * 3 / (3 + 2))  # as if two looks had found nothing
+
+
+def test_order_of_detections_does_not_move_ids():
+    objects = ObjectMap()
+    objects.update(found(A, B, C), world(A, B, C), 0)
+    objects.update(found(C, A, B), world(A, B, C), 1)
+    assert {o.id: o.box[0] for o in objects.objects()} == {1: 0.0, 2: 2.0, 3: -2.0}
+
+
+def test_a_box_that_grows_keeps_its_id():
+    objects = ObjectMap()
+    part = (0.0, 0.0, 0.4, 0.4, 0.3, 0.8, 0.0, 0.0, 0.0)
+    whole = (0.3, 0.2, 0.4, 1.0, 0.7, 0.8, 0.0, 0.0, 0.0)
+    objects.update(found(part), world(part), 0)
+    objects.update(found(whole), world(whole), 1)
+    assert ids(objects) == [1]
+    assert objects.objects()[0].box == pytest.approx(whole)
+
+
+def test_seen_empty_expires_and_the_id_is_never_used_again():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A, B), world(A, B), i)
+    objects.update(found(B), world(B), 2)  # A is gone, its floor is still mapped
+    assert ids(objects) == [2]
+    for i in range(3, 5):
+        objects.update(found(A, B), world(A, B), i)
+    assert ids(objects, ObjectState.CONFIRMED) == [2, 3]
+
+
+def test_moved_object_leaves_its_place_and_gets_a_new_id():
+    objects = ObjectMap()
+    moved = (-1.5, -1.5, *A[2:])
+    for i in range(2):
+        objects.update(found(A), world(A), i)
+    for i in range(2, 4):
+        objects.update(found(moved), world(moved), i)
+    assert ids(objects, ObjectState.CONFIRMED) == [2]
+    assert objects.objects()[0].box[:2] == pytest.approx(moved[:2])
+
+
+def test_a_place_that_the_map_forgot_keeps_its_object():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A, B), world(A, B), i)
+    full = world(B)
+    far = full.mean_point_m[:, 0] > 1.0  # everything about A was evicted, floor included
+    rest = type(full)(
+        full.voxel_size_m,
+        *(
+            getattr(full, name)[far]
+            for name in ("coords", "mean_point_m", "mean_color", "hits", "evidence", "last_seen_ns")
+        ),
+    )
+    for i in range(2, 20):
+        objects.update(found(B), rest, i * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [1, 2]
+
+
+def test_out_of_reach_is_left_alone():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A, B), world(A, B), i)
+    objects.update(found(), snapshot_of(FLOOR), 100 * SECOND, camera_m=np.array([20.0, 0, 1]), reach_m=10.0)
+    assert ids(objects, ObjectState.CONFIRMED) == [1, 2]
+    objects.update(found(), snapshot_of(FLOOR), 101 * SECOND, camera_m=np.array([0.0, 0, 1]), reach_m=10.0)
+    assert ids(objects) == []
+
+
+def test_not_found_but_still_there_grows_stale_and_recovers():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A), world(A), i)
+    objects.update(found(), world(A), 1 * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+    objects.update(found(), world(A), 10 * SECOND)
+    assert ids(objects, ObjectState.STALE) == [1]
+    objects.update(found(A), world(A), 11 * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+
+
+def test_tentative_goes_when_it_is_not_found_again():
+    objects = ObjectMap()
+    objects.update(found(A), world(A), 0)
+    objects.update(found(), world(A), 1 * SECOND)
+    assert ids(objects, ObjectState.TENTATIVE) == [1]
+    objects.update(found(), world(A), 5 * SECOND)
+    assert ids(objects) == []
+
+
+def test_clock_set_back_ages_nothing():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A), world(A), 1000 * SECOND + i)
+    objects.update(found(), world(A), 0)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+
+
+def test_duplicates_merge_into_the_oldest_confirmed():
+    objects = ObjectMap()
+    left, right = (-0.35, 0, 0.4, 0.7, 0.6, 0.8, 0, 0, 0), (0.35, 0, 0.4, 0.7, 0.6, 0.8, 0, 0, 0)
+    whole = (0, 0, 0.4, 1.4, 0.6, 0.8, 0, 0, 0)
+    for i in range(2):
+        objects.update(found(left, right), world(whole), i)
+    assert ids(objects, ObjectState.CONFIRMED) == [1, 2]
+    for i in range(4):
+        objects.update(found(whole), world(whole), i * SECOND)  # the halves were one thing
+    assert ids(objects) == [1]
+    assert objects.objects()[0].box == pytest.approx(whole)
+
+
+def test_a_part_of_something_larger_goes_but_not_at_once():
+    objects = ObjectMap()
+    front = (0.0, -0.3, 0.4, 1.4, 0.1, 0.8, 0.0, 0.0, 0.0)
+    whole = (0.0, 0.05, 0.4, 1.4, 0.8, 0.8, 0.0, 0.0, 0.0)
+    for i in range(2):
+        objects.update(found(front), world(whole), i)
+    objects.update(found(whole), world(whole), 1 * SECOND)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]  # a front may be missed for a moment
+    for i in range(2, 5):
+        objects.update(found(whole), world(whole), i * SECOND)
+    assert ids(objects) == [2]
+
+
+def test_overlapping_duplicates_keep_the_older_id_with_the_newer_box():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A), world(A), i)
+    objects.update(found(A, (A[0] + 0.1, *A[1:])), world(A), 2)
+    assert ids(objects) == [1]
+
+
+def test_label_by_vote_and_score_by_mean():
+    objects = ObjectMap()
+    objects.update(found(A, scores=[0.9], labels=["chair"]), world(A), 0)
+    objects.update(found(A, scores=[0.5], labels=["stool"]), world(A), 1)
+    objects.update(found(A, scores=[0.7], labels=["stool"]), world(A), 2)
+    thing = objects.objects()[0]
+    assert (thing.id, thing.label) == (1, "stool")
+    assert thing.score == pytest.approx(2.1 / (3 + 2))
+
+
+def test_remove_inside_and_clear():
+    objects = ObjectMap()
+    objects.update(found(A, B), world(A, B), 0)
+    assert objects.remove_inside(np.array([0, 0, 0.5, 1, 1, 1, 0.3, 0, 0])) == (1,)
+    assert ids(objects) == [2]
+    objects.clear()
+    assert len(objects) == 0
+
+
+def test_saved_objects_go_on_where_they_stopped():
+    objects, twin = ObjectMap(), ObjectMap()
+    for i in range(3):
+        objects.update(found(A, B), world(A, B), i)
+    twin.load_json(objects.to_json())
+    assert twin.to_json() == objects.to_json()
+    for o in (objects, twin):
+        o.update(found(A, C), world(A, C), 3)
+        o.update(found(A, C), world(A, C), 4)
+    assert twin.to_json() == objects.to_json()
+    assert ids(twin) == [1, 3]  # B expired, C is new, no id twice
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda d: d.update(version=99),
+        lambda d: d.pop("next_id"),
+        lambda d: d.update(next_id=1),
+        lambda d: d["objects"][0].pop("box"),
+        lambda d: d["objects"][0].update(box=[1, 2]),
+        lambda d: d["objects"][0].update(box=[float("nan")] * 9),
+        lambda d: d["objects"][0].update(state="happy"),
+        lambda d: d["objects"][0].update(unknown=1),
+        lambda d: d["objects"][0].update(id=2),
+    ],
+)
+def test_damaged_objects_are_refused_and_change_nothing(damage):
+    objects = ObjectMap()
+    objects.update(found(A, B), world(A, B), 0)
+    before = objects.to_json()
+    data = json.loads(before)
+    damage(data)
+    with pytest.raises(ValueError, match="object"):
+        objects.load_json(json.dumps(data))
+    assert objects.to_json() == before
+
+
+def test_not_json_is_refused():
+    with pytest.raises(ValueError, match="cannot be read"):
+        ObjectMap().load_json("{")
+
+
+def test_same_updates_give_the_same_objects():
+    def run():
+        rng = np.random.default_rng(5)
+        objects = ObjectMap()
+        for i in range(12):
+            boxes = [np.array(b) + np.array([*rng.normal(0, 0.02, 6), rng.normal(0, 0.05), 0, 0]) for b in (A, B, C)]
+            keep = [b for b in boxes if rng.random() < 0.8]
+            objects.update(found(*keep), world(A, B, C), i * SECOND)
+        return objects.to_json()
+
+    assert run() == run()
+    assert json.loads(run())["next_id"] == 4  # jitter and misses made no fourth object
+
+
+def test_empty_updates():
+    objects = ObjectMap()
+    objects.update(found(), snapshot_of(np.zeros((0, 3))), 0)
+    assert objects.objects() == ()
+
+
+def test_blend_knows_that_boxes_turn_by_quarters():
+    old = np.array([0, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0, 0])
+    new = np.array([0, 0, 0.5, 0.62, 1.02, 1.0, np.pi / 2 + 0.02, 0, 0])
+    assert blend_boxes(old, new) == pytest.approx([0, 0, 0.5, 1.01, 0.61, 1.0, 0.01, 0, 0], abs=1e-9)
+    assert np.array_equal(blend_boxes(old, old), old)
+    tilted = np.array([0, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0.2, 0])
+    assert blend_boxes(old, tilted) == pytest.approx([0, 0, 0.5, 1.0, 0.6, 1.0, 0.0, 0.1, 0])
+
+
+def test_the_floor_beneath_is_no_evidence():
+    flat = np.array([[0, 0, 0.15, 1.0, 1.0, 0.3, 0.4, 0, 0]])
+    assert without_bottom(flat)[0] == pytest.approx([0, 0, 0.1875, 1.0, 1.0, 0.225, 0.4, 0, 0])
+    inside, around, _ = count_voxels(snapshot_of(FLOOR), without_bottom(flat), 0.3)
+    assert inside[0] == 0
+    assert around[0] > 2000
+    tilted = np.array([[0, 0, 0, 1.0, 1.0, 1.0, 0, np.pi / 2, 0]])  # its own z points along -y
+    assert without_bottom(tilted)[0, :3] == pytest.approx([0, -0.05, 0])
+
+
+def test_affinity_of_equal_disjoint_and_nested_boxes():
+    a = np.array([A, B])
+    inside = np.array([[*A[:3], 0.6, 0.5, 0.6, *A[6:]]])
+    assert box_affinity(a, a) == pytest.approx(np.eye(2), abs=1e-9)
+    assert box_affinity(a, inside)[0, 0] == pytest.approx(0.5)
+    tiny = np.array([[*A[:3], 0.1, 0.1, 0.1, *A[6:]]])
+    assert box_affinity(a, tiny)[0, 0] < 0.01  # a mug on a table is not a table
+
+
+def test_count_voxels_equals_a_slow_twin():
+    rng = np.random.default_rng(0)
+    snapshot = snapshot_of(rng.uniform(-1, 1, (20_000, 3)))
+    snapshot.last_seen_ns[:] = rng.integers(1, 10**12, len(snapshot))
+    boxes = np.concatenate(
+        [rng.uniform(-1, 1, (20, 3)), rng.uniform(0.1, 0.8, (20, 3)), rng.uniform(-3, 3, (20, 3))], 1
+    )
+    inside, around, newest = count_voxels(snapshot, boxes, 0.1)
+    points = snapshot.mean_point_m.astype(np.float64)
+    for i, box in enumerate(boxes):
+        za, xb, yg = box[6:]
+        Rz = np.array([[np.cos(za), -np.sin(za), 0], [np.sin(za), np.cos(za), 0], [0, 0, 1]])
+        Rx = np.array([[1, 0, 0], [0, np.cos(xb), -np.sin(xb)], [0, np.sin(xb), np.cos(xb)]])
+        Ry = np.array([[np.cos(yg), 0, np.sin(yg)], [0, 1, 0], [-np.sin(yg), 0, np.cos(yg)]])
+        excess = (np.abs((points - box[:3]) @ (Rz @ Rx @ Ry)) - box[3:6] / 2 - 0.01).max(axis=1)
+        assert inside[i] == np.count_nonzero(excess <= 0)
+        assert around[i] == np.count_nonzero((excess > 0) & (excess <= 0.1))
+        assert newest[i] == snapshot.last_seen_ns[excess <= 0].max(initial=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda b, s: (b[:, :7], s, ("a",)), "boxes must be"),
+        (lambda b, s: (b, s, ()), "0 labels"),
+        (lambda b, s: (b * np.nan, s, ("a",)), "box 0"),
+        (lambda b, s: (b * [1, 1, 1, 0, 1, 1, 1, 1, 1], s, ("a",)), "not positive"),
+        (lambda b, s: (b, s + 1, ("a",)), "scores"),
+    ],
+)
+def test_detections_refuse_what_does_not_fit(change, words):
+    with pytest.raises(ValueError, match=words):
+        Detections(*change(np.array([A]), np.array([0.5])))

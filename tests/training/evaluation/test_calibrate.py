@@ -1,0 +1,188 @@
+"""The score from which a box is an object: chosen by the objects of whole tours, and stored in the weights file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.small_networks import small_config, small_network
+from typer.testing import CliRunner
+
+from embodied_perceptron.apps.cli import build_app
+from embodied_perceptron.inference.loading import load_inference, save_network
+from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
+from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation import calibration
+from embodied_perceptron_training.evaluation.calibration import (
+    PERIOD_NS,
+    Calibration,
+    Look,
+    Point,
+    calibrate,
+    count_right,
+    final_objects,
+    look_around,
+    tour_config,
+    write_calibration,
+)
+from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
+from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec
+from embodied_perceptron_training.evaluation.parallel import EvaluationError
+from embodied_perceptron_training.evaluation.scenes import EvaluationScene, load_scene
+from embodied_perceptron_training.homes.building.home import HomeSpec
+from embodied_perceptron_training.homes.generate import SampleSpec, generate
+
+NAME = "synthetic/40"
+KNOWN = ("chair", "table", "bed", "picture")
+CELLS = ("floor", "wall", "chair")
+BOX = (0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("homes")
+    generate(folder, range(40, 41), SampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "val")
+    return folder
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    path = tmp_path / "small.safetensors"
+    extra = {"occupancy_classes": list(CELLS), "calibration": {"grounding": {"kept": 1}}}
+    save_network(path, small_network(small_config()), KNOWN, extra)
+    return path
+
+
+def scene_of(root: Path) -> EvaluationScene:
+    return load_scene(EmbodiedScanDataset(root, "val"), NAME, 5)
+
+
+def test_right_is_what_finds_something_of_its_class_that_is_not_found_yet() -> None:
+    moved, far = (0.3, *BOX[1:]), (3.0, *BOX[1:])
+    truth = SceneBoxes(np.array([BOX, far]), np.array([1, 2]))
+    boxes = np.array([BOX, moved, far, far])
+    scores = np.array([0.5, 0.9, 0.8, 0.7])
+    # the better of the first two counts alone; of the others only the second has the right name
+    assert count_right(SceneBoxes(boxes, np.array([1, 1, 1, 2]), scores), truth) == 2
+    assert count_right(SceneBoxes(boxes[:1], np.array([2]), scores[:1]), truth) == 0
+    assert count_right(SceneBoxes(np.zeros((0, 9)), np.zeros(0, int), np.zeros(0)), truth) == 0
+    close = (0.4, *BOX[1:])  # two things of one class: the second box takes the one that is left
+    pair = SceneBoxes(np.array([BOX, close]), np.array([1, 1]))
+    both = SceneBoxes(np.array([BOX, (0.1, *BOX[1:])]), np.array([1, 1]), np.array([0.9, 0.8]))
+    assert count_right(both, pair) == 2
+
+
+def test_figures_of_a_point_by_hand() -> None:
+    point = Point(0.1, right=3, found=4, true=8)
+    assert (point.precision, point.recall) == (0.75, 0.375)
+    assert point.f1 == pytest.approx(0.5)
+    nothing = Point(0.9, 0, 0, 8)
+    assert nothing.precision == nothing.f1 == 0.0
+    assert Calibration((point, Point(0.2, 3, 4, 8), nothing), 1, {}, 0.0).best.min_score == 0.2
+
+
+def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Path) -> None:
+    scene = scene_of(root)
+    inference = NetworkInference(small_network(small_config()), KNOWN, CELLS)
+    looks = look_around(scene, inference, every=2)
+    assert [look.now_ns for look in looks] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]  # after views 2, 4 and 5
+    config = tour_config(len(scene.frames))
+    scores = np.sort(np.concatenate([look.found.scores for look in looks]))
+    counts = []
+    for row in (len(scores) - 5, len(scores) // 2):
+        min_score = float(scores[row - 1 : row + 1].mean())  # between two scores: rounding must not decide
+        inference.min_score = min_score
+        perceptron, perceived = Perceptron(config, inference=inference), 0
+        for step, frame in enumerate(scene.frames, start=1):
+            perceptron.integrate(frame)
+            if step in (2, 4, 5):
+                perceived += 1
+                perceptron.perceive(perceived * PERIOD_NS)
+        expected = [o.as_dict() for o in perceptron.objects]
+        assert [o.as_dict() for o in final_objects(looks, config.objects, min_score)] == expected
+        counts.append(len(expected))
+    assert counts[1] > 0
+
+
+def knowing(scene: EvaluationScene, inference: NetworkInference, every: int) -> list[Look]:
+    """Looks of a network that knows everything with 0.5 to 0.9, and says as much that is wrong with 0.2."""
+    truth = scene.truth()
+    names = tuple(DETECTION_CLASSES[i] for i in truth.labels)
+    wrong = truth.boxes + np.array([0.0, 0.0, 0.05, 0.9, 0.9, 0.9, 0, 0, 0])
+    scores = np.concatenate([np.linspace(0.9, 0.5, len(names)), np.full(len(names), 0.2)])
+    found = Detections(np.concatenate([truth.boxes, wrong]), scores, (*names, *("pillow",) * len(names)))
+    return [dataclasses.replace(look, found=found) for look in look_around(scene, inference, every)]
+
+
+def test_the_score_parts_right_from_wrong_and_is_read_back(
+    root: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "look_around", knowing)
+    before = load_checkpoint(weights)
+    plugin = EntryPoint("training", "embodied_perceptron_training.commands:register", "embodied_perceptron.commands")
+    app = build_app([plugin])
+    out = tmp_path / "out"
+    arguments = ["evaluate", "calibrate", "--data", str(root), "--weights", str(weights), "--workers", "1"]
+    result = CliRunner().invoke(app, [*arguments, "--out", str(out), "--write"])
+    assert result.exit_code == 0, result.output
+    assert "F1 %" in result.output
+    figures = json.loads((out / "metrics.json").read_text())
+    assert figures["precision"] == 100.0
+    assert figures["recall"] > 30.0  # small things overlap and merge, or lie where the few voxels are not
+    assert 0.2 < figures["min_score"] <= 0.9
+    after = load_checkpoint(weights)
+    assert state_digest(after.state) == state_digest(before.state)
+    assert after.config == before.config
+    assert after.extra["calibration"]["grounding"] == {"kept": 1}
+    stored = after.extra["calibration"]["detection"]
+    assert stored["min_score"] == figures["min_score"]
+    assert (stored["scenes"], stored["split"]) == (1, "val")
+    assert load_inference(weights).min_score == figures["min_score"]
+
+
+def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "look_around", knowing)
+    before = weights.read_bytes()
+    found = calibrate(EvaluationSpec(str(root), "val", str(weights), ("detection",)), scores=(0.1, 0.4))
+    assert [p.min_score for p in found.curve] == [0.1, 0.4]
+    assert found.best.min_score == 0.4
+    assert weights.read_bytes() == before
+
+
+def test_what_cannot_be_calibrated_is_said(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EvaluationSpec(str(root), "val", str(weights), ("detection",))
+    with pytest.raises(ValueError, match="scores"):
+        calibrate(spec, scores=(1.5,))
+    with pytest.raises(ValueError, match="every"):
+        calibrate(spec, every=0)
+    monkeypatch.setattr(calibration, "look_around", lambda *_: [])
+    with pytest.raises(EvaluationError, match="no object is right"):
+        calibrate(spec)
+    with pytest.raises(EvaluationError, match="weights add"):
+        calibration.check_writable("tiny")
+    with pytest.raises(EvaluationError, match="no weights file"):
+        calibration.check_writable("nowhere.safetensors")
+
+
+def test_a_new_calibration_replaces_the_old_one(weights: Path) -> None:
+    spec = EvaluationSpec("somewhere/homes", "val", str(weights), ("detection",))
+    for score in (0.1, 0.3):
+        write_calibration(weights, Calibration((Point(score, 3, 4, 8),), 2, {}, 0.0), spec)
+    assert load_checkpoint(weights).extra["calibration"]["detection"] == {
+        "min_score": 0.3,
+        "precision": 0.75,
+        "recall": 0.375,
+        "f1": 0.5,
+        "data": "homes",
+        "split": "val",
+        "scenes": 2,
+        "views": 20,
+    }

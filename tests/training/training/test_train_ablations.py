@@ -1,0 +1,194 @@
+"""The paper's comparisons: which rows, one training per network, resumable, printed as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from support.toy_task import ToyTask
+from typer.testing import CliRunner
+
+from embodied_perceptron_training.training import ablations
+from embodied_perceptron_training.training.ablations import (
+    ROWS,
+    TITLES,
+    Budget,
+    Row,
+    chosen_rows,
+    markdown,
+    run_row,
+    run_rows,
+    write_tables,
+)
+from embodied_perceptron_training.training.settings import TrainSettings, default_settings
+from embodied_perceptron_training.training.trainer import Trainer
+
+
+class Detector(ToyTask):
+    best_metric = "AP25"
+
+    def validate(self, model: Any) -> dict[str, float]:
+        return {"AP25": 30.0 + super().validate(model)["score"], "AR25": 70.0}
+
+
+@pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
+    """Requests that were trained; the second one is interrupted once."""
+    done: list[Mapping[str, Any]] = []
+
+    def start(
+        request: Mapping[str, Any], chosen: Any, length: Any, folder: Path, resume: bool = False, quiet: bool = False
+    ) -> Any:
+        done.append({**request, "resumed": resume, "settings": dict(chosen)})
+        task = Detector(signal_at=2 if len(done) == 2 else 0)
+        settings = TrainSettings.from_json({"batch": 4, "workers": 0, **chosen, **length})
+        outcome = Trainer(task, settings, ablations.RunFolder(folder, pictures=False), quiet=True).run(resume)
+        return outcome if outcome.finished else None
+
+    monkeypatch.setattr(ablations, "start", start)
+    return done
+
+
+def budget(folder: Path, **changes: Any) -> Budget:
+    return Budget(**{"data": folder, "val": folder, "steps": 4, "options": {"images": "imagenet"}, **changes})
+
+
+def test_rows_are_those_of_the_tables() -> None:
+    assert len({r.name for r in ROWS}) == len(ROWS)
+    assert {r.table for r in ROWS} == set(TITLES)
+    assert [r.label for r in chosen_rows(["detectors"])] == ["FCAF3D", "+ our decoder", "+ painting", "ours"]
+    assert [r.name for r in chosen_rows(["loss", "detectors-ours"])] == [
+        *("detectors-ours", "loss-plain", "loss-decoupled")
+    ]
+    assert chosen_rows(["all"]) == ROWS
+    with pytest.raises(ValueError, match="unknown rows soup"):
+        chosen_rows(["detectors", "soup"])
+    # nothing but what a row is about differs from "ours"
+    ours = next(r for r in ROWS if r.name == "detectors-ours")
+    plain = next(r for r in ROWS if r.name == "loss-plain")
+    assert dataclasses.replace(plain, name=ours.name, table=ours.table, label=ours.label, box_loss="decoupled") == ours
+
+
+def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
+    rows = {r.name: r for r in ROWS}
+    first = run_row(rows["loss-plain"], budget(tmp_path), tmp_path / "out", quiet=True)
+    assert first is not None
+    assert first["figures"]["AR25"] == 70.0
+    assert first["steps"] == 4
+    assert trainings[0]["box_loss"] == "plain"
+    assert run_row(rows["loss-decoupled"], budget(tmp_path), tmp_path / "out", quiet=True) is None  # stopped
+    second = run_row(rows["loss-decoupled"], budget(tmp_path), tmp_path / "out", quiet=True)
+    assert second is not None
+    assert trainings[2]["resumed"] is True
+    assert trainings[1]["resumed"] is False
+    # a training that goes on has the settings that it began with, the preset's among them
+    assert trainings[2]["settings"] == trainings[1]["settings"]
+    usual = default_settings("detection", "tiny")
+    assert all(trainings[2]["settings"][k] == usual[k] for k in ("learning_rate", "weight_decay", "warmup_steps"))
+    same = run_row(rows["detectors-ours"], budget(tmp_path), tmp_path / "out", quiet=True)
+    assert same is not None
+    assert same["figures"] == second["figures"]
+    assert len(trainings) == 3  # the same network: nothing was trained again
+    for name in ("loss-plain", "detectors-painting"):  # nor does a table mix budgets
+        with pytest.raises(ValueError, match="another budget"):
+            run_row(rows[name], budget(tmp_path, steps=5), tmp_path / "out", quiet=True)
+
+
+def test_geometry_rows_have_no_image_weights(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
+    for row in chosen_rows(["detectors-fcaf3d"]):
+        run_row(row, budget(tmp_path), tmp_path / "out", quiet=True)
+    assert trainings[0]["options"] == {}
+    assert trainings[0]["variant"] == "fcaf3d"
+    assert trainings[0]["modality"] == "depth"
+
+
+def test_rows_say_what_they_lack(tmp_path: Path) -> None:
+    (scored,) = chosen_rows(["occlusion-with"])
+    with pytest.raises(ValueError, match="--weights must say which"):
+        run_row(scored, budget(tmp_path), tmp_path)
+    (trained,) = chosen_rows(["detectors-ours"])
+    with pytest.raises(ValueError, match="needs minutes or steps"):
+        run_row(trained, budget(tmp_path, steps=0), tmp_path)
+
+
+_HOLD = """
+import fcntl, sys
+with open(sys.argv[1], "w") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_processes_share_a_folder(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
+    """A row that another process works on comes last; tables show what all processes have made."""
+    out, chosen = tmp_path / "out", chosen_rows(["detectors-fcaf3d", "detectors-decoder", "detectors-painting"])
+    trainings.append({})  # the third training is not interrupted
+    trainings.append({})
+    claim = out / chosen[0].folder() / ".claim"
+    claim.parent.mkdir(parents=True)
+    other = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(claim)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdin is not None
+    assert other.stdout is not None
+    assert other.stdout.readline() == "held\n"
+    order = []
+
+    def told(row: Row) -> None:
+        order.append(row)
+        if row == chosen[2]:  # the other process ends, without a result
+            other.stdin.close()  # type: ignore[union-attr]
+
+    assert run_rows(chosen, budget(tmp_path), out, True, told)
+    assert other.wait(timeout=60) == 0
+    assert order == [chosen[1], chosen[2], chosen[0]]
+    assert run_rows(chosen[:1], budget(tmp_path), out, True)  # there already, and the tables keep the others
+    assert [r["name"] for r in json.loads((out / "ablations.json").read_text())] == [r.name for r in chosen]
+    assert write_tables(out)[1]["label"] == "+ our decoder"
+    assert len(trainings) == 2 + 3
+
+
+def test_rows_of_views_are_asked_for_the_same() -> None:
+    rows = chosen_rows(["views"])
+    assert {r.truth_views for r in rows} == {max(r.views for r in rows)} == {50}
+    assert len({r.folder() for r in rows}) == len(rows)
+
+
+def test_tables_by_hand() -> None:
+    results = [
+        {"table": "loss", "label": "plain", "figures": {"AP25": 12.345, "AR25": 50.0}},
+        {"table": "detectors", "label": "FCAF3D", "figures": {"AP25": 9.07, "AP50": 4.11, "AR25": float("nan")}},
+        {"table": "detectors", "label": "ours", "figures": {"AP25": 16.85, "AP50": 9.77, "AR25": 51.07}},
+    ]
+    assert markdown(results) == (
+        "**Multi-view 3D detection: detectors (paper, Table 3)**\n\n"
+        "| | AP25 | AP50 | AR25 |\n|---|---|---|---|\n"
+        "| FCAF3D | 9.07 | 4.11 | - |\n| ours | 16.85 | 9.77 | 51.07 |\n\n"
+        "**Box loss**\n\n| | AP25 | AR25 |\n|---|---|---|\n| plain | 12.35 | 50.00 |\n"
+    ).replace("12.35", f"{12.345:.2f}")
+
+
+def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
+    app = typer.Typer()
+    app.command("ablate")(ablations.ablate)
+    app.command("nothing")(lambda: None)
+    out = tmp_path / "out"
+    arguments = ["ablate", "--data", str(tmp_path), "--val", str(tmp_path), "--out", str(out), "--rows", "loss"]
+    first = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
+    assert first.exit_code == ablations.EXIT_STOPPED
+    second = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
+    assert second.exit_code == 0, second.output
+    assert "| plain corner distance |" in (out / "ablations.md").read_text()
+    # the training of the decoupled loss is that of other tables' rows too
+    made = {r["name"] for r in json.loads((out / "ablations.json").read_text())}
+    assert made == {"loss-plain", "loss-decoupled", "detectors-ours", "tasks-detection"}
+    wrong = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--minutes-per-row", "1"])
+    assert "not both" in str(wrong.exception)

@@ -1,0 +1,135 @@
+"""Shared pieces of the furniture families."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+
+from embodied_perceptron_training.homes.mesh import MeshBuilder
+from embodied_perceptron_training.homes.objects import Joint, ObjectModel, Part, Surface, part_from
+from embodied_perceptron_training.homes.rendering.materials import Material
+
+Rng = np.random.Generator
+
+
+def choice(rng: Rng, options: Sequence[str], p: Sequence[float] | None = None) -> str:
+    """One of ``options``."""
+    return str(options[int(rng.choice(len(options), p=p))])
+
+
+def model(
+    category: str,
+    body: MeshBuilder,
+    main: Material | None = None,
+    parts: Sequence[Part] = (),
+    surfaces: Sequence[Surface] = (),
+    synonyms: Sequence[str] = (),
+    has_front: bool = True,
+    states: Sequence[str] = (),
+    **attributes: str,
+) -> ObjectModel:
+    """An :class:`ObjectModel` whose colour and substance words come from its ``main`` material."""
+    words: dict[str, str] = {}
+    if main is not None and main.color_name:
+        words["color"] = main.color_name
+    if main is not None and main.substance:
+        words["material"] = main.substance
+    words.update({k: v for k, v in attributes.items() if v})
+    return ObjectModel(
+        category,
+        (part_from(body), *parts),
+        tuple(surfaces),
+        _frozen(words),
+        tuple(synonyms),
+        has_front,
+        tuple(states),
+    )
+
+
+def _frozen(words: dict[str, str]) -> Mapping[str, str]:
+    return MappingProxyType(words)
+
+
+def four_legs(
+    b: MeshBuilder, width: float, depth: float, height: float, thick: float, material: Material, round_: bool = False
+) -> None:
+    """Legs at the corners of a ``width`` x ``depth`` rectangle, from the floor to ``height``."""
+    for sx in (-1, 1):
+        for sy in (-1, 1):
+            center = (sx * (width - thick) / 2, sy * (depth - thick) / 2, height / 2)
+            if round_:
+                b.cylinder(thick / 2, height, center, material, segments=8)
+            else:
+                b.box((thick, thick, height), center, material)
+
+
+def top_surface(
+    width: float, depth: float, z: float, accepts: str, clearance: float = 0.7, margin: float = 0.03, y: float = 0.0
+) -> Surface:
+    """The whole top of something ``width`` x ``depth`` at height ``z``."""
+    half = (max(width / 2 - margin, 0.01), max(depth / 2 - margin, 0.01))
+    return Surface((0.0, y, z), half, clearance, "ontop", accepts)
+
+
+def hinged_door(
+    name: str,
+    width: float,
+    height: float,
+    center: tuple[float, float, float],
+    material: Material,
+    handle: Material,
+    hinge: str = "left",
+    thick: float = 0.018,
+    angle: float = 1.7,
+) -> Part:
+    """A front door of a cabinet: closed in the plane y = centre y, opening towards -y about a vertical edge."""
+    b = MeshBuilder()
+    b.box((width, thick, height), center, material)
+    side = -1 if hinge == "left" else 1
+    grip_x = center[0] - side * (width / 2 - 0.04)
+    b.box((0.015, 0.025, min(0.14, height * 0.4)), (grip_x, center[1] - thick / 2 - 0.0125, center[2]), handle)
+    origin = (center[0] + side * width / 2, center[1], center[2])
+    axis = (0.0, 0.0, -1.0) if hinge == "left" else (0.0, 0.0, 1.0)
+    return part_from(b, name, Joint("revolute", axis, origin, angle))
+
+
+def drawer(
+    name: str,
+    width: float,
+    height: float,
+    depth: float,
+    front: tuple[float, float, float],
+    material: Material,
+    inner: Material,
+    handle: Material,
+) -> Part:
+    """A drawer whose front plate is centred at ``front`` and whose box reaches ``depth`` back; opens towards -y."""
+    b = MeshBuilder()
+    x, y, z = front
+    b.box((width, 0.018, height), front, material)
+    b.box((min(0.16, width * 0.5), 0.022, 0.015), (x, y - 0.02, z), handle)
+    inside, wall = depth - 0.03, 0.01
+    tall = height * 0.7
+    base = z - height / 2 + 0.01
+    b.box((width - 0.04, inside, wall), (x, y + 0.009 + inside / 2, base + wall / 2), inner)
+    for s in (-1, 1):
+        b.box((wall, inside, tall), (x + s * (width - 0.05) / 2, y + 0.009 + inside / 2, base + tall / 2), inner)
+    b.box((width - 0.04, wall, tall), (x, y + 0.009 + inside, base + tall / 2), inner)
+    return part_from(b, name, Joint("prismatic", (0.0, -1.0, 0.0), (0.0, 0.0, 0.0), depth * 0.6))
+
+
+def carcass(
+    b: MeshBuilder, width: float, depth: float, height: float, material: Material, z: float = 0.0, back: bool = True
+) -> float:
+    """An open-fronted case of boards standing at height ``z``; returns the board thickness."""
+    t = 0.02
+    for s in (-1, 1):
+        b.box((t, depth, height), (s * (width - t) / 2, 0, z + height / 2), material)
+    inner = width - 2 * t
+    for level in (z + t / 2, z + height - t / 2):
+        b.box((inner, depth, t), (0, 0, level), material)
+    if back:
+        b.box((inner, 0.008, height - 2 * t), (0, depth / 2 - 0.004, z + height / 2), material)
+    return t

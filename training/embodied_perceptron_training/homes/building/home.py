@@ -1,0 +1,194 @@
+"""A furnished home from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary, open_library
+from embodied_perceptron_training.homes.building.floorplan import (
+    FloorPlan,
+    HomeError,
+    PlanError,
+    Room,
+    RoomType,
+    make_plan,
+)
+from embodied_perceptron_training.homes.building.furnishing import furnish
+from embodied_perceptron_training.homes.building.placement import Placer, RoomArranger
+from embodied_perceptron_training.homes.building.shell import build_shell
+from embodied_perceptron_training.homes.objects import PlacedObject
+from embodied_perceptron_training.homes.rendering.scene import Light, RenderScene, assemble_scene
+
+# --------------------------------------------------------------------------------------------------------------------
+# Which categories the generator can make, and where the names come from.
+
+CATEGORIES = ALL_CATEGORIES  # semantic id = position + 1
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A furnished home from a seed.
+
+_ATTEMPTS = 20
+
+
+@dataclass(frozen=True)
+class HomeSpec:
+    """What kind of home.
+
+    Attributes:
+        rooms: number of furnished rooms, 1..9; 0 = drawn from the seed.
+        kind: type of a single room; None = drawn from the seed.
+        clutter: multiplies the number of small things.
+        assets: "parametric" families, or "sweethome3d" models where one fits (see :mod:`assets.sweethome3d`).
+    """
+
+    rooms: int = 1
+    kind: RoomType | None = None
+    clutter: float = 1.0
+    assets: Literal["parametric", "sweethome3d"] = "parametric"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rooms <= 9:
+            raise HomeError(f"rooms must be in 0..9, got {self.rooms}")
+        if self.kind is not None and self.rooms != 1:
+            raise HomeError(f"kind={self.kind!r} needs rooms=1, got {self.rooms}")
+        if not 0 <= self.clutter <= 5:
+            raise HomeError(f"clutter must be in [0, 5], got {self.clutter}")
+        if self.assets not in ("parametric", "sweethome3d"):
+            raise HomeError(f"assets must be parametric or sweethome3d, got {self.assets!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """A furnished home.
+
+    Attributes:
+        seed, spec: what it was made from.
+        plan: rooms and walls.
+        objects: everything, ids are positions.
+        lights: what illuminates it.
+        ambient: light from everywhere, linear RGB.
+    """
+
+    seed: int
+    spec: HomeSpec
+    plan: FloorPlan
+    objects: tuple[PlacedObject, ...]
+    lights: tuple[Light, ...]
+    ambient: tuple[float, float, float]
+
+    @property
+    def rooms(self) -> tuple[Room, ...]:
+        """The rooms."""
+        return self.plan.rooms
+
+    def render_scene(self, objects: Sequence[PlacedObject] | None = None) -> RenderScene:
+        """Geometry for a renderer; ``objects`` replaces the home's own (moved joints, objects left out)."""
+        parts = [(o.mesh(), o.id, o.label) for o in (self.objects if objects is None else objects)]
+        return assemble_scene(parts, CATEGORIES, self.lights, self.ambient)
+
+    def triangles(self) -> NDArray[np.float64]:
+        """(F, 3, 3) all faces, world frame."""
+        return np.concatenate([o.mesh().triangles for o in self.objects])
+
+    def boxes(self) -> NDArray[np.float64]:
+        """(N, 9) tight boxes in the order of ``objects``."""
+        return np.stack([o.box9() for o in self.objects])
+
+    def with_joint(self, object_id: int, part: str, state: float) -> Home:
+        """The same home with one joint at ``state``."""
+        target = self.objects[object_id]
+        if part not in target.model.joints:
+            raise HomeError(f"object {object_id} ({target.label}) has no joint {part!r}; it has {target.model.joints}")
+        moved = replace(target, joint_states={**target.joint_states, part: state})
+        return replace(self, objects=tuple(moved if o.id == object_id else o for o in self.objects))
+
+
+def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | None = None) -> Home:
+    """A home from ``seed``, the same on every machine.
+
+    ``library`` holds the installed models for ``assets="sweethome3d"``; opened here when not given.
+    Raises :class:`HomeError` when none can be furnished, :class:`assets.sweethome3d.AssetError` when models are asked
+    for and not there.
+    """
+    if seed < 0:
+        raise HomeError(f"seed must not be negative, got {seed}")
+    spec = spec or HomeSpec()
+    if spec.assets == "sweethome3d" and library is None:
+        library = open_library()
+    for attempt in range(_ATTEMPTS):
+        rng = np.random.default_rng([seed, attempt, 20])
+        rooms = spec.rooms or int(rng.choice([1, 2, 3, 4, 5, 6], p=[0.3, 0.15, 0.15, 0.15, 0.15, 0.1]))
+        try:
+            plan = make_plan(rng, rooms, spec.kind)
+        except PlanError:
+            continue
+        placer = Placer(plan.rooms)
+        build_shell(rng, plan, placer)
+        if any(not placer.passable(room.index) for room in plan.rooms):
+            continue  # doors that block each other: draw another plan
+        for room in plan.rooms:
+            rng_room = np.random.default_rng([seed, attempt, 21, room.index])
+            furnish(RoomArranger(rng_room, placer, room, library=library), room, spec.clutter)
+        _open_some(rng, placer)
+        furniture = [o for o in placer.objects if o.mounted == "floor"]
+        if len(furniture) < 2 * rooms:
+            continue
+        lights, ambient = _lights(rng, plan, placer.objects)
+        return Home(seed, spec, plan, tuple(placer.objects), lights, ambient)
+    raise HomeError(f"no furnished home with free floor found for seed {seed} and {spec} in {_ATTEMPTS} attempts")
+
+
+_OPEN_SHARE = 0.12  # of the doors, drawers and lids stands open
+
+
+def _open_some(rng: np.random.Generator, placer: Placer) -> None:
+    for o in list(placer.objects):
+        for part in o.model.joints:
+            if o.label not in ("door", "laptop") and rng.random() < _OPEN_SHARE:
+                placer.move_joint(o.id, part, round(float(rng.uniform(0.3, 1.0)), 3))
+
+
+def _lights(
+    rng: np.random.Generator, plan: FloorPlan, objects: list[PlacedObject]
+) -> tuple[tuple[Light, ...], tuple[float, float, float]]:
+    warm = np.array([1.0, 0.93, 0.82])
+    day = np.array([0.92, 0.97, 1.0]) * rng.uniform(0.4, 1.4)
+    lights = []
+
+    def add(
+        position: NDArray[np.float64], color: NDArray[np.float64], radius: float, direction: object, room: int
+    ) -> None:
+        d = np.asarray(direction, np.float64)
+        r, g, b = (float(c) for c in color)
+        lights.append(
+            Light(
+                (float(position[0]), float(position[1]), float(position[2])),
+                (r, g, b),
+                radius,
+                (float(d[0]), float(d[1]), float(d[2])),
+                room,
+                plan.rooms[room].rect,
+            )
+        )
+
+    for o in objects:
+        p = o.T_world_object[:3, 3]
+        area = plan.rooms[o.room].area_m2
+        if o.label in ("light", "chandelier"):
+            add(p - np.array([0, 0, 0.25]), warm * rng.uniform(1.6, 2.6) * (area / 18) ** 0.5, 0.15, (0, 0, 0), o.room)
+        elif o.label == "window":
+            low, high = o.model.bounds()
+            middle = p + np.array([0, 0, (high[2] - low[2]) / 2]) + o.front * 0.2
+            add(middle, day * 1.6 * (high[0] - low[0]) * (high[2] - low[2]), 0.35, o.front, o.room)
+        elif o.label == "lamp" and o.model.attributes.get("style") in ("floor", "table") and rng.random() < 0.4:
+            top = o.model.bounds()[1][2]
+            add(p + np.array([0, 0, top + 0.05]), warm * rng.uniform(0.25, 0.5), 0.1, (0, 0, 0), o.room)
+    level = float(rng.uniform(0.26, 0.36))
+    return tuple(lights), (level, level, level * 1.02)

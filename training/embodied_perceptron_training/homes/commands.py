@@ -1,0 +1,247 @@
+"""Commands of the synthetic homes, registered through the entry points of ``embodied_perceptron.commands``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command("render-recording")(render_recording_command)
+    app.command("generate")(generate_command)
+    app.command("inspect")(inspect_command)
+    app.command("map-error")(map_error_command)
+    app.command("export-bag")(export_bag_command)
+    app.command("mission-questions", hidden=True)(mission_questions_command)
+    app.command("mission-score", hidden=True)(mission_score_command)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """'640x480' -> (640, 480). Raises ``typer.BadParameter``."""
+    try:
+        width, height = (int(part) for part in text.lower().split("x"))
+    except ValueError:
+        raise typer.BadParameter(f"size must look like 640x480, got {text!r}") from None
+    return width, height
+
+
+def _fail(error: Exception) -> typer.Exit:
+    typer.secho(f"error: {error}", fg="red", err=True)
+    return typer.Exit(1)
+
+
+def render_recording_command(
+    out: Annotated[Path, typer.Option(help="Folder to write.")],
+    seed: Annotated[int, typer.Option(help="Home, path and noise.")] = 7,
+    frames: Annotated[int, typer.Option(help="Number of frames.")] = 250,
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
+    rate: Annotated[float, typer.Option(help="Frames per second.")] = 10.0,
+    sensor: Annotated[str, typer.Option(help="perfect, structured-light or lidar-phone.")] = "structured-light",
+    rooms: Annotated[int, typer.Option(help="Number of rooms; 1 is a living room.")] = 1,
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+) -> None:
+    """Render a simulated robot's drive through a furnished home as a TUM RGB-D folder with exact truth."""
+    from rich.progress import Progress
+
+    from embodied_perceptron_training.homes.building.home import HomeSpec
+    from embodied_perceptron_training.homes.noise import NoiseModel
+    from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
+
+    width, height = parse_size(size)
+    try:
+        spec = RecordingSpec(
+            seed,
+            frames,
+            width,
+            height,
+            rate,
+            HomeSpec(rooms, "living room" if rooms == 1 else None),
+            NoiseModel(sensor=sensor),  # type: ignore[arg-type]  # checked by NoiseModel
+        )
+        with Progress() as progress:
+            task = progress.add_task(f"Rendering home {seed}", total=frames)
+            home = render_recording(spec, out, workers, lambda done, total: progress.update(task, completed=done))
+    except (ValueError, OSError) as error:
+        raise _fail(error) from error
+    typer.echo(f"{out}: {frames} frames of home {seed}, {len(home.objects)} objects, {len(home.rooms)} room(s)")
+
+
+def generate_command(
+    out: Annotated[Path, typer.Option(help="Folder of the data set.")],
+    homes: Annotated[int, typer.Option(help="Number of homes.")] = 20,
+    seed: Annotated[int, typer.Option(help="Home i has seed SEED + i.")] = 0,
+    views: Annotated[int, typer.Option(help="Images per home.")] = 20,
+    size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
+    rooms: Annotated[int, typer.Option(help="Furnished rooms per home; 0 = varies.")] = 0,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
+    sensor: Annotated[str, typer.Option(help="perfect, structured-light or lidar-phone.")] = "structured-light",
+    motion_blur: Annotated[float, typer.Option(help="Exposure time in seconds; 0 = sharp.")] = 0.0,
+    pose_noise: Annotated[float, typer.Option(help="Random-walk step of the poses in metres.")] = 0.0,
+    fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells this many times smaller.")] = 1,
+    assets: Annotated[str, typer.Option(help="parametric or sweethome3d.")] = "parametric",
+    renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
+    workers: Annotated[int, typer.Option(help="Processes.")] = 2,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
+) -> None:
+    """Generate furnished homes in EmbodiedScan's layout. Run again to go on after an interruption."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from embodied_perceptron_training.homes.building.home import HomeSpec
+    from embodied_perceptron_training.homes.generate import SampleSpec, generate
+    from embodied_perceptron_training.homes.noise import NoiseModel
+    from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
+
+    width, height = parse_size(size)
+    try:
+        noise = NoiseModel(
+            sensor=sensor,  # type: ignore[arg-type]  # checked by NoiseModel
+            motion_blur_s=motion_blur,
+            pose_sigma_m=pose_noise,
+            pose_sigma_rad=pose_noise * 0.5,
+        )
+        home = HomeSpec(rooms, assets=assets)  # type: ignore[arg-type]  # checked by HomeSpec
+        spec = SampleSpec(
+            views,
+            width,
+            height,
+            home,
+            noise,
+            fine_occupancy=fine_occupancy,
+            renderer=renderer,  # type: ignore[arg-type]  # checked by SampleSpec
+        )
+        columns = (TextColumn("Homes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns) as progress:
+            task = progress.add_task("homes", total=homes)
+            generate(
+                out,
+                range(seed, seed + homes),
+                spec,
+                split,
+                workers,
+                ray,
+                lambda done, total: progress.update(task, completed=done),
+            )
+    except (ValueError, OSError, GlUnavailableError) as error:
+        raise _fail(error) from error
+    typer.echo(f"{out}: {homes} homes, split {split}")
+
+
+def inspect_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a data set in EmbodiedScan's layout.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
+    out: Annotated[Path | None, typer.Option(help="Where pictures go; default FOLDER/inspect.")] = None,
+    limit: Annotated[int, typer.Option(help="Contact sheets to make.")] = 12,
+) -> None:
+    """Contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data set."""
+    from embodied_perceptron_training.homes.inspection import inspect
+
+    target = out or folder / "inspect"
+    try:
+        numbers = inspect(folder, target, split, limit)
+    except (ValueError, OSError) as error:
+        raise _fail(error) from error
+    _print_statistics(numbers)
+    typer.echo(f"contact sheets and statistics.json in {target}")
+
+
+def export_bag_command(
+    source: Annotated[Path, typer.Argument(help="A recording (TUM folder or bag), or a data set with --scan.")],
+    out: Annotated[Path, typer.Option(help="Folder of the bag; must not exist.")],
+    scan: Annotated[str | None, typer.Option(help="sample_idx of a scan, e.g. synthetic/7.")] = None,
+    split: Annotated[str, typer.Option(help="Split that the scan is in.")] = "train",
+    rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
+) -> None:
+    """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
+    from embodied_perceptron.recordings.recording import open_recording
+    from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
+    from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+
+    try:
+        if scan is None:
+            count = export_bag(open_recording(source), out)
+        else:
+            count = export_bag(ScanRecording(EmbodiedScanDataset(source, split).by_name(scan), rate), out)
+    except KeyError as error:
+        raise _fail(ValueError(f"{source} has no scan {error} in split {split}")) from error
+    except (ValueError, OSError) as error:
+        raise _fail(error) from error
+    typer.echo(f"{out}: {count} messages")
+
+
+def _print_statistics(numbers: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from embodied_perceptron_training.homes.inspection import EMBODIEDSCAN_PROMPTS
+
+    console = Console()
+    total = max(sum(EMBODIEDSCAN_PROMPTS.values()), 1)
+    table = Table("prompts", "here", "share here", "share in EmbodiedScan")
+    ours = numbers["prompts_by_kind"]
+    for kind in (*EMBODIEDSCAN_PROMPTS, "other"):
+        share = f"{EMBODIEDSCAN_PROMPTS[kind] / total:.1%}" if kind in EMBODIEDSCAN_PROMPTS else "-"
+        table.add_row(kind, str(ours.get(kind, 0)), f"{ours.get(kind, 0) / max(numbers['prompts'], 1):.1%}", share)
+    console.print(table)
+    classes = Table("class", "instances", "median size (m)")
+    for name, count in list(numbers["labels"].items())[:15]:
+        classes.add_row(name, str(count), " x ".join(f"{v:.2f}" for v in numbers["median_size_m"][name]))
+    console.print(classes)
+    keys = ("scans", "views", "instances", "classes", "tilted", "prompts", "view_dependent", "hard")
+    console.print(", ".join(f"{key} {numbers[key]}" for key in keys))
+    console.print("instances by group: " + ", ".join(f"{k} {v}" for k, v in numbers["groups"].items()))
+
+
+def map_error_command(
+    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
+    map_file: Annotated[Path, typer.Argument(help="Map made from it: map.safetensors.")],
+) -> None:
+    """Print, as JSON, how far the points of a map are from the true surfaces of the simulated home."""
+    import json
+
+    from embodied_perceptron_training.homes.map_error import map_error, map_points
+
+    try:
+        error = map_error(recording, map_points(map_file))
+    except (ValueError, OSError) as problem:
+        raise _fail(problem) from problem
+    typer.echo(json.dumps({name: round(value, 6) for name, value in error.items()}))
+
+
+def mission_questions_command(
+    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
+) -> None:
+    """Print, as JSON, questions about the home that a simulated recording shows, with the right answers."""
+    import json
+
+    from embodied_perceptron_training.homes.mission import make_questions
+    from embodied_perceptron_training.homes.recording_truth import watch_recording
+
+    try:
+        questions = make_questions(watch_recording(recording))
+    except (ValueError, OSError) as problem:
+        raise _fail(problem) from problem
+    typer.echo(json.dumps([question.as_dict() for question in questions]))
+
+
+def mission_score_command(
+    recording: Annotated[Path, typer.Argument(help="Folder of a simulated recording.")],
+    objects: Annotated[Path, typer.Option(help="objects.json of the map.")],
+    occupancy: Annotated[Path, typer.Option(help="occupancy.npz of the map.")],
+) -> None:
+    """Print, as JSON, AP of the objects and mIoU of the cells of a map against what the recording shows."""
+    import json
+
+    from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
+    from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
+    from embodied_perceptron_training.homes.recording_truth import watch_recording
+
+    try:
+        tour = watch_recording(recording)
+        confirmed = [thing for thing in read_objects_json(objects) if thing.state == "confirmed"]
+        figures = score_objects(tour, confirmed) | score_occupancy(tour, read_occupancy_npz(occupancy))
+    except (ValueError, OSError) as problem:
+        raise _fail(problem) from problem
+    typer.echo(json.dumps({name: round(value, 3) for name, value in figures.items()}))

@@ -1,0 +1,444 @@
+"""Many homes as one data set: any number of workers or machines, resumable, the same files whatever the workers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron_training.homes import assets
+from embodied_perceptron_training.homes import noise as sensor
+from embodied_perceptron_training.homes.assets.sweethome3d import (
+    AssetLibrary,
+    attribution_lines,
+    library_hash,
+    open_library,
+)
+from embodied_perceptron_training.homes.building.freespace import free_space
+from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
+from embodied_perceptron_training.homes.descriptions import make_language, openlex_labels
+from embodied_perceptron_training.homes.noise import NoiseModel
+from embodied_perceptron_training.homes.occupancy import GridSpec, occupancy_truth, visible_cells
+from embodied_perceptron_training.homes.prompts import PromptSpec, make_negatives, make_prompts
+from embodied_perceptron_training.homes.relations import frame_labels, make_scene, unary_states
+from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, View
+from embodied_perceptron_training.homes.tours import view_set
+
+# --------------------------------------------------------------------------------------------------------------------
+# One home as one sample in EmbodiedScan's layout: images, truth and language in a folder that appears whole or not.
+
+GENERATOR_VERSION = 1
+RECORD = "record.json"
+_MIN_PIXELS_SHARE = 0.0004  # of the image: 31 pixels at 320 x 240
+
+
+@dataclass(frozen=True)
+class SampleSpec:
+    """What every sample of a set has in common.
+
+    Attributes:
+        views: images per home.
+        width, height: their size.
+        home: kind of homes.
+        noise: sensor faults.
+        prompts: how much language.
+        renderer: "raycast" (everywhere the same) or "opengl" (quick on a GPU, no cast shadows).
+        fine_occupancy: additionally writes grids with cells this many times smaller; 1 = none.
+    """
+
+    views: int = 20
+    width: int = 320
+    height: int = 240
+    home: HomeSpec = field(default_factory=lambda: HomeSpec(0))
+    noise: NoiseModel = field(default_factory=NoiseModel)
+    prompts: PromptSpec = field(default_factory=PromptSpec)
+    fine_occupancy: int = 1
+    renderer: Literal["raycast", "opengl"] = "raycast"
+
+    def __post_init__(self) -> None:
+        if self.views < 1:
+            raise ValueError(f"views must be at least 1, got {self.views}")
+        if self.width < 16 or self.height < 16:
+            raise ValueError(f"images must be at least 16 x 16, got {self.width} x {self.height}")
+        if self.renderer not in ("raycast", "opengl"):
+            raise ValueError(f"renderer must be raycast or opengl, got {self.renderer!r}")
+        if not 1 <= self.fine_occupancy <= 8:
+            raise ValueError(f"fine_occupancy must be in 1..8, got {self.fine_occupancy}")
+
+    @property
+    def intrinsics(self) -> Intrinsics:
+        """About 62 degrees across."""
+        f = 0.83 * self.width
+        return Intrinsics(f, f, (self.width - 1) / 2, (self.height - 1) / 2, self.width, self.height)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain form, for the record."""
+        return asdict(self)
+
+
+def sample_idx(seed: int) -> str:
+    """Name of a home's sample."""
+    return f"synthetic/{seed}"
+
+
+def load_record(root: str | Path, name: str) -> dict[str, Any]:
+    """Everything that is known of the finished sample ``name``: what the index files hold, and beyond them per
+    instance ``object_id, states, joints, attributes``, per frame ``states`` and ``pairs`` (ids are those of the
+    instances). Raises ``FileNotFoundError``."""
+    record: dict[str, Any] = json.loads((Path(root) / name / RECORD).read_text())
+    return record
+
+
+def write_sample(seed: int, root: str | Path, spec: SampleSpec) -> str:
+    """Generate home ``seed`` below ``root`` and return its sample_idx.
+
+    Everything is first written into a hidden folder that is renamed at the end, so that an interrupted run leaves no
+    half sample; a sample that is there already with the same specification is kept. Raises ``OSError`` when the folder
+    cannot be written, :class:`floorplan.HomeError` when no home can be made.
+    """
+    root = Path(root)
+    name = sample_idx(seed)
+    final = root / name
+    if _is_complete(final, spec):
+        return name
+    partial = root / ".partial" / str(seed)
+    for stale in (partial, final):
+        if stale.exists():
+            shutil.rmtree(stale)
+    for folder in ("color", "depth", "ids"):
+        (partial / folder).mkdir(parents=True)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    _fill(seed, partial, name, spec)
+    os.replace(partial, final)
+    return name
+
+
+def _is_complete(folder: Path, spec: SampleSpec) -> bool:
+    try:
+        record = json.loads((folder / RECORD).read_text())
+    except (OSError, json.JSONDecodeError):
+        return False
+    same: bool = record["spec"] == json.loads(json.dumps(spec.as_dict()))
+    return same and record["generator_version"] == GENERATOR_VERSION
+
+
+def _fill(seed: int, folder: Path, name: str, spec: SampleSpec) -> None:
+    library = _library() if spec.home.assets == "sweethome3d" else None
+    if library is not None:
+        library.used.clear()
+    home = build_home(seed, spec.home, library)
+    scene = home.render_scene()
+    caster = RayCastRenderer(scene)
+    poses = view_set(free_space(home), caster, spec.views, seed)
+    renderer: RayCastRenderer | GlRenderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
+    reported = sensor.shaken_poses(
+        poses, spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, np.random.default_rng([seed, 61])
+    )
+    exposure = sensor.exposure_drift(spec.views, spec.noise.exposure, np.random.default_rng([seed, 62]))
+    images, seen_per_view, masks = [], [], []
+    for i, T in enumerate(poses):
+        view = renderer.render(spec.intrinsics, T, float(exposure[i]), seed + i)
+        rng = np.random.default_rng([seed, 63, i])
+        _write_view(folder, i, view, poses[min(i + 1, len(poses) - 1)], spec, rng)
+        counts = np.bincount(view.instance.ravel(), minlength=len(home.objects) + 1)[1:]
+        seen_per_view.append(set(np.nonzero(counts >= _MIN_PIXELS_SHARE * view.instance.size)[0].tolist()))
+        masks.append(visible_cells(view.depth_m, spec.intrinsics, T))
+        images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
+    if isinstance(renderer, GlRenderer):
+        renderer.close()
+    object_ids = sorted(set().union(*seen_per_view))
+    _write_occupancy(folder, home, masks, spec)
+    record = _record(home, name, spec, object_ids, seen_per_view, images)
+    record["attribution"] = attribution_lines(library) if library is not None else []
+    write_atomically(folder / RECORD, json.dumps(record).encode())
+
+
+@lru_cache(maxsize=1)
+def _library() -> AssetLibrary:
+    return open_library()  # once per process: catalogues and meshes are worth keeping
+
+
+def _write_view(folder: Path, i: int, view: View, T_next: NDArray[np.float64], spec: SampleSpec, rng: Any) -> None:
+    color = view.color
+    if spec.noise.motion_blur_s > 0:  # views are apart; the hand moves a little during the exposure
+        share = min(0.1, spec.noise.motion_blur_s)
+        color = sensor.motion_blur(color, view.depth_m, view.intrinsics, view.T_world_camera, T_next, share)
+    color = sensor.add_grain(color, spec.noise.grain, rng)
+    depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.noise.sensor, rng)
+    _save(folder / f"color/{i:05d}.jpg", color[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
+    _save(folder / f"depth/{i:05d}.png", sensor.depth_to_millimetres(depth), [cv2.IMWRITE_PNG_COMPRESSION, 2])
+    _save(folder / f"ids/{i:05d}.png", view.instance.astype(np.uint16), [cv2.IMWRITE_PNG_COMPRESSION, 2])
+
+
+def _save(path: Path, image: NDArray[Any], options: list[int]) -> None:
+    done, data = cv2.imencode(path.suffix, image, options)
+    if not done:
+        raise OSError(f"cannot encode {path}")
+    path.write_bytes(data.tobytes())
+
+
+def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], spec: SampleSpec) -> None:
+    np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
+    np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
+    if spec.fine_occupancy > 1:
+        np.save(
+            folder / "occupancy_fine.npy",
+            occupancy_truth(home, ALL_CATEGORIES, GridSpec().refined(spec.fine_occupancy)),
+        )
+
+
+def _record(
+    home: Home,
+    name: str,
+    spec: SampleSpec,
+    object_ids: list[int],
+    seen_per_view: list[set[int]],
+    images: list[tuple[str, str, NDArray[np.float64]]],
+) -> dict[str, Any]:
+    """All that the index files need of this sample; ids in it are positions in the list of annotated instances."""
+    position = {object_id: k for k, object_id in enumerate(object_ids)}
+    label_id = {label: k for k, label in enumerate(ALL_CATEGORIES)}
+    scene = make_scene(home, object_ids)
+    rng = np.random.default_rng([home.seed, 64])
+    here = {o.label for o in home.objects}
+    absent = [label for label in _COMMON_CLASSES if label not in here]
+    prompts = make_prompts(scene, name, spec.prompts, rng)
+    frames = [frame_labels(home, seen) for seen in seen_per_view]
+    K = np.eye(4)
+    K[:3, :3] = spec.intrinsics.matrix
+    return {
+        "generator_version": GENERATOR_VERSION,
+        "spec": spec.as_dict(),
+        "seed": home.seed,
+        "sample_idx": name,
+        "rooms": [{"kind": room.kind, "rect": list(room.rect), "height_m": room.height_m} for room in home.rooms],
+        "cam2img": K.tolist(),
+        "images": [
+            {
+                "img_path": color,
+                "depth_path": depth,
+                "cam2global": T.tolist(),
+                "visible_instance_ids": [position[i] for i in sorted(seen)],
+            }
+            for (color, depth, T), seen in zip(images, seen_per_view, strict=True)
+        ],
+        "instances": [
+            {
+                "bbox_3d": [round(float(v), 6) for v in home.objects[i].box9()],
+                "bbox_label_3d": label_id[home.objects[i].label],
+                "bbox_id": k,
+                "label": home.objects[i].label,
+                "object_id": i,
+                "states": list(unary_states(home.objects[i])),
+                "joints": dict(home.objects[i].joint_states),
+                "attributes": dict(home.objects[i].model.attributes),
+            }
+            for k, i in enumerate(object_ids)
+        ],
+        "frames": [
+            {
+                "states": {str(position[int(i)]): words for i, words in frame["states"].items()},
+                "pairs": [[position[a], r, position[b]] for a, r, b in frame["pairs"]],
+            }
+            for frame in frames
+        ],
+        "prompts": prompts,
+        "negatives": make_negatives(scene, name, spec.prompts, absent, rng),
+        "language": make_language(scene, absent, rng),
+        "openlex3d": openlex_labels(scene),
+    }
+
+
+# Classes that people ask for; those a home lacks make its negatives.
+_COMMON_CLASSES = (
+    "backpack", "ball", "bathtub", "bed", "bicycle", "book", "bottle", "cabinet", "chair", "clock", "computer",
+    "couch", "crib", "cup", "curtain", "desk", "dishwasher", "fan", "fireplace", "guitar", "ladder", "lamp",
+    "laptop", "microwave", "mirror", "monitor", "oven", "piano", "pillow", "plant", "printer", "radiator",
+    "refrigerator", "scissors", "shoe", "shower", "sink", "stove", "telephone", "toaster", "toilet", "toy", "tv",
+    "umbrella", "vacuum cleaner", "vase", "wardrobe", "washing machine", "window",
+)  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Many homes as one data set: any number of workers or machines, resumable, the same files whatever the workers.
+
+SPLITS = ("train", "val", "test")
+Progress = Callable[[int, int], None]
+
+
+def generate(
+    root: str | Path,
+    seeds: Sequence[int],
+    spec: SampleSpec,
+    split: str = "train",
+    workers: int = 1,
+    ray_address: str | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Make the homes ``seeds`` below ``root`` and the split's index files over them.
+
+    Samples that are there already are kept, so that an interrupted run goes on where it stopped; the index files are
+    written last and whole. ``ray_address`` spreads the homes over a Ray cluster that sees the same ``root``.
+    Raises ``ValueError`` for an unknown split or repeated seeds, ``OSError`` when ``root`` cannot be written.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+    if len(set(seeds)) != len(seeds) or not seeds:
+        raise ValueError(f"seeds must be distinct and at least one, got {len(seeds)} with {len(set(seeds))} distinct")
+    root = Path(root)
+    root.mkdir(parents=True, exist_ok=True)
+    _check_writable(root)
+    for done, _ in enumerate(_run(list(seeds), root, spec, workers, ray_address), 1):
+        if progress is not None:
+            progress(done, len(seeds))
+    write_index(root, [sample_idx(seed) for seed in sorted(seeds)], split)
+    hidden = root / ".partial"
+    if hidden.exists() and not any(hidden.iterdir()):
+        hidden.rmdir()
+
+
+def _check_writable(root: Path) -> None:
+    probe = root / f".probe-{os.getpid()}"
+    probe.write_bytes(b"")
+    probe.unlink()
+
+
+def _run(seeds: list[int], root: Path, spec: SampleSpec, workers: int, ray_address: str | None) -> Iterator[str]:
+    work = partial(write_sample, root=root, spec=spec)
+    if ray_address is not None:
+        yield from _run_ray(seeds, root, spec, ray_address)
+    elif workers <= 1:
+        yield from map(work, seeds)
+    else:
+        context = multiprocessing.get_context("spawn")  # a forked ray caster is not safe
+        with ProcessPoolExecutor(workers, context, _one_thread) as pool:
+            futures = [pool.submit(work, seed) for seed in seeds]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+def _one_thread() -> None:
+    import cv2
+
+    cv2.setNumThreads(1)
+
+
+def _run_ray(seeds: list[int], root: Path, spec: SampleSpec, address: str) -> Iterator[str]:
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("--ray needs the package ray: pip install ray") from error
+    ray.init(address=address)
+    try:
+        remote = ray.remote(write_sample)
+        waiting = [remote.remote(seed, str(root.resolve()), spec) for seed in seeds]
+        while waiting:
+            done, waiting = ray.wait(waiting)
+            yield ray.get(done[0])
+    finally:
+        ray.shutdown()
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# index files
+
+
+def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
+    """Infos, prompts, occupancy, open-vocabulary labels and the overview of the samples ``names``, each file whole."""
+    root = Path(root)
+    records = [json.loads((root / name / RECORD).read_text()) for name in names]
+    infos = {
+        "metainfo": {"categories": {name: k for k, name in enumerate(ALL_CATEGORIES)}},
+        "data_list": [_scan(record) for record in records],
+    }
+    write_atomically(root / f"embodiedscan_infos_{split}.pkl", pickle.dumps(infos, protocol=4))
+    prompts = [p for record in records for p in record["prompts"]]
+    _write_json(root / f"embodiedscan_{split}_vg.json", prompts)
+    complex_free = [p for p in prompts if p["form"] != "complex"]
+    _write_json(root / f"embodiedscan_{split}_mini_vg.json", complex_free[:: max(1, len(complex_free) // 1000)])
+    _write_json(root / f"embodiedscan_{split}_negatives.json", [p for r in records for p in r["negatives"]])
+    for record in records:
+        _write_scan_files(root, record)
+    credits = sorted({line for record in records for line in record["attribution"]})
+    if credits:
+        head = "3-D models from Debian's sweethome3d-furniture, stretched to size, without their texture images:"
+        write_atomically(root / f"ATTRIBUTION_{split}.txt", ("\n".join([head, "", *credits]) + "\n").encode())
+    _write_json(root / "homes.json", _overview(root, split, records))
+
+
+def _scan(record: dict[str, Any]) -> dict[str, Any]:
+    K = np.array(record["cam2img"])
+    return {
+        "sample_idx": record["sample_idx"],
+        "axis_align_matrix": np.eye(4),
+        "cam2img": K,
+        "depth_cam2img": K.copy(),
+        "images": [{**image, "cam2global": np.array(image["cam2global"])} for image in record["images"]],
+        "instances": [
+            {key: instance[key] for key in ("bbox_3d", "bbox_label_3d", "bbox_id")} for instance in record["instances"]
+        ],
+    }
+
+
+def _write_scan_files(root: Path, record: dict[str, Any]) -> None:
+    name = record["sample_idx"]
+    target = root / "embodiedscan_occupancy" / name
+    target.mkdir(parents=True, exist_ok=True)
+    for folder in ("openlex3d", "language"):
+        (root / folder / name).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(target / "occupancy.npy", (root / name / "occupancy.npy").read_bytes())
+    shape = (len(record["images"]), *GridSpec().shape)
+    masks = np.unpackbits(np.load(root / name / "visible.npy"), count=int(np.prod(shape))).reshape(shape).astype(bool)
+    by_image = {image["img_path"]: mask for image, mask in zip(record["images"], masks, strict=True)}
+    write_atomically(target / "visible_occupancy.pkl", pickle.dumps(by_image, protocol=4))
+    _write_json(root / "openlex3d" / f"{name}.json", record["openlex3d"])
+    _write_json(root / "language" / f"{name}.json", record["language"])
+
+
+def _write_json(path: Path, value: Any) -> None:
+    write_atomically(path, (json.dumps(value, indent=None, sort_keys=True) + "\n").encode())
+
+
+def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str, Any]:
+    path = root / "homes.json"
+    splits = json.loads(path.read_text())["splits"] if path.exists() else {}
+    splits[split] = [record["seed"] for record in records]
+    return {
+        "generator_version": GENERATOR_VERSION,
+        "assets": records[0]["spec"]["home"]["assets"],
+        "asset_hash": asset_hash(),
+        "library_hash": library_hash() if records[0]["spec"]["home"]["assets"] == "sweethome3d" else None,
+        "renderer": records[0]["spec"]["renderer"],
+        "splits": splits,
+        "spec": records[0]["spec"],
+        "categories": sorted({i["label"] for record in records for i in record["instances"]}),
+    }
+
+
+def asset_hash() -> str:
+    """SHA-256 over the source of the furniture families: two sets with the same hash show the same furniture."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(assets.__file__).parent.glob("*.py")):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,190 @@
+"""Questions about a home that a robot drives through, with the answers that are right after the drive.
+
+One of each kind: a thing by its name, one by its relation to another, one that is not there, one by where it is as seen
+from the robot, and one that stands from the start and is answered anew once the thing is found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron_training.homes.prompts import Fact, all_facts
+from embodied_perceptron_training.homes.recording_truth import Tour
+from embodied_perceptron_training.homes.relations import Scene, make_scene
+
+F64 = NDArray[np.float64]
+
+# asked for where a home lacks them: things that nobody overlooks
+ABSENT_CANDIDATES = ("bathtub", "toilet", "refrigerator", "bed", "washing machine", "piano", "stove", "bicycle")
+# what people ask a robot for, and tell other things by
+_TARGETS = {
+    *("bathtub", "bed", "bench", "bicycle", "cabinet", "chair", "couch", "counter", "crib", "desk", "dishwasher"),
+    *(
+        "dresser",
+        "fireplace",
+        "lamp",
+        "monitor",
+        "ottoman",
+        "oven",
+        "piano",
+        "plant",
+        "refrigerator",
+        "shelf",
+        "shower",
+    ),
+    *("sink", "stool", "stove", "table", "toilet", "tv", "wardrobe", "washing machine"),
+}
+_CLEAR_SHARE = 0.01  # a thing that is asked for fills this share of some view
+_MIN_SIZE_M = 0.4  # its longest side
+_CLEAR_ANGLE_RAD = np.deg2rad(12.0)  # between the leftmost and the next
+_FIELD_RAD = np.deg2rad(75.0)  # to either side of the heading
+_LAST_S = 6.0  # how long before the end of the drive a viewpoint may lie: transforms are kept for some time
+_RELATIONS = {
+    "closest": "the {target} closest to the {anchor}",
+    "farthest": "the {target} farthest from the {anchor}",
+    "on": "the {target} on the {anchor}",
+}
+
+
+class MissionError(ValueError):
+    """A home of which a question of some kind cannot be asked; the message says which."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question and its right answer.
+
+    Attributes:
+        id: of the query.
+        kind: plain, relational, absent, view-dependent or standing.
+        text: the sentence.
+        expected: status of the last answer: FOUND or NOT_FOUND.
+        target: id of the object that is meant, with its class and (9,) box; None where nothing is.
+        standing: asked at the start of the drive; the others are asked at its end.
+        stamp_ns: from where the robot was then; 0 = where it is when asked.
+    """
+
+    id: str
+    kind: str
+    text: str
+    expected: str
+    target: int | None = None
+    label: str = ""
+    box: tuple[float, ...] = ()
+    standing: bool = False
+    stamp_ns: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {**asdict(self), "box": list(self.box)}
+
+
+def make_questions(tour: Tour) -> tuple[Question, ...]:
+    """The five questions, the same for the same tour. Raises :class:`MissionError` where a kind has none."""
+    # A name means one thing only when no other of its kind was seen at all, however little.
+    scene = make_scene(tour.home, tour.seen(0.0005))
+    clear = [row for row in range(len(scene.objects)) if _is_clear(tour, scene, row)]
+    unique = _unique(tour, scene, clear)
+    if len(unique) < 2:
+        raise MissionError(f"only {len(unique)} kinds of things are seen once and clearly, two are needed")
+    late = max(unique, key=lambda row: tour.first_seen_ns(scene.objects[row].id, _CLEAR_SHARE / 2))
+    plain = next(row for row in unique if row != late)
+    name = scene.objects[plain].label
+    return (
+        _question("plain", f"the {name}", scene, plain),
+        _relational(scene, clear),
+        _absent(tour),
+        _from_the_robot(tour, scene, clear),
+        _question("standing", f"the {scene.objects[late].label}", scene, late, standing=True),
+    )
+
+
+def _question(kind: str, text: str, scene: Scene, row: int, standing: bool = False, stamp_ns: int = 0) -> Question:
+    o = scene.objects[row]
+    box = tuple(round(float(v), 6) for v in o.box9())
+    return Question(f"mission-{kind}", kind, text, "FOUND", o.id, o.label, box, standing, stamp_ns)
+
+
+def _is_clear(tour: Tour, scene: Scene, row: int) -> bool:
+    o = scene.objects[row]
+    large = float(o.box9()[3:6].max()) >= _MIN_SIZE_M
+    return o.label in _TARGETS and large and bool(tour.best_share[o.id] >= _CLEAR_SHARE)
+
+
+def _unique(tour: Tour, scene: Scene, clear: list[int]) -> list[int]:
+    """Clear rows of whose class nothing else was seen; those that fill most of some view first."""
+    counts = Counter(scene.labels())
+    rows = [row for row in clear if counts[scene.objects[row].label] == 1]
+    return sorted(rows, key=lambda row: -float(tour.best_share[scene.objects[row].id]))
+
+
+def _relational(scene: Scene, clear: list[int]) -> Question:
+    facts = [
+        fact
+        for fact in all_facts(scene)
+        if fact.relation in _RELATIONS and fact.target in clear and all(a in clear for a in fact.anchors)
+    ]
+    if not facts:
+        raise MissionError("no thing is singled out by a relation to another")
+    fact = max(facts, key=lambda f: _margin(scene, f))
+    words = {"target": scene.objects[fact.target].label, "anchor": scene.objects[fact.anchors[0]].label}
+    return _question("relational", _RELATIONS[fact.relation].format(**words), scene, fact.target)
+
+
+def _margin(scene: Scene, fact: Fact) -> float:
+    """By how many metres the fact is true."""
+    if fact.relation == "on":
+        return 0.0
+    rows = [r for r in scene.rows_of(scene.objects[fact.target].label) if r != fact.target]
+    anchor = scene.center[fact.anchors[0], :2]
+    own = float(np.linalg.norm(scene.center[fact.target, :2] - anchor))
+    others = np.linalg.norm(scene.center[rows, :2] - anchor, axis=1)
+    return float(others.min() - own if fact.relation == "closest" else own - others.max())
+
+
+def _absent(tour: Tour) -> Question:
+    here = {o.label for o in tour.home.objects}
+    for name in ABSENT_CANDIDATES:
+        if name not in here:
+            return Question("mission-absent", "absent", f"the {name}", "NOT_FOUND")
+    raise MissionError("the home holds everything that could be missing")
+
+
+def _from_the_robot(tour: Tour, scene: Scene, clear: list[int]) -> Question:
+    """The leftmost or rightmost of a few things of a kind that are before the robot, late in its drive."""
+    counts = Counter(scene.labels())
+    kinds = sorted({scene.objects[r].label for r in clear if 2 <= counts[scene.objects[r].label] <= 3})
+    best: tuple[float, Question] | None = None
+    first_ns = int(tour.stamps_ns[-1]) - int(_LAST_S * 1e9)
+    for view in np.flatnonzero(tour.stamps_ns >= first_ns)[::5]:
+        for kind in kinds:
+            rows = scene.rows_of(kind)
+            if any(int(r) not in clear for r in rows):
+                continue
+            angle = bearings(tour.T_world_camera[view], scene.center[rows])
+            if np.abs(angle).max() > _FIELD_RAD:
+                continue
+            order = np.argsort(-angle)  # leftmost first
+            for side, row, gap in (
+                ("left", rows[order[0]], angle[order[0]] - angle[order[1]]),
+                ("right", rows[order[-1]], angle[order[-2]] - angle[order[-1]]),
+            ):
+                if gap > _CLEAR_ANGLE_RAD and (best is None or gap > best[0]):
+                    text, stamp_ns = f"the {kind} on the {side}", int(tour.stamps_ns[view])
+                    best = float(gap), _question("view-dependent", text, scene, int(row), stamp_ns=stamp_ns)
+    if best is None:
+        raise MissionError("nothing is clearly left or right of its like before the robot")
+    return best[1]
+
+
+def bearings(T_world_camera: F64, points_m: F64) -> F64:
+    """(N,) angles in the plane from where an optical frame looks to (N, 3) points; left is positive."""
+    ahead = T_world_camera[:2, 2] / np.linalg.norm(T_world_camera[:2, 2])
+    offset = points_m[:, :2] - T_world_camera[:2, 3]
+    angles: F64 = np.arctan2(ahead[0] * offset[:, 1] - ahead[1] * offset[:, 0], offset @ ahead)
+    return angles

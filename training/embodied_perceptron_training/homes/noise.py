@@ -1,0 +1,176 @@
+"""What sensors do to perfect images: structured light, LiDAR phones, motion blur, exposure, shaky poses.
+
+Every function takes a generator and is a pure function of it and its inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
+
+F32 = NDArray[np.float32]
+# baseline 0.075 m, focal length 580 pixels of the sensor itself, disparity in eighths of a pixel
+_DISPARITY_STEPS_M = 0.075 * 580 * 8
+Sensor = Literal["perfect", "structured-light", "lidar-phone"]
+
+
+@dataclass(frozen=True)
+class NoiseModel:
+    """Which faults are simulated.
+
+    Attributes:
+        sensor: depth sensor.
+        exposure: relative spread of the exposure that drifts from frame to frame; 0 = constant.
+        motion_blur_s: exposure time over which the image smears; 0 = sharp.
+        pose_sigma_m, pose_sigma_rad: random-walk step of the reported pose per frame; 0 = exact.
+        grain: standard deviation of the colour noise in 8-bit steps.
+    """
+
+    sensor: Sensor = "structured-light"
+    exposure: float = 0.06
+    motion_blur_s: float = 0.0
+    pose_sigma_m: float = 0.0
+    pose_sigma_rad: float = 0.0
+    grain: float = 1.5
+
+    def __post_init__(self) -> None:
+        if self.sensor not in ("perfect", "structured-light", "lidar-phone"):
+            raise ValueError(f"sensor must be perfect, structured-light or lidar-phone, got {self.sensor!r}")
+        for name in ("exposure", "motion_blur_s", "pose_sigma_m", "pose_sigma_rad", "grain"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+PERFECT = NoiseModel("perfect", 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def noisy_depth(depth_m: F32, incidence: F32, sensor: Sensor, rng: np.random.Generator) -> F32:
+    """(H, W) true depth -> measured depth, 0 = no measurement.
+
+    ``incidence`` is |cosine| between view ray and surface.
+    """
+    if sensor == "structured-light":
+        return _structured_light(depth_m, incidence, rng)
+    if sensor == "lidar-phone":
+        return _lidar_phone(depth_m, incidence, rng)
+    exact: F32 = depth_m.copy()
+    return exact
+
+
+def _structured_light(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
+    """Disparity of a projected pattern: quantised in 1/8 pixel, noise that grows with the square of the distance
+    (Nguyen et al. 2012: sigma = 1.2 mm + 1.9 mm (z - 0.4)^2), nothing at grazing angles, at edges, and out of range."""
+    height, width = depth.shape
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    jitter = rng.normal(0, 0.35, (2, height, width)).astype(np.float32)  # the pattern matches a patch, not a pixel
+    jitter = ndimage.uniform_filter(jitter, (0, 3, 3)) * 2
+    z = cv2.remap(depth, x + jitter[0], y + jitter[1], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+    sigma = 0.0012 + 0.0019 * np.square(z - 0.4)
+    white = rng.normal(0, 1, depth.shape).astype(np.float32)
+    correlated = ndimage.uniform_filter(white, 3) * 3 * 0.8 + white * 0.6
+    z = z + sigma * correlated * 0.7
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(z > 0, _DISPARITY_STEPS_M / np.round(_DISPARITY_STEPS_M / z), 0)
+    lost = (depth <= 0.4) | (depth > 6.0) | (incidence < 0.12 + 0.10 * rng.random(depth.shape))
+    low, high = ndimage.minimum_filter(depth, 3), ndimage.maximum_filter(depth, 3)
+    edge = high - low > 0.03 * depth + 0.02
+    # only the farther side lies in the shadow of the projector
+    lost |= edge & (depth > (low + high) / 2) & (rng.random(depth.shape) < 0.8)
+    lost |= edge & (rng.random(depth.shape) < 0.15)
+    return _dropped(z, lost)
+
+
+def _dropped(z: NDArray[Any], lost: NDArray[np.bool_]) -> F32:
+    measured: F32 = np.where(lost, 0, z).astype(np.float32)
+    return measured
+
+
+def _lidar_phone(depth: F32, incidence: F32, rng: np.random.Generator) -> F32:
+    """A coarse grid of pulses upsampled with the colour image: smooth edges, errors of about a percent, 5 m reach."""
+    height, width = depth.shape
+    coarse = cv2.resize(depth, (max(2, width // 4), max(2, height // 4)), interpolation=cv2.INTER_NEAREST)
+    drift = ndimage.gaussian_filter(rng.normal(0, 1, coarse.shape), 2.0) * 4.0
+    coarse = coarse * (1 + 0.004 * drift + 0.003 * rng.normal(0, 1, coarse.shape))
+    z = cv2.resize(coarse.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    holes = cv2.resize((coarse <= 0).astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR) > 0.01
+    lost = holes | (depth > 5.0) | (incidence < 0.08)
+    return _dropped(z, lost)
+
+
+def depth_to_millimetres(depth_m: F32) -> NDArray[np.uint16]:
+    """(H, W) metres -> uint16 millimetres as in depth PNGs; 0 and what does not fit is 0."""
+    millimetres = np.round(depth_m * 1000)
+    return np.where(millimetres < 65535, millimetres, 0).astype(np.uint16)
+
+
+def motion_blur(
+    color: NDArray[np.uint8],
+    depth_m: F32,
+    intrinsics: Intrinsics,
+    T_world_camera: NDArray[np.float64],
+    T_world_next: NDArray[np.float64],
+    share: float,
+) -> NDArray[np.uint8]:
+    """Smear along the optical flow of a static scene while the camera moves ``share`` of the way to its next pose."""
+    z = np.where(depth_m > 0, depth_m, 5.0)
+    x = (np.arange(intrinsics.width) - intrinsics.cx) / intrinsics.fx
+    y = (np.arange(intrinsics.height) - intrinsics.cy) / intrinsics.fy
+    points = np.stack([z * x[None], z * y[:, None], z], -1)
+    T = invert_transform(T_world_next) @ T_world_camera
+    moved = points @ T[:3, :3].T + T[:3, 3]
+    depth = np.maximum(moved[..., 2], 0.05)
+    u, v = np.meshgrid(np.arange(intrinsics.width), np.arange(intrinsics.height))
+    flow_u = np.clip(intrinsics.fx * moved[..., 0] / depth + intrinsics.cx - u, -80, 80) * share
+    flow_v = np.clip(intrinsics.fy * moved[..., 1] / depth + intrinsics.cy - v, -80, 80) * share
+    total = np.zeros(color.shape, np.float32)
+    steps = np.linspace(-0.5, 0.5, 7)
+    for s in steps:
+        total += cv2.remap(
+            color,
+            (u + s * flow_u).astype(np.float32),
+            (v + s * flow_v).astype(np.float32),
+            cv2.INTER_LINEAR,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+    blurred: NDArray[np.uint8] = (total / len(steps)).round().astype(np.uint8)
+    return blurred
+
+
+def add_grain(color: NDArray[np.uint8], sigma: float, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Colour noise of a sensor, ``sigma`` in 8-bit steps."""
+    if sigma == 0:
+        return color
+    noise = rng.standard_normal(color.shape, dtype=np.float32) * np.float32(sigma)
+    grainy: NDArray[np.uint8] = np.clip(color + noise, 0, 255).round().astype(np.uint8)
+    return grainy
+
+
+def exposure_drift(count: int, spread: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """(count,) multipliers around 1 that drift slowly."""
+    steps = rng.normal(0, 1, count)
+    drift = np.zeros(count)
+    for i in range(1, count):
+        drift[i] = 0.95 * drift[i - 1] + 0.31 * steps[i]
+    result: NDArray[np.float64] = np.exp(spread * drift)
+    return result
+
+
+def shaken_poses(
+    poses: NDArray[np.float64], sigma_m: float, sigma_rad: float, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """(N, 4, 4) true poses -> reported poses with a bounded random-walk error."""
+    result: NDArray[np.float64] = poses.copy()
+    shift, turn = np.zeros(3), np.zeros(3)
+    for i in range(len(poses)):
+        shift = 0.98 * shift + rng.normal(0, 1, 3) * sigma_m
+        turn = 0.98 * turn + rng.normal(0, 1, 3) * sigma_rad
+        R = cv2.Rodrigues(turn.reshape(3, 1))[0]
+        result[i] = make_transform(R @ poses[i, :3, :3], poses[i, :3, 3] + shift)
+    return result

@@ -1,0 +1,1 @@
+"""Images of homes: materials, light, two renderers."""

@@ -1,0 +1,150 @@
+"""What a renderer needs of a home: one soup with ids, materials and lights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron_training.homes.mesh import Mesh, merge_meshes
+from embodied_perceptron_training.homes.rendering.materials import Material
+
+
+@dataclass(frozen=True)
+class Light:
+    """A small sphere that gives light, or, with a ``direction``, a window that gives it to one side.
+
+    Attributes:
+        position_m: centre.
+        color: linear RGB intensity at 1 m.
+        radius_m: size, which makes shadows soft.
+        direction: (x, y, z) that a window shines along, or zeros for all around.
+        room: index of its room.
+        region: (x0, y0, x1, y1) floor rectangle of that room.
+    """
+
+    position_m: tuple[float, float, float]
+    color: tuple[float, float, float]
+    radius_m: float
+    direction: tuple[float, float, float]
+    room: int
+    region: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class RenderScene:
+    """A static scene.
+
+    Attributes:
+        mesh: all faces, world frame.
+        instance: (F,) int32, object id + 1; 0 = belongs to no object.
+        semantic: (F,) int32 index into ``categories`` + 1; 0 = none.
+        categories: names.
+        lights: at least one.
+        ambient: linear RGB that reaches every surface.
+    """
+
+    mesh: Mesh
+    instance: NDArray[np.int32]
+    semantic: NDArray[np.int32]
+    categories: tuple[str, ...]
+    lights: tuple[Light, ...]
+    ambient: tuple[float, float, float] = (0.30, 0.30, 0.31)
+
+    def __post_init__(self) -> None:
+        if len(self.mesh) == 0:
+            raise ValueError("a scene needs at least one face")
+        if self.instance.shape != (len(self.mesh),) or self.semantic.shape != (len(self.mesh),):
+            raise ValueError(f"scene ids must have shape ({len(self.mesh)},), got {self.instance.shape}")
+        if not self.lights:
+            raise ValueError("a scene needs at least one light")
+
+    def with_light_level(self, level: float) -> RenderScene:
+        """The same scene with all lights at ``level`` (0 = dark but for a rest of ambient light, 1 = as built)."""
+        if not level >= 0.0:
+            raise ValueError(f"light level must not be negative, got {level}")
+
+        def scaled(color: tuple[float, float, float], factor: float) -> tuple[float, float, float]:
+            return (color[0] * factor, color[1] * factor, color[2] * factor)
+
+        lights = tuple(replace(light, color=scaled(light.color, level)) for light in self.lights)
+        return replace(self, lights=lights, ambient=scaled(self.ambient, 0.06 + 0.94 * level))
+
+    def without(self, object_ids: set[int]) -> RenderScene:
+        """The same scene without the objects ``object_ids``."""
+        keep = ~np.isin(self.instance, [i + 1 for i in object_ids])
+        m = self.mesh
+        mesh = Mesh(m.triangles[keep], m.normals[keep], m.uv[keep], m.material[keep], m.materials)
+        return replace(self, mesh=mesh, instance=self.instance[keep], semantic=self.semantic[keep])
+
+
+def assemble_scene(
+    parts: list[tuple[Mesh, int, str]],
+    categories: tuple[str, ...],
+    lights: tuple[Light, ...],
+    ambient: tuple[float, float, float] = (0.30, 0.30, 0.31),
+) -> RenderScene:
+    """One scene from (world mesh, object id or -1, category or '') triples."""
+    index = {name: i + 1 for i, name in enumerate(categories)}
+    counts = [len(mesh) for mesh, _, _ in parts]
+    instance = np.repeat([object_id + 1 for _, object_id, _ in parts], counts).astype(np.int32)
+    semantic = np.repeat([index.get(name, 0) for _, _, name in parts], counts).astype(np.int32)
+    return RenderScene(merge_meshes([m for m, _, _ in parts]), instance, semantic, categories, lights, ambient)
+
+
+@dataclass(frozen=True, eq=False)
+class MaterialTable:
+    """Materials as arrays for the shading kernel.
+
+    Attributes:
+        color: (M, 3) float32 sRGB.
+        look: (M, 4) float32: repeats per metre, gloss, emission, texture index (-1 = none).
+        is_image: (M,) bool.
+        texels: flat uint8 texels of all textures, each with its mip levels one after the other.
+        size: side of level 0.
+        levels: number of mip levels.
+        stride: texel bytes per texture.
+    """
+
+    color: NDArray[np.float32]
+    look: NDArray[np.float32]
+    is_image: NDArray[np.bool_]
+    texels: NDArray[np.uint8]
+    size: int
+    levels: int
+    stride: int
+
+
+def material_table(materials: tuple[Material, ...]) -> MaterialTable:
+    """Pack ``materials`` and the textures that they use."""
+    from embodied_perceptron_training.homes.rendering import materials
+
+    slots: dict[tuple[str, int], int] = {}
+    look = np.zeros((len(materials), 4), np.float32)
+    for i, m in enumerate(materials):
+        slot = -1 if m.texture == "plain" else slots.setdefault((m.texture, m.seed), len(slots))
+        look[i] = (1.0 if m.is_image else 1.0 / m.scale_m, m.gloss, m.emission, slot)
+    pyramids = [_pyramid(materials.texture(*key)) for key in slots]
+    levels = int(np.log2(materials.SIZE)) + 1
+    stride = sum((materials.SIZE >> k) ** 2 * 3 for k in range(levels))
+    texels = np.concatenate(pyramids) if pyramids else np.zeros(stride, np.uint8)
+    return MaterialTable(
+        np.array([m.color for m in materials], np.float32),
+        look,
+        np.array([m.is_image for m in materials], bool),
+        texels,
+        materials.SIZE,
+        levels,
+        stride,
+    )
+
+
+def _pyramid(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(S, S, 3) -> all mip levels, flat."""
+    flat = [image.reshape(-1)]
+    level: NDArray[np.floating] = image.astype(np.float32)
+    while level.shape[0] > 1:
+        level = (level[0::2, 0::2] + level[1::2, 0::2] + level[0::2, 1::2] + level[1::2, 1::2]) / 4
+        flat.append(level.round().astype(np.uint8).reshape(-1))
+    return np.concatenate(flat)

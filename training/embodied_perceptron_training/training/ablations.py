@@ -1,0 +1,403 @@
+"""Rows of the paper's comparisons, each trained with the same budget, seed and data, or scored on given weights.
+
+A row is a value (:data:`ROWS`); its result is ``result.json`` in a folder of its own, shared by rows that are the same
+training. Rows that have a result are not run again, and a row that was interrupted goes on where it was. Several
+processes may work on the rows of one folder: each takes one that nobody else has, and tables show all that is there.
+
+Rows over numbers of views are all asked for the same things, those that the row with most views shows: with what their
+own views show they would be asked for less the less they see, and the figures would not compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import typer
+
+from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.nn.presets import Modality
+from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.training.commands import EXIT_STOPPED, parse_options, start
+from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.settings import default_settings
+from embodied_perceptron_training.training.task import BoxLoss, TaskRequest, Variant
+from embodied_perceptron_training.training.tasks import SceneTask, build_task
+from embodied_perceptron_training.training.trainer import Outcome
+
+Table = Literal["detection", "detectors", "occupancy", "loss", "tasks", "views", "occlusion"]
+TITLES: Mapping[Table, str] = {
+    "detection": "Continuous 3D detection by input (paper, Table 2)",
+    "detectors": "Multi-view 3D detection: detectors (paper, Table 3)",
+    "occupancy": "Continuous semantic occupancy by input (paper, Table 4)",
+    "loss": "Box loss",
+    "tasks": "One network for all tasks, and one for each",
+    "views": "Views per scene, the same weights",
+    "occlusion": "Occlusion test when voxels read images, the same weights",
+}
+_DETECTION = ("AP25", "AP25_furniture", "AP50", "AR25", "AR50")
+_COLUMNS: Mapping[Table, tuple[str, ...]] = {
+    "detection": _DETECTION,
+    "detectors": _DETECTION,
+    "occupancy": ("mIoU",),
+    "loss": _DETECTION,
+    "tasks": (*_DETECTION, "mIoU", "top1_acc25"),
+    "views": (*_DETECTION, "mIoU", "top1_acc25"),
+    "occlusion": (*_DETECTION, "mIoU", "top1_acc25"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        name: unique, and a folder's name.
+        table: where it stands.
+        label: as it is printed.
+        task, modality, variant, box_loss: of the trained network.
+        scored: the row trains nothing, but scores given weights.
+        views: of a scored row, 0 = the default.
+        truth_views: of a scored row, see :class:`~.interface.TaskRequest`.
+        occlusion: of a scored row: hidden voxels do not read an image.
+    """
+
+    name: str
+    table: Table
+    label: str
+    task: str = "detection"
+    modality: Modality = "rgbd"
+    variant: Variant = "ours"
+    box_loss: BoxLoss = "decoupled"
+    scored: bool = False
+    views: int = 0
+    truth_views: int = 0
+    occlusion: bool = True
+
+    def folder(self) -> str:
+        """Where its result lies: rows that agree in what is trained are one training."""
+        if self.scored:
+            return f"scored/{self.name}"
+        return "trained/" + "-".join((self.task, self.modality, self.variant, self.box_loss)).replace("+", "-")
+
+
+def _by_input(table: Table, task: str) -> tuple[Row, ...]:
+    inputs: tuple[tuple[Modality, str], ...] = (("rgb", "RGB"), ("depth", "Depth"), ("rgbd", "RGB-D"))
+    return tuple(Row(f"{task}-{m}", table, label, task, m) for m, label in inputs)
+
+
+_VIEWS = (1, 2, 5, 10, 20, 50)
+ROWS: tuple[Row, ...] = (
+    *_by_input("detection", "continuous-detection"),
+    Row("detectors-fcaf3d", "detectors", "FCAF3D", modality="depth", variant="fcaf3d"),
+    Row("detectors-decoder", "detectors", "+ our decoder", modality="depth", variant="fcaf3d+decoder"),
+    Row("detectors-painting", "detectors", "+ painting", modality="painting"),
+    Row("detectors-ours", "detectors", "ours"),
+    *_by_input("occupancy", "continuous-occupancy"),
+    Row("loss-plain", "loss", "plain corner distance", box_loss="plain"),
+    Row("loss-decoupled", "loss", "decoupled corner distances"),
+    Row("tasks-detection", "tasks", "detection alone"),
+    Row("tasks-occupancy", "tasks", "occupancy alone", task="occupancy"),
+    Row("tasks-grounding", "tasks", "grounding (and its detector)", task="grounding"),
+    Row("tasks-multi", "tasks", "all three heads", task="multi"),
+    *(Row(f"views-{n}", "views", str(n), "multi", scored=True, views=n, truth_views=_VIEWS[-1]) for n in _VIEWS),
+    Row("occlusion-without", "occlusion", "without", "multi", scored=True, occlusion=False),
+    Row("occlusion-with", "occlusion", "with", "multi", scored=True),
+)
+
+
+def chosen_rows(names: Sequence[str]) -> tuple[Row, ...]:
+    """Rows by their names or their tables' names, in the tables' order; ``all`` = every one.
+
+    Raises ``ValueError`` naming what does not exist.
+    """
+    known = {r.name for r in ROWS} | set(TITLES) | {"all"}
+    unknown = sorted(set(names) - known)
+    if unknown:
+        raise ValueError(f"unknown rows {', '.join(unknown)}; tables: {', '.join(TITLES)}; or rows by name")
+    return tuple(r for r in ROWS if {"all", r.name, r.table} & set(names))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every trained row gets, and the data of all.
+
+    Attributes:
+        minutes, steps: one of them; equal steps compare networks, equal minutes what a machine's time buys.
+        preset, data, val, seed, options: see :class:`TaskRequest`.
+        settings: training settings that differ from the preset's.
+        weights: of the scored rows, None when there are none.
+    """
+
+    data: Path
+    val: Path
+    minutes: float = 0.0
+    steps: int = 0
+    preset: str = "tiny"
+    seed: int = 0
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    weights: Path | None = None
+
+    def length(self) -> dict[str, float]:
+        return {"minutes": self.minutes} if self.minutes else {"steps": self.steps}
+
+    def identity(self, row: Row) -> dict[str, Any]:
+        """What a row's figures depend on, as plain values."""
+        own = {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
+        names = ("data", "val", "preset", "seed", "options")
+        used = {k: own[k] for k in (*names, *(("weights",) if row.scored else ("minutes", "steps", "settings")))}
+        kind = (
+            row.task,
+            row.modality,
+            row.variant,
+            row.box_loss,
+            row.scored,
+            row.views,
+            row.truth_views,
+            row.occlusion,
+        )
+        return dict(json.loads(json.dumps({"row": kind, **used})))  # as it is read back
+
+
+def run_rows(
+    rows: Sequence[Row],
+    budget: Budget,
+    out: Path,
+    quiet: bool = False,
+    told: Callable[[Row], None] = lambda row: None,
+) -> bool:
+    """Work on ``rows`` until all have a result, beside other processes in the same folder, and write the tables after
+    each one; ``told`` before each one. False when a training was asked to stop before its end.
+
+    A row that another process works on is waited for, last of all: it may end there without a result.
+    Raises as :func:`run_row`.
+    """
+    pending = list(rows)
+    for wait in (False, True):
+        taken = []
+        for row in pending:
+            with _claimed(out / row.folder(), wait) as free:
+                if not free:
+                    taken.append(row)
+                    continue
+                told(row)
+                if run_row(row, budget, out, quiet) is None:
+                    return False
+            write_tables(out)
+        pending = taken
+    return True
+
+
+@contextlib.contextmanager
+def _claimed(folder: Path, wait: bool) -> Iterator[bool]:
+    """No other process works in ``folder`` meanwhile; false when one does and that was not to be waited for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".claim", "w") as file:
+        try:
+            # of this process alone, as RunFolder's
+            fcntl.lockf(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except (BlockingIOError, PermissionError):
+            yield False
+            return
+        yield True
+
+
+def write_tables(out: Path) -> list[dict[str, Any]]:
+    """``ablations.json`` and ``ablations.md`` of all results in ``out``, whoever made them; returns the results."""
+    with _claimed(out, wait=True):
+        results = []
+        for row in ROWS:
+            path = out / row.folder() / "result.json"
+            if path.exists():
+                results.append(_named(row, json.loads(path.read_text(encoding="utf-8"))))
+        with atomic_path(out / "ablations.json") as temporary:
+            temporary.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        with atomic_path(out / "ablations.md") as temporary:
+            temporary.write_text(markdown(results), encoding="utf-8")
+    return results
+
+
+def _named(row: Row, stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": row.name, "table": row.table, "label": row.label, **stored}
+
+
+def _check_alike(row: Row, identity: Mapping[str, Any], out: Path) -> None:
+    """Raises ``ValueError`` naming a row of the same table that was asked for with another budget, data or weights."""
+    for other in ROWS:
+        asked = out / other.folder() / "asked.json"
+        if other.table != row.table or not asked.exists():
+            continue
+        theirs = json.loads(asked.read_text(encoding="utf-8"))
+        if {**theirs, "row": None} != {**identity, "row": None} or (
+            other.folder() == row.folder() and theirs != identity
+        ):
+            raise ValueError(
+                f"{asked.parent} belongs to another budget, data or weights: choose another folder, or remove it"
+            )
+
+
+def run_row(row: Row, budget: Budget, out: Path, quiet: bool = False) -> dict[str, Any] | None:
+    """The row's result, from the disk where it is there; None when the training was asked to stop before its end.
+
+    Raises what training and reading weights raise; ``ValueError`` when a scored row has no weights, a trained one no
+    budget, or the table has rows of another budget.
+    """
+    folder = out / row.folder()
+    identity, path = budget.identity(row), folder / "result.json"
+    _check_alike(row, identity, out)
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "asked.json", identity)
+    if not path.exists():
+        result = _scored(row, budget) if row.scored else _trained(row, budget, folder, quiet)
+        if result is None:
+            return None
+        _write(path, {"asked": identity, **result})
+    return _named(row, json.loads(path.read_text(encoding="utf-8")))
+
+
+def _write(path: Path, value: Mapping[str, Any]) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def _request(row: Row, budget: Budget, options: Mapping[str, str]) -> TaskRequest:
+    return TaskRequest(
+        task=row.task,
+        preset=budget.preset,
+        data=budget.data,
+        val=budget.val,
+        seed=budget.seed,
+        modality=row.modality,
+        variant=row.variant,
+        box_loss=row.box_loss,
+        views=row.views,
+        truth_views=row.truth_views,
+        options=options,
+    )
+
+
+def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, Any] | None:
+    if not budget.length().get("minutes") and not budget.steps:
+        raise ValueError("a row that is trained needs minutes or steps")
+    geometry_alone = row.modality == "depth"
+    options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")}
+    request = vars(_request(row, budget, options))
+    # all of them, also those of the preset: a training that goes on is not given these again
+    usual = {k: v for k, v in default_settings(row.task, budget.preset).items() if k != "epochs"}
+    settings = {**usual, "validations": 1, "validate_first": False, **budget.settings}
+    resume = RunFolder(folder).state.exists()
+    outcome: Outcome | None = start(request, settings, budget.length(), folder, resume, quiet)
+    if outcome is None:
+        return None
+    checks = [line for line in RunFolder(folder).lines() if line["event"] == "validation"]
+    if not checks:
+        raise ValueError(f"{folder}: the training ended without a validation")
+    # the last weights, not the best on the data that they are scored on
+    return {"figures": checks[-1]["figures"], "steps": outcome.steps, "seconds": checks[-1]["elapsed_s"]}
+
+
+def _scored(row: Row, budget: Budget) -> dict[str, Any]:
+    if budget.weights is None:
+        raise ValueError(f"row {row.name} scores given weights: --weights must say which")
+    # features have to come from the weights' own image encoder
+    options = {**budget.options, "images": str(budget.weights)}
+    task = build_task(dataclasses.replace(_request(row, budget, options), weights=budget.weights))
+    assert isinstance(task, SceneTask)
+    if not row.occlusion:
+        task.fusion = dataclasses.replace(task.fusion, occlusion_margin_m=None)
+    torch.manual_seed(budget.seed)
+    with torch.no_grad():
+        result = {"figures": task.validate(task.model.eval()), "steps": 0, "seconds": 0.0}
+    there = max(len(scan.images) for scan in EmbodiedScanDataset(budget.val, "val"))
+    if row.views > there:  # it is the row of fewer views, and must not read as if it were more
+        result["label"] = f"{row.label} (scans have {there})"
+    return result
+
+
+def markdown(results: Sequence[Mapping[str, Any]]) -> str:
+    """The tables of ``results`` (of :func:`run_row`), one after the other, in Markdown; figures in percent."""
+    parts = []
+    for table, title in TITLES.items():
+        rows = [r for r in results if r["table"] == table]
+        if not rows:
+            continue
+        columns = [c for c in _COLUMNS[table] if any(c in r["figures"] for r in rows)]
+        lines = [f"**{title}**", "", f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+        for r in rows:
+            cells = [f"{r['figures'][c]:.2f}" if _finite(r["figures"].get(c)) else "-" for c in columns]
+            lines.append(f"| {r['label']} | {' | '.join(cells)} |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and bool(np.isfinite(value))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# ``embodied-perceptron ablate ...``.
+
+
+def ablate(
+    data: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the training split.")],
+    val: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the split that scores.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder: one below it per row, tables, JSON.")],
+    rows: Annotated[
+        str,
+        typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
+    ] = "all",
+    minutes_per_row: Annotated[float, typer.Option(min=0, help="Wall clock of every training.")] = 0.0,
+    steps_per_row: Annotated[int, typer.Option(min=0, help="Steps of every training, instead.")] = 0,
+    preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
+    weights: Annotated[
+        Path | None, typer.Option(dir_okay=False, exists=True, help="Of the rows that only score.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
+    ema_decay: Annotated[float | None, typer.Option(help="Of the averaged weights.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that load data.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, augmentation.")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="name=value: an option of the tasks.")] = None,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on.
+
+    Run as often as there are processors, with the same --out: each takes a row that no other works on.
+    """
+    pass  # MOVED
+
+    given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
+    settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
+    try:
+        if minutes_per_row and steps_per_row:
+            raise ValueError("one of --minutes-per-row and --steps-per-row, not both")
+        budget = Budget(
+            data=data.resolve(),
+            val=val.resolve(),
+            minutes=minutes_per_row,
+            steps=steps_per_row,
+            preset=preset,
+            seed=seed,
+            options=parse_options(set_ or []),
+            settings=settings,
+            weights=weights and weights.resolve(),
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        chosen = chosen_rows([name.strip() for name in rows.split(",")])
+        if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
+            typer.echo("stopped; nothing is lost: the same command goes on")
+            raise typer.Exit(EXIT_STOPPED)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    typer.echo(markdown(write_tables(out)))

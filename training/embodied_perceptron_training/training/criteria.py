@@ -1,0 +1,374 @@
+"""What each head is trained on. A criterion takes predictions and ground truth of a batch and returns named, weighted
+scalars whose sum is the loss; it holds no parameters.
+
+Normalisers (numbers of positives) pass through ``reduce``, which is the identity in one process and the mean over
+processes in distributed training, so that N processes see the losses of one process with the N-fold batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.nn.object_grounding import ObjectGroundingOutput
+from embodied_perceptron_training.training.losses import (
+    BoxParts,
+    Reduce,
+    contrastive_alignment,
+    decoupled_corner_loss,
+    geometric_affinity,
+    occupancy_cross_entropy,
+    rotated_iou_loss,
+    same,
+    semantic_affinity,
+    sigmoid_focal,
+)
+from embodied_perceptron_training.training.matching import QueryMatcher, assign_points, objects_reach
+
+Losses = dict[str, Tensor]
+# weights of the corner distances by centre, size, rotation alone and by the whole box: as the paper, and without
+DECOUPLED = (0.2, 0.2, 0.2, 0.4)
+PLAIN = (0.0, 0.0, 0.0, 1.0)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# detection
+
+
+@dataclass(frozen=True)
+class DetectionPrediction:
+    """The detection head's output for one scene, its levels concatenated, finest first.
+
+    Attributes:
+        points: per level (N_l, 3) metres.
+        centerness: (P,) logits.
+        boxes: P decoded boxes.
+        class_logits: (P, C).
+        reaches: half the edge of a cell of each level, metres; needed where there are object logits.
+        object_logits: per level (N_l,), or None where a level has none.
+    """
+
+    points: list[Tensor]
+    centerness: Tensor
+    boxes: BoxParts
+    class_logits: Tensor
+    reaches: list[float] = field(default_factory=list)
+    object_logits: list[Tensor | None] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class BoxTarget:
+    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels."""
+
+    boxes: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class DetectionCriterion:
+    """Focal classification, binary cross entropy of centreness, decoupled corner Chamfer of boxes.
+
+    Attributes:
+        min_points, top_points, min_size_m: see :func:`assign_points`.
+        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
+        corner_weights: of the corner distances by centre, size, rotation alone and by the whole box.
+        two_sided: corner distances in both directions.
+        normalize: by the positives of the whole batch, or (as released) of each scene, then the mean over scenes.
+        released: restore the faults of the released assignment.
+        reduce: mean of a value over processes.
+    """
+
+    min_points: int = 27
+    top_points: int = 18
+    min_size_m: float = 0.0
+    iou_weight: float = 0.0
+    corner_weights: tuple[float, float, float, float] = DECOUPLED
+    two_sided: bool = False
+    normalize: Literal["batch", "scene"] = "batch"
+    released: bool = False
+    reduce: Reduce = same
+
+    def __call__(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
+        """``{"class", "center", "box"[, "iou"][, "object"]}``; without positives only "class" and "object" count."""
+        if len(predictions) != len(targets) or not predictions:
+            raise ValueError(f"need one target per prediction, got {len(targets)} and {len(predictions)}")
+        scenes = [self._scene(p, t) for p, t in zip(predictions, targets, strict=True)]
+        sums, positives, learned = zip(*scenes, strict=True)
+        counts = torch.stack(positives)  # (scenes,)
+        total: Losses = {}
+        if self.normalize == "batch":
+            norm = self.reduce(counts.sum()).clamp_min(1.0)
+            for name in sums[0]:
+                total[name] = torch.stack([s[name] for s in sums]).sum() / norm
+        else:
+            for name in sums[0]:
+                terms = [s[name] / self.reduce(n).clamp_min(1.0) for s, n in zip(sums, positives, strict=True)]
+                total[name] = torch.stack(terms).mean()
+        return {**total, **self._object_losses(predictions, targets, learned)}
+
+    def _scene(self, prediction: DetectionPrediction, target: BoxTarget) -> tuple[Losses, Tensor, Tensor]:
+        """Sums over the scene, the number of positives, and the level that each box is learned on."""
+        logits = prediction.class_logits
+        labels = target.labels
+        if bool(((labels < 0) | (labels >= logits.shape[1])).any()):
+            bad = int(labels[(labels < 0) | (labels >= logits.shape[1])][0])
+            raise ValueError(f"label {bad} is not in [0, {logits.shape[1]})")
+        gt = bx.check_boxes(target.boxes, "ground truth boxes")
+        assigned = assign_points(
+            prediction.points, gt, self.min_points, self.top_points, self.min_size_m, self.released
+        )
+        positive = assigned.positive.nonzero()[:, 0]
+        box = assigned.box[positive]
+        onehot = torch.zeros_like(logits)
+        onehot[positive, labels[box]] = 1.0
+        predicted, wanted = prediction.boxes.select(positive), BoxParts.of(gt[box].to(logits.dtype))
+        losses = {
+            "class": sigmoid_focal(logits, onehot).sum(),
+            "center": functional.binary_cross_entropy_with_logits(
+                prediction.centerness[positive], assigned.centerness[positive].to(logits.dtype), reduction="sum"
+            ),
+            "box": decoupled_corner_loss(predicted, wanted, self.corner_weights, self.two_sided).sum(),
+        }
+        if self.iou_weight:
+            losses["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0).sum()
+        return losses, logits.new_tensor(float(len(positive))), assigned.level
+
+    def _object_losses(
+        self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget], learned: Sequence[Tensor]
+    ) -> Losses:
+        """Binary cross entropy of "an object that a finer level learns reaches into this cell", the mean over each
+        level's cells, then levels.
+
+        The score says which sites of the next finer level are kept. What is learned here or above does not need them:
+        if a bed's thousand sites were kept as well, pictures and plants would be pruned for it.
+        """
+        terms = []
+        for level, logits in enumerate(predictions[0].object_logits):
+            if logits is None:
+                continue
+            sums, cells = logits.new_zeros(()), 0
+            for prediction, target, of_boxes in zip(predictions, targets, learned, strict=True):
+                scores = prediction.object_logits[level]
+                assert scores is not None
+                finer = target.boxes[of_boxes < level]
+                wanted = objects_reach(prediction.points[level], finer, prediction.reaches[level])
+                sums = sums + functional.binary_cross_entropy_with_logits(scores, wanted.to(scores), reduction="sum")
+                cells += len(scores)
+            terms.append(sums / self.reduce(sums.new_tensor(float(cells))).clamp_min(1.0))
+        return {"object": torch.stack(terms).mean()} if terms else {}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# occupancy
+
+
+@dataclass(frozen=True)
+class OccupancyCriterion:
+    """Cross entropy and scene-class affinity on every scale; scale i counts ``scale_decay ** i``.
+
+    Attributes:
+        semantic, geometric: weights of the two affinity terms against cross entropy.
+        scale_decay: each coarser scale counts this much of the one before.
+        class_weights: of cross entropy, one per class, or None.
+        released: restore the released losses' faults (see :mod:`losses`); its coarse targets are
+            :func:`released_coarse_labels`.
+        reduce: mean of a value over processes; a process without any sample passes grids without a sample.
+    """
+
+    semantic: float = 1.0
+    geometric: float = 1.0
+    scale_decay: float = 0.5
+    class_weights: tuple[float, ...] | None = None
+    released: bool = False
+    reduce: Reduce = same
+
+    def __call__(self, logits: Sequence[Tensor], targets: Sequence[Tensor]) -> Losses:
+        """Per scale (B, C, X, Y, Z) logits and (B, X, Y, Z) labels -> ``{"scale0/cross_entropy", ...}``."""
+        if len(logits) != len(targets):
+            raise ValueError(f"need a target per scale, got {len(targets)} for {len(logits)}")
+        losses: Losses = {}
+        for i, (scores, target) in enumerate(zip(logits, targets, strict=True)):
+            if scores.shape[:1] + scores.shape[2:] != target.shape:
+                raise ValueError(f"scale {i}: logits {tuple(scores.shape)} do not fit labels {tuple(target.shape)}")
+            weight = self.scale_decay**i
+            per_class = None if self.class_weights is None else scores.new_tensor(self.class_weights)
+            terms = {
+                "cross_entropy": occupancy_cross_entropy(scores, target, per_class, self.released, self.reduce),
+                "semantic": self.semantic * semantic_affinity(scores, target, self.reduce),
+                "geometric": self.geometric * geometric_affinity(scores, target, self.released, self.reduce),
+            }
+            losses.update({f"scale{i}/{name}": weight * term for name, term in terms.items()})
+        return losses
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# grounding
+
+
+@dataclass(frozen=True)
+class GroundingLayer:
+    """One decoder layer's output for a batch.
+
+    Attributes:
+        token_logits: (B, Q, L) similarity of queries and tokens, -inf at padding.
+        boxes: (B, Q, 9).
+        query_embeddings, token_embeddings: (B, Q, D), (B, L, D) in the common space, or None without alignment.
+    """
+
+    token_logits: Tensor
+    boxes: Tensor
+    query_embeddings: Tensor | None = None
+    token_embeddings: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class GroundingTarget:
+    """What one sentence speaks of: (G, 9) boxes and (G, L) bool, the tokens that name each."""
+
+    boxes: Tensor
+    positive: Tensor
+
+
+@dataclass(frozen=True)
+class GroundingCriterion:
+    """Hungarian matching per layer; focal loss of query-token similarity, decoupled corner Chamfer of matched boxes,
+    contrastive alignment; every layer is supervised.
+
+    Attributes:
+        matcher: costs.
+        class_weight, box_weight, contrastive_weight: of the three terms; contrastive needs embeddings, 0 leaves it out.
+        temperature: of the contrastive softmax.
+        iou_weight: weight of an additional rotated IoU loss; 0 leaves it out.
+        two_sided: corner distances in both directions.
+        reduce: mean of a value over processes.
+    """
+
+    matcher: QueryMatcher = field(default_factory=QueryMatcher)
+    class_weight: float = 1.0
+    box_weight: float = 1.0
+    contrastive_weight: float = 0.0
+    temperature: float = 0.07
+    iou_weight: float = 0.0
+    two_sided: bool = False
+    reduce: Reduce = same
+
+    def __call__(
+        self, layers: Sequence[GroundingLayer], targets: Sequence[GroundingTarget], token_mask: Tensor
+    ) -> Losses:
+        """``token_mask`` (B, L) bool, True = a token. -> ``{"layer0/class", "layer0/box", ...}``, last layer last."""
+        losses: Losses = {}
+        for i, layer in enumerate(layers):
+            for name, value in self._layer(layer, targets, token_mask).items():
+                losses[f"layer{i}/{name}"] = value
+        return losses
+
+    def _layer(self, layer: GroundingLayer, targets: Sequence[GroundingTarget], token_mask: Tensor) -> Losses:
+        matches = [
+            self.matcher(layer.token_logits[b], layer.boxes[b], t.boxes, t.positive) for b, t in enumerate(targets)
+        ]
+        matched = layer.boxes.new_tensor(float(sum(len(q) for q, _ in matches)))
+        norm = self.reduce(matched).clamp_min(1.0)
+        focal, align = [], []
+        for b, ((query, box), target) in enumerate(zip(matches, targets, strict=True)):
+            mask = token_mask[b]
+            positive = torch.zeros(layer.token_logits.shape[1:], dtype=torch.bool, device=mask.device)
+            positive[query] = target.positive[box].bool()
+            logits = layer.token_logits[b][:, mask]  # padding is -inf: it must not meet the loss at all
+            focal.append(sigmoid_focal(logits, positive[:, mask]).sum())
+            if self.contrastive_weight:
+                if layer.query_embeddings is None or layer.token_embeddings is None:
+                    raise ValueError("contrastive_weight > 0 needs query and token embeddings in every layer")
+                queries, tokens = layer.query_embeddings[b], layer.token_embeddings[b]
+                align.append(contrastive_alignment(queries, tokens, positive, mask, self.temperature))
+        predicted = torch.cat([layer.boxes[b][q] for b, (q, _) in enumerate(matches)])
+        wanted = torch.cat([t.boxes[g] for (_, g), t in zip(matches, targets, strict=True)]).to(predicted.dtype)
+        parts = BoxParts.of(predicted), BoxParts.of(wanted)
+        losses = {
+            "class": self.class_weight * torch.stack(focal).sum() / norm,
+            "box": self.box_weight * decoupled_corner_loss(*parts, two_sided=self.two_sided).sum() / norm,
+        }
+        if self.iou_weight:
+            losses["iou"] = self.iou_weight * rotated_iou_loss(*parts, distance_weight=1.0).sum() / norm
+        if self.contrastive_weight:
+            losses["contrastive"] = self.contrastive_weight * torch.stack(align).mean()
+        return losses
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# What a decoder over detected objects is trained on: to point at the one that a sentence means.
+#
+# The paper's token loss judges every query by itself, and all things of the class fit the word "chair" of "the chair
+# closest to the desk" about equally well. Here the word is shared out among all objects and "none of these" (a softmax,
+# as a pointer network's: Vinyals et al., NeurIPS 2015), so that what the sentence means has to win over its look-alikes
+# and over the anchors, which is what a robot acts on. All other words mean "none of these".
+
+
+@dataclass(frozen=True, eq=False)
+class Pointed:
+    """Answers about one scene, and what is right.
+
+    Attributes:
+        output: S sentences, boxes in the world.
+        boxes: per sentence (G, 9) of what it means; none where that is not there.
+        named: (S, T) bool, the tokens that name it. pad: (S, T) True at padding.
+    """
+
+    output: ObjectGroundingOutput
+    boxes: Sequence[Tensor]
+    named: Tensor
+    pad: Tensor
+
+
+@dataclass(frozen=True)
+class PointingCriterion:
+    """Cross entropy of every token's shares; the mean over layers, then sentences.
+
+    Attributes:
+        min_iou: an object that overlaps what is meant by at least so much is right; of several each as far as it does.
+            Where none is, "none of these" is.
+        other_weight: of the words that do not name what is meant, together.
+        reduce: mean of a value over processes.
+    """
+
+    min_iou: float = 0.25
+    other_weight: float = 0.2
+    reduce: Reduce = same
+
+    def __call__(self, answers: Sequence[Pointed], like: Tensor) -> Losses:
+        """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor of the device to count on."""
+        number = self.reduce(like.new_tensor(float(sum(len(a.pad) for a in answers)))).clamp_min(1.0)
+        named, others = [like.new_zeros(())], [like.new_zeros(())]
+        for answer in answers:
+            shares = answer.output.log_shares  # (L, S, 1 + Q, T)
+            right = self.targets(answer).to(shares)  # (S, 1 + Q)
+            words, rest = answer.named & ~answer.pad, ~answer.named & ~answer.pad
+            pointing = -torch.einsum("sq,lsqt->lst", right, shares).mean(0)
+            silent = -shares[:, :, 0].mean(0)
+            named.append(_mean_of(pointing, words).sum())
+            others.append(self.other_weight * _mean_of(silent, rest).sum())
+        return {"named": torch.stack(named).sum() / number, "others": torch.stack(others).sum() / number}
+
+    def targets(self, answer: Pointed) -> Tensor:
+        """(S, 1 + Q) how the tokens that name what is meant are shared out: "none of these" first, then the objects."""
+        boxes, valid = answer.output.boxes[-1, 0], answer.output.query_valid[0]
+        right = boxes.new_zeros(len(answer.boxes), 1 + len(boxes))
+        counts = [len(b) for b in answer.boxes]
+        overlaps = box_iou(boxes.double(), torch.cat(list(answer.boxes)).double()).to(boxes)  # (Q, all G)
+        for row, iou in enumerate(torch.split(overlaps, counts, dim=1)):
+            if iou.shape[1]:
+                best = iou.amax(1)
+                right[row, 1:] = torch.where((best >= self.min_iou) & valid, best, 0.0)
+        right[:, 0] = (right.sum(1) == 0).to(right)
+        return right / right.sum(1, keepdim=True)
+
+
+def _mean_of(values: Tensor, mask: Tensor) -> Tensor:
+    """(S, T) -> (S,) means over the masked tokens, 0 where there are none."""
+    return torch.where(mask, values, 0.0).sum(1) / mask.sum(1).clamp_min(1)

@@ -1,0 +1,144 @@
+"""Training samples in an order that is a function of the seed, from any position on, shared out among processes.
+
+The order is one endless sequence: a permutation of the data set per epoch. A training's place in its data is one
+number, the samples that went before; batches may straddle epochs, so that no sample is ever left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError
+from embodied_perceptron_training.training.task import SampleError, SampleSource
+
+Place = tuple[int, int]  # (epoch, index)
+_SUBSTITUTES = 20
+
+
+@dataclass(frozen=True)
+class Corrupt:
+    """A sample that could not be used."""
+
+    epoch: int
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A collated batch (None where no usable sample was left), where its samples come from, what was skipped."""
+
+    data: Any
+    places: tuple[Place, ...]
+    corrupt: tuple[Corrupt, ...]
+
+
+class Order(Sampler[list[Place]]):
+    """Batches of this process, endlessly.
+
+    Args:
+        samples: of an epoch.
+        batch: samples per process.
+        seed: of the order.
+        start: samples that all processes together had before.
+        rank, world: of the process; it takes the rank-th part of every common batch.
+    """
+
+    def __init__(self, samples: int, batch: int, seed: int, start: int = 0, rank: int = 0, world: int = 1) -> None:
+        if samples < 1:
+            raise ValueError("there are no training samples")
+        self.samples, self.batch, self.seed, self.start, self.rank, self.world = (
+            samples,
+            batch,
+            seed,
+            start,
+            rank,
+            world,
+        )
+
+    def __iter__(self) -> Iterator[list[Place]]:
+        epoch, order = -1, np.zeros(0, np.int64)
+        first = self.start + self.rank * self.batch
+        while True:
+            places = []
+            for position in range(first, first + self.batch):
+                if position // self.samples != epoch:
+                    epoch = position // self.samples
+                    order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+                places.append((epoch, int(order[position % self.samples])))
+            yield places
+            first += self.batch * self.world
+
+
+class _Samples(Dataset[Any]):
+    """(epoch, index) -> (sample, its place, what was skipped)."""
+
+    def __init__(self, source: SampleSource, seed: int) -> None:
+        self.source, self.seed = source, seed
+
+    def __getitem__(self, place: Place) -> tuple[Any, Place, list[Corrupt]]:
+        epoch, index = place
+        corrupt: list[Corrupt] = []
+        for attempt in range(_SUBSTITUTES):
+            rng = np.random.default_rng([self.seed, epoch, index, attempt])
+            chosen = index if attempt == 0 else int(rng.integers(len(self.source)))
+            try:
+                return self.source.sample(chosen, rng), (epoch, chosen), corrupt
+            except SampleError as error:
+                corrupt.append(Corrupt(epoch, error.name, error.reason))
+            except (DatasetError, OSError) as error:
+                corrupt.append(Corrupt(epoch, f"sample {chosen}", str(error)))
+        return None, place, corrupt
+
+
+class _Collate:
+    def __init__(self, collate: Callable[[Sequence[Any]], Any]) -> None:
+        self.collate = collate
+
+    def __call__(self, items: list[tuple[Any, Place, list[Corrupt]]]) -> Fetched:
+        samples = [sample for sample, _, _ in items]
+        return Fetched(
+            None if any(sample is None for sample in samples) else self.collate(samples),
+            tuple(place for _, place, _ in items),
+            tuple(c for _, _, corrupt in items for c in corrupt),
+        )
+
+
+def _start_worker(_worker: int) -> None:
+    """Signals that stop a training reach all of its processes; the loop alone answers them, workers go with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def sample_stream(
+    source: SampleSource, collate: Callable[[Sequence[Any]], Any], order: Order, workers: int
+) -> Iterator[Iterator[Fetched]]:
+    """Batches in ``order``, loaded ahead by ``workers`` processes (0 = none), which end with the context."""
+    loader: DataLoader[Fetched] = DataLoader(
+        _Samples(source, order.seed),
+        batch_sampler=order,
+        collate_fn=_Collate(collate),
+        num_workers=workers,
+        worker_init_fn=_start_worker if workers else None,
+        prefetch_factor=3 if workers else None,
+    )
+    batches: Any = iter(loader)
+    try:
+        yield batches
+    finally:
+        if workers:
+            # not left to the garbage collector: at the interpreter's exit Python would send them SIGTERM, which they
+            # ignore, and wait for them for ever
+            processes = list(batches._workers)
+            batches._shutdown_workers()
+            for process in processes:
+                if process.is_alive():
+                    process.kill()

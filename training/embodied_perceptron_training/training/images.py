@@ -1,0 +1,252 @@
+"""The image encoder's own training: what is shown at every cell of every level of the feature maps.
+
+Synthetic homes come with the instance of every pixel, so the 2-D side can be trained from nothing on own images alone,
+and then be frozen: a keyframe's features are computed once, in training as on the robot. Heavy colour augmentation,
+for the encoder is to read real images too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from embodied_perceptron.nn.network import PerceptionNetwork
+from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron.weights.checkpoint import Checkpoint, save_checkpoint
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
+from embodied_perceptron_training.training.task import Losses, Reduce, SampleError, TaskRequest, to_device
+
+_PREFIXES = ("image_encoder.", "image_projection.")
+
+
+@dataclass(frozen=True)
+class LabelledImage:
+    """One crop: (3, h, w) uint8 colour and (h, w) int64 category (position in ALL_CATEGORIES), -1 = unknown."""
+
+    color: Tensor
+    labels: Tensor
+
+
+class LabelledViews:
+    """Views of synthetic homes with the category of each pixel.
+
+    Args:
+        root, split: of the data set.
+        size: (h, w) of the crops.
+        augment: crops, mirrors and colours vary; otherwise the whole view, resized.
+
+    Raises :class:`DatasetError` when the homes come without pixel labels (only generated ones have them).
+    """
+
+    def __init__(self, root: Path, split: str, size: tuple[int, int], augment: bool) -> None:
+        self.dataset = EmbodiedScanDataset(root, split)
+        self.size = size
+        self.augment = augment
+        self._views = [(i, j) for i in range(len(self.dataset)) for j in range(len(self.dataset[i].images))]
+        self._tables: dict[int, NDArray[np.int64]] = {}
+        if not self._views:
+            raise DatasetError(f"{root} has no views in split {split}")
+        self._table(0)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def _table(self, scan: int) -> NDArray[np.int64]:
+        """(objects + 1,) category of each instance id of a scan; -1 for what is not annotated."""
+        if scan not in self._tables:
+            name = self.dataset[scan].sample_idx
+            path = self.dataset.root / name / "record.json"
+            if not path.exists():
+                raise DatasetError(f"{path} is missing: images are trained on generated homes, which label every pixel")
+            instances = json.loads(path.read_text())["instances"]
+            index = {category: k for k, category in enumerate(ALL_CATEGORIES)}
+            table = np.full(2 + max((i["object_id"] for i in instances), default=0), -1, np.int64)
+            for instance in instances:
+                table[instance["object_id"] + 1] = index[instance["label"]]
+            self._tables[scan] = table
+        return self._tables[scan]
+
+    def sample(self, index: int, rng: np.random.Generator) -> LabelledImage:
+        """See :class:`~.interface.SampleSource`."""
+        scan, view = self._views[index]
+        image = self.dataset[scan].images[view]
+        stored = cv2.imread(str(image.color_path), cv2.IMREAD_COLOR)
+        ids_path = image.color_path.parent.parent / "ids" / f"{image.color_path.stem}.png"
+        ids = cv2.imread(str(ids_path), cv2.IMREAD_UNCHANGED)
+        if stored is None or ids is None or stored.shape[:2] != ids.shape:
+            raise SampleError(str(image.color_path), "the image or its pixel labels are missing or do not fit")
+        table = self._table(scan)
+        if int(ids.max(initial=0)) >= len(table):
+            table = np.concatenate([table, np.full(int(ids.max()) + 1 - len(table), -1)])
+        labels = table[ids]
+        color: NDArray[Any] = np.ascontiguousarray(stored[..., ::-1])
+        if self.augment:
+            color, labels = _crop(color, labels, self.size, rng)
+            color = vary_colors(color, rng)
+        else:
+            h, w = self.size
+            color = cv2.resize(color, (w, h), interpolation=cv2.INTER_LINEAR)
+            labels = cv2.resize(labels.astype(np.int16), (w, h), interpolation=cv2.INTER_NEAREST).astype(np.int64)
+        return LabelledImage(
+            torch.from_numpy(np.ascontiguousarray(color)), torch.from_numpy(np.ascontiguousarray(labels))
+        )
+
+
+def _crop(
+    color: NDArray[np.uint8], labels: NDArray[np.int64], size: tuple[int, int], rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """A part of the view of varying size, resized to ``size``, mirrored half of the time."""
+    H, W = labels.shape
+    share = rng.uniform(0.45, 1.0)
+    h, w = max(16, int(H * share)), max(16, int(W * share * rng.uniform(0.9, 1.1)))
+    h, w = min(h, H), min(w, W)
+    top, left = int(rng.integers(0, H - h + 1)), int(rng.integers(0, W - w + 1))
+    color, labels = color[top : top + h, left : left + w], labels[top : top + h, left : left + w]
+    out = (size[1], size[0])
+    color = np.asarray(cv2.resize(color, out, interpolation=cv2.INTER_LINEAR), np.uint8)
+    labels = cv2.resize(labels.astype(np.int16), out, interpolation=cv2.INTER_NEAREST).astype(np.int64)
+    if rng.random() < 0.5:
+        color, labels = color[:, ::-1], labels[:, ::-1]
+    return color, labels
+
+
+def vary_colors(color: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Other light, other camera: gains per channel, contrast, gamma, saturation, blur, grain."""
+    x: NDArray[Any] = color.astype(np.float32) / 255.0
+    x = x ** rng.uniform(0.7, 1.4)
+    x = (x - 0.5) * rng.uniform(0.7, 1.3) + 0.5 + rng.uniform(-0.12, 0.12)
+    x = x * rng.uniform(0.85, 1.15, 3).astype(np.float32)
+    gray = x.mean(axis=2, keepdims=True)
+    x = gray + (x - gray) * rng.uniform(0.3, 1.4)
+    if rng.random() < 0.1:
+        x = np.repeat(gray, 3, axis=2)
+    if rng.random() < 0.3:
+        x = cv2.GaussianBlur(x, (0, 0), rng.uniform(0.4, 1.2))
+    if rng.random() < 0.5:
+        x = x + rng.normal(0.0, rng.uniform(0.0, 0.04), x.shape).astype(np.float32)
+    varied: NDArray[np.uint8] = (np.clip(x, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+    return varied
+
+
+class ImageModel(nn.Module):
+    """Encoder, projections and one classifier per level. Names of the first two are those of the whole network."""
+
+    def __init__(self, config: NetworkConfig) -> None:
+        super().__init__()
+        network = PerceptionNetwork(config)
+        if network.image_encoder is None:
+            raise ValueError(f"a {config.modality} network has no images to train on")
+        self.config = config
+        self.image_encoder = network.image_encoder
+        self.image_projection = network.image_projection
+        self.classify = nn.ModuleList(
+            nn.Sequential(nn.ReLU(), nn.Conv2d(c, len(ALL_CATEGORIES), 1)) for c in network.image_channels
+        )
+
+    def forward(self, color: Tensor) -> list[Tensor]:
+        """(B, h, w, 3) uint8 -> (B, categories, h_l, w_l) logits per level."""
+        images = self.image_encoder.prepare(color, (color.shape[1], color.shape[2]))
+        maps = self.image_encoder(images)
+        if self.image_projection is not None:
+            maps = [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
+        return [classify(m) for classify, m in zip(self.classify, maps, strict=True)]
+
+
+class ImageTask:
+    """``train --task images``. See the module docstring and :class:`~.interface.TrainingTask`.
+
+    Options: ``size`` (HxW of the crops, default half of the preset's input), ``pixels`` per image and level that the
+    loss reads (default 400).
+    """
+
+    best_metric = "pixel_accuracy"
+
+    def __init__(self, request: TaskRequest) -> None:
+        torch.manual_seed(request.seed)
+        config = network_config(request.preset, "detection", request.modality)
+        self.model: nn.Module = ImageModel(config)
+        self.size = _crop_size(request.options.get("size", ""), config.image)
+        self.pixels = int(request.options.get("pixels", 400))
+        self.samples = LabelledViews(request.data, "train", self.size, augment=True)
+        self._validation = None if request.val is None else LabelledViews(request.val, "val", config.image.size, False)
+
+    def collate(self, samples: Sequence[LabelledImage]) -> LabelledImage:
+        """A batch."""
+        return LabelledImage(torch.stack([s.color for s in samples]), torch.stack([s.labels for s in samples]))
+
+    def losses(self, model: nn.Module, batch: LabelledImage, reduce: Reduce) -> Losses:
+        """Cross entropy per level over randomly chosen cells; rare categories are drawn more often than they appear."""
+        logits = model(batch.color)
+        return {f"level{i}": self._level(scores, batch.labels, reduce) for i, scores in enumerate(logits)}
+
+    def _level(self, logits: Tensor, labels: Tensor, reduce: Reduce) -> Tensor:
+        wanted = _at_level(labels, logits.shape[2:]).flatten()
+        known = (wanted >= 0).nonzero()[:, 0]
+        if len(known) == 0:
+            return logits.sum() * 0.0
+        frequency = torch.bincount(wanted[known], minlength=len(ALL_CATEGORIES)).double()
+        weight = frequency[wanted[known]] ** -0.5
+        count = min(len(known), self.pixels * len(labels))
+        rows = known[torch.multinomial(weight, count, replacement=True)]
+        scores = logits.permute(0, 2, 3, 1).flatten(0, 2)[rows]
+        total = functional.cross_entropy(scores, wanted[rows], reduction="sum")
+        return total / reduce(scores.new_tensor(float(count)))
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """Share of cells named rightly, percent, per level; every fifth view."""
+        if self._validation is None:
+            return {}
+        right: dict[int, float] = {}
+        total: dict[int, float] = {}
+        rng, device = np.random.default_rng(0), next(model.parameters()).device
+        for index in range(0, len(self._validation), 5):
+            sample = to_device(self._validation.sample(index, rng), device)
+            for level, scores in enumerate(model(sample.color[None])):
+                wanted = _at_level(sample.labels[None], scores.shape[2:])
+                known = wanted >= 0
+                right[level] = right.get(level, 0.0) + float((scores.argmax(1) == wanted)[known].sum())
+                total[level] = total.get(level, 0.0) + float(known.sum())
+        figures = {f"pixel_accuracy_{level}": 100.0 * right[level] / max(total[level], 1.0) for level in right}
+        return {"pixel_accuracy": sum(figures.values()) / len(figures), **figures}
+
+    def save_weights(self, path: Path, model: nn.Module, extra: Mapping[str, Any]) -> None:
+        """Encoder and projections, under their names in the whole network: for :func:`load_images`."""
+        state = {k: v for k, v in model.state_dict().items() if k.startswith(_PREFIXES)}
+        save_checkpoint(path, Checkpoint(state, {"images": True}, (), dict(extra)))
+
+
+def load_images(network: PerceptionNetwork, state: Mapping[str, Tensor]) -> None:
+    """Load what :meth:`ImageTask.save_weights` wrote (or the same part of a whole network's state) into ``network``.
+
+    Raises ``ValueError`` when a key is missing or has another shape.
+    """
+    own = {k: v for k, v in network.state_dict().items() if k.startswith(_PREFIXES)}
+    wrong = [k for k, v in own.items() if k not in state or state[k].shape != v.shape]
+    if wrong:
+        raise ValueError(f"image weights do not fit this preset: {wrong[0]} and {len(wrong) - 1} others")
+    network.load_state_dict({k: state[k].to(v.dtype) for k, v in own.items()}, strict=False)
+
+
+def _at_level(labels: Tensor, size: torch.Size) -> Tensor:
+    """(B, h, w) -> the label at the middle of each cell of a map of ``size``."""
+    sh, sw = labels.shape[1] // size[0], labels.shape[2] // size[1]
+    return labels[:, sh // 2 :: sh, sw // 2 :: sw]
+
+
+def _crop_size(text: str, image: ImageConfig) -> tuple[int, int]:
+    if not text:
+        return image.size[0] // 2, image.size[1] // 2
+    h, w = (int(part) for part in text.lower().split("x"))
+    return h, w

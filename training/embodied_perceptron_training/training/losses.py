@@ -1,0 +1,239 @@
+"""Elementary losses of the three heads, as plain functions: per-element where a normaliser is the caller's business.
+
+Sources: focal loss (Lin et al. 2017); decoupled corner Chamfer distance (EmbodiedScan, CVPR 2024, equation of the box
+loss); scene-class affinity (MonoScene, CVPR 2022); contrastive alignment (MDETR, ICCV 2021; EmbodiedScan, appendix).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional
+
+from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry import overlap
+
+Tensor = torch.Tensor
+IGNORE_LABEL = 255
+_EPS = 1e-6
+_PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
+Reduce = Callable[[Tensor], Tensor]
+
+
+def same(value: Tensor) -> Tensor:
+    """``reduce`` of one process: the mean over processes, without gradient."""
+    return value.detach()
+
+
+def shared(sums: Tensor, reduce: Reduce) -> Tensor:
+    """Sums over this process's elements -> their mean over processes, with the gradient of this process's part.
+
+    A loss that is a function of ratios of such sums then has the value, and after averaging over processes the
+    gradient, that one process with the elements of all would find.
+    """
+    return reduce(sums) + (sums - sums.detach())
+
+
+class BoxParts(NamedTuple):
+    """Boxes as the heads decode them. Losses take these, because a rotation that goes through Euler angles and back
+    has exploding gradients where beta is near a quarter turn.
+
+    Attributes:
+        center: (N, 3) metres.
+        size: (N, 3) metres.
+        rotation: (N, 3, 3), columns are the box's axes.
+    """
+
+    center: Tensor
+    size: Tensor
+    rotation: Tensor
+
+    @staticmethod
+    def of(boxes: Tensor) -> BoxParts:
+        """From (N, 9)."""
+        return BoxParts(boxes[:, :3], boxes[:, 3:6], bx.rotations(boxes))
+
+    def boxes(self) -> Tensor:
+        """(N, 9)."""
+        return bx.make_boxes(*self)
+
+    def select(self, index: Tensor) -> BoxParts:
+        """Rows ``index`` (indices or mask)."""
+        return BoxParts(self.center[index], self.size[index], self.rotation[index])
+
+    def corners(self) -> Tensor:
+        """(N, 8, 3)."""
+        signs = bx.CORNER_SIGNS.to(self.center)
+        local = 0.5 * signs * self.size[:, None, :]
+        return torch.einsum("nij,nkj->nki", self.rotation, local) + self.center[:, None, :]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# classification
+
+
+def sigmoid_focal(logits: Tensor, targets: Tensor, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
+    """Element-wise focal loss of independent sigmoids; ``targets`` has the shape of ``logits``, entries in {0, 1}."""
+    targets = targets.to(logits.dtype)
+    cross_entropy = functional.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    p = torch.sigmoid(logits)
+    miss = p * (1 - targets) + (1 - p) * targets
+    balance = alpha * targets + (1 - alpha) * (1 - targets)
+    return balance * miss**gamma * cross_entropy
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# boxes
+
+
+def corner_chamfer(predicted: BoxParts, target: BoxParts, two_sided: bool = False) -> Tensor:
+    """(N,) mean over a predicted box's corners of the L1 distance to the nearest corner of its target.
+
+    Not the distance of like corners: a box has many descriptions (turn it by 90 degrees and swap two sizes), and a
+    nearest corner does not depend on which one was annotated. ``two_sided`` averages with the other direction, which
+    also sees target corners that no predicted corner is near to.
+    """
+    distance = (predicted.corners()[:, :, None] - target.corners()[:, None, :]).abs().sum(-1)  # (N, 8, 8)
+    forward = distance.amin(2).mean(1)
+    return 0.5 * (forward + distance.amin(1).mean(1)) if two_sided else forward
+
+
+def decoupled_corner_loss(
+    predicted: BoxParts,
+    target: BoxParts,
+    weights: tuple[float, float, float, float] = (0.2, 0.2, 0.2, 0.4),
+    two_sided: bool = False,
+) -> Tensor:
+    """(N,) weighted sum of corner Chamfer distances: of the centre alone, the size alone, the rotation alone (the two
+    other groups taken from the target) and of the whole box."""
+    only_center = BoxParts(predicted.center, target.size, target.rotation)
+    only_size = BoxParts(target.center, predicted.size, target.rotation)
+    only_rotation = BoxParts(target.center, target.size, predicted.rotation)
+    terms = [corner_chamfer(p, target, two_sided) for p in (only_center, only_size, only_rotation, predicted)]
+    return sum((w * t for w, t in zip(weights, terms, strict=True)), torch.zeros_like(terms[0]))
+
+
+def rotated_iou_loss(predicted: BoxParts, target: BoxParts, distance_weight: float = 0.0) -> Tensor:
+    """(N,) one minus the exact IoU; ``distance_weight`` adds the squared distance of centres over the squared diagonal
+    of both boxes' common bounds, so that boxes apart from each other are pulled together (DIoU)."""
+    p = BoxParts(*(t.double() for t in predicted))
+    q = BoxParts(*(t.double() for t in target))
+    inter = overlap.intersection_volumes(
+        p.center, 0.5 * p.size, p.rotation, q.center, 0.5 * q.size, q.rotation
+    ).clamp_min(0.0)
+    union = p.size.prod(-1) + q.size.prod(-1) - inter
+    iou = torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0)
+    loss = 1 - iou
+    if distance_weight:
+        both = torch.cat([p.corners(), q.corners()], dim=1)
+        diagonal2 = ((both.amax(1) - both.amin(1)) ** 2).sum(-1).clamp_min(_EPS)
+        loss = loss + distance_weight * ((p.center - q.center) ** 2).sum(-1) / diagonal2
+    return loss.to(predicted.center.dtype)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# occupancy
+
+
+def occupancy_cross_entropy(
+    logits: Tensor,
+    target: Tensor,
+    class_weights: Tensor | None = None,
+    released: bool = False,
+    reduce: Reduce = same,
+) -> Tensor:
+    """(B, C, ...) logits, (B, ...) labels with 255 = ignore -> scalar. 0 when everything is ignored (release: NaN)."""
+    target = target.long()
+    known = target[target != IGNORE_LABEL]
+    count = known.numel() if class_weights is None else class_weights[known].sum()
+    norm = reduce(torch.as_tensor(count, dtype=logits.dtype, device=logits.device))
+    if not released and float(norm) == 0:
+        return logits.sum() * 0.0
+    total = functional.cross_entropy(logits, target, weight=class_weights, ignore_index=IGNORE_LABEL, reduction="sum")
+    return total / norm
+
+
+def semantic_affinity(logits: Tensor, target: Tensor, reduce: Reduce = same) -> Tensor:
+    """(B, C, ...) logits, (B, ...) labels -> scalar: per class present, minus the logarithms of soft precision, recall
+    and specificity; mean over the classes present. 0 when everything is ignored."""
+    classes = logits.shape[1]
+    known = target != IGNORE_LABEL
+    p = torch.softmax(logits, dim=1).movedim(1, -1)[known]  # (V, C)
+    y = functional.one_hot(target[known].long(), classes).to(p.dtype)  # (V, C)
+    there = reduce(y.sum(0))
+    present = there > 0  # in any process
+    if not bool(present.any()):
+        return logits.sum() * 0.0
+    p, y, there = p[:, present], y[:, present], there[present]
+    sums = torch.stack([(p * y).sum(0), p.sum(0), ((1 - p) * (1 - y)).sum(0), (1 - y).sum(0)])
+    hit, predicted, rejected, others = shared(sums, reduce)
+    terms = _negative_log(hit / predicted.clamp_min(_PROBABILITY_FLOOR)) + _negative_log(hit / there)
+    specificity = rejected / others.clamp_min(_PROBABILITY_FLOOR)
+    terms = terms + torch.where(others > 0, _negative_log(specificity), 0.0)
+    return terms.mean()
+
+
+def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, reduce: Reduce = same) -> Tensor:
+    """The same for occupied (label > 0) against free -> scalar. Logits (B, C, ...), or (B, ...) of "occupied".
+
+    A term without a single voxel to measure it on is left out. The release instead divides by a small number and takes
+    the logarithm of the resulting 0, which adds a constant 100 without gradient: ``released=True``.
+    """
+    known = target != IGNORE_LABEL
+    if logits.ndim == target.ndim + 1:
+        free = torch.softmax(logits, dim=1)[:, 0][known]
+    else:
+        free = torch.sigmoid(-logits)[known]
+    filled = 1 - free
+    y = (target[known] > 0).to(free.dtype)
+    sums = torch.stack([(y * filled).sum(), filled.sum(), y.sum(), ((1 - y) * free).sum(), (1 - y).sum()])
+    hit, occupied, n_occupied, true_free, n_free = shared(sums, reduce)
+    if released:
+        ratios = hit / (occupied + _EPS), hit / (n_occupied + _EPS), true_free / (n_free + _EPS)
+        return torch.stack([-torch.log(r).clamp_min(-100.0) for r in ratios]).sum()
+    loss = logits.sum() * 0.0
+    if bool(n_occupied > 0):
+        precision = hit / occupied.clamp_min(_PROBABILITY_FLOOR)
+        loss = loss + _negative_log(precision) + _negative_log(hit / n_occupied)
+    if bool(n_free > 0):
+        loss = loss + _negative_log(true_free / n_free)
+    return loss
+
+
+def _negative_log(p: Tensor) -> Tensor:
+    return -torch.log(p.clamp_min(_PROBABILITY_FLOOR))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# alignment of queries and tokens
+
+
+def contrastive_alignment(
+    queries: Tensor, tokens: Tensor, positive: Tensor, token_mask: Tensor, temperature: float = 0.07
+) -> Tensor:
+    """Queries and tokens that belong together are close in the common space; both directions, averaged; scalar.
+
+    Args:
+        queries: (Q, D), tokens: (L, D) embeddings, normalised here.
+        positive: (Q, L) bool, query q stands for a phrase that token l is part of.
+        token_mask: (L,) bool, True = a token (not padding).
+
+    Per query with positives: the mean over its tokens of -log softmax over tokens; per token with positives the same
+    over queries; each direction averaged over its members. 0 without any positive.
+    """
+    positive = positive & token_mask[None]
+    if not bool(positive.any()):
+        return (queries.sum() + tokens.sum()) * 0.0
+    similarity = functional.normalize(queries, dim=-1) @ functional.normalize(tokens, dim=-1).T / temperature  # (Q, L)
+    similarity = similarity[:, token_mask]
+    positive = positive[:, token_mask]
+    return 0.5 * (_align(similarity, positive) + _align(similarity.T, positive.T))
+
+
+def _align(similarity: Tensor, positive: Tensor) -> Tensor:
+    rows = positive.any(1)
+    log_p = torch.log_softmax(similarity[rows], dim=1)
+    weight = positive[rows].to(log_p.dtype)
+    return -((log_p * weight).sum(1) / weight.sum(1)).mean()

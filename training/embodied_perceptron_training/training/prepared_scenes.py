@@ -1,0 +1,340 @@
+"""Scenes prepared for training: what never changes is made once per scene and kept on the disk.
+
+A prepared scene is what the deployed pipeline makes of all its views: the voxels of the map (mean point, colour, hits),
+the depth images for the occlusion test, the image encoder's features (where the encoder is frozen), the truth, and the
+sentences with their text features. Each training sample then moves it somewhere else (:mod:`augment`) and cuts a
+window, which costs milliseconds instead of seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from embodied_perceptron.config import KeyframeConfig, VolumeConfig
+from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.mapping.volume import FeatureVolume
+from embodied_perceptron.nn.presets import PRESETS, network_config
+from embodied_perceptron.nn.text_encoder import TextEncoder
+from embodied_perceptron.nn.view_fusion import view_projection
+from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+
+PREPARED_VERSION = 2
+MAX_DEPTH_M = 5.0
+_TEXT_BATCH = 64
+_TEXT_ENCODERS = sorted({g.text_encoder for p in PRESETS if (g := network_config(p, "grounding").grounding)})
+
+
+@dataclass(frozen=True, eq=False)
+class FusedVoxels:
+    """Voxels of a map: (M, 3) float32 mean point of each, world; (M, 3) uint8 mean colour; (M,) int32 hits."""
+
+    points_m: torch.Tensor
+    colors: torch.Tensor
+    hits: torch.Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedScene:
+    """One scene, V views.
+
+    Attributes:
+        name: sample_idx.
+        views: positions of the V views in the scan.
+        voxels: the map of all of them. Its floor is at z = 0, as the data set's world frames are.
+        boxes: (G, 9) float64 and labels: (G,) names, of all instances. visible: (V, G) bool.
+        cameras: (V, 4, 4) T_world_camera. projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w).
+        depth_mm: (V, H, W) uint16.
+        features: per level (V, h, w, C) float16; empty without images.
+        occupancy: (X, Y, Z) uint8 as :meth:`EmbodiedScanDataset.occupancy`, unseen cells 255; None where unknown.
+        prompts: sentences; text: per sentence (T, C) float16 tokens and (T, 2) spans; empty without language.
+    """
+
+    name: str
+    views: tuple[int, ...]
+    voxels: FusedVoxels
+    boxes: NDArray[np.float64]
+    labels: tuple[str, ...]
+    visible: NDArray[np.bool_]
+    cameras: NDArray[np.float64]
+    projections: NDArray[np.float64]
+    image_size: tuple[int, int]
+    depth_mm: torch.Tensor
+    features: tuple[torch.Tensor, ...]
+    occupancy: NDArray[np.uint8] | None
+    prompts: tuple[Prompt, ...]
+    text: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What prepared scenes depend on, beside the data.
+
+    Attributes:
+        voxel_size_m: of the map.
+        views: at most this many, evenly spread over the scan.
+        image_encoder: SHA-256 of the frozen encoder's weights; empty without image features.
+        text_encoder: its name; empty without language.
+    """
+
+    voxel_size_m: float = 0.02
+    views: int = 20
+    image_encoder: str = ""
+    text_encoder: str = ""
+
+    def key(self, name: str, images: int, *parts: str) -> str:
+        """File name for what a scene of so many images has of these fields and all others but the encoders: whoever
+        asks for more views than there are shares the files of those who ask for all."""
+        views = min(self.views, images)
+        values = {"voxel_size_m": self.voxel_size_m, "views": views, **{p: getattr(self, p) for p in parts}}
+        text = json.dumps([PREPARED_VERSION, name, values], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+class SceneCache:
+    """Prepares scenes on demand and keeps them below ``folder``.
+
+    Args:
+        dataset: where scenes come from.
+        folder: of the prepared files; may be shared by several runs and processes.
+        preparation: see there.
+        inference: encodes the views when ``preparation.image_encoder`` is set.
+        text_encoder: encodes the sentences when ``preparation.text_encoder`` is set.
+        prompts: names of the sentence files, see :meth:`EmbodiedScanDataset.prompts`.
+    """
+
+    def __init__(
+        self,
+        dataset: EmbodiedScanDataset,
+        folder: str | Path,
+        preparation: Preparation,
+        inference: NetworkInference | None = None,
+        text_encoder: TextEncoder | None = None,
+        prompts: Sequence[str] = ("vg",),
+    ) -> None:
+        self.dataset = dataset
+        self.folder = Path(folder)
+        self.preparation = preparation
+        self._inference = inference
+        self._text_encoder = text_encoder
+        self._prompts: dict[str, list[Prompt]] = {}
+        if preparation.text_encoder:
+            for prompt in (p for name in prompts for p in dataset.prompts(name)):
+                self._prompts.setdefault(prompt.scan_id, []).append(prompt)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def paths(self, index: int) -> tuple[Path, Path | None]:
+        """Where scene ``index`` is kept, and where its image features are: they change with every encoder.
+
+        A task without language takes a scene with sentences where there is one: it is the same scene.
+        """
+        scan, p = self.dataset[index], self.preparation
+        name, images = scan.sample_idx, len(scan.images)
+        scene = self.folder / f"{p.key(name, images, 'text_encoder')}.safetensors"
+        if not p.text_encoder and not scene.exists():
+            spoken = (dataclasses.replace(p, text_encoder=t).key(name, images, "text_encoder") for t in _TEXT_ENCODERS)
+            scene = next((s for k in spoken if (s := self.folder / f"{k}.safetensors").exists()), scene)
+        features = self.folder / f"{p.key(name, images, 'image_encoder')}.features.safetensors"
+        return scene, features if p.image_encoder else None
+
+    def __getitem__(self, index: int) -> PreparedScene:
+        """Scene ``index``, from the disk where it is there. Raises :class:`DatasetError` naming what is corrupt."""
+        self.prepare(index)
+        path, features = self.paths(index)
+        try:
+            return _read(path, features)
+        except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+            raise DatasetError(f"{path} or its features are damaged ({error}): delete them") from error
+
+    def prepare(self, index: int) -> None:
+        """Make and keep of scene ``index`` what is not there. Raises :class:`DatasetError` for a corrupt scene."""
+        path, features = self.paths(index)
+        if path.exists() and (features is None or features.exists()):
+            return
+        scan = self.dataset[index]
+        if not scan.images:
+            raise DatasetError(f"{scan.sample_idx} has no images")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        chosen = spread(len(scan.images), self.preparation.views)
+        posed = [_posed(scan, i, n) for n, i in enumerate(chosen)]
+        if not path.exists():
+            tensors, meta = self._make(scan, chosen, posed)
+            with atomic_path(path) as temporary:
+                save_file(tensors, temporary, {"scene": json.dumps(meta)})
+        if features is not None and not features.exists():
+            assert self._inference is not None
+            views = [self._inference.view(p) for p in posed]
+            levels = {f"{i}": torch.stack([v.levels[i] for v in views]) for i in range(len(views[0].levels))}
+            with atomic_path(features) as temporary:
+                save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size)})
+
+    def _make(
+        self, scan: Scan, chosen: Sequence[int], posed: Sequence[PosedFrame]
+    ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        voxels = self._voxels(posed)
+        if len(voxels.hits) == 0:
+            raise DatasetError(f"{scan.sample_idx}: its views show nothing within {MAX_DEPTH_M} m")
+        visible = np.zeros((len(chosen), len(scan.labels)), bool)
+        for n, i in enumerate(chosen):
+            visible[n, list(scan.images[i].visible_ids)] = True
+        size = posed[0].frame.color.shape[:2]
+        tensors = {
+            **vars(voxels),
+            "boxes": torch.from_numpy(scan.boxes.copy()),
+            "visible": torch.from_numpy(visible),
+            "cameras": torch.from_numpy(np.stack([p.T_world_camera for p in posed])),
+            "depth_mm": torch.from_numpy(np.stack([_millimetres(p.frame.depth_m) for p in posed])),
+            "projections": torch.stack([view_projection(p.T_world_camera, p.frame.intrinsics, size) for p in posed]),
+        }
+        occupancy = self._known_occupancy(scan, chosen)
+        if occupancy is not None:
+            tensors["occupancy"] = torch.from_numpy(occupancy)
+        prompts = self._prompts.get(scan.sample_idx, [])
+        tensors.update(self._texts(prompts))
+        meta = {
+            "name": scan.sample_idx,
+            "labels": list(scan.labels),
+            "views": chosen,
+            "image_size": list(size),
+            "prompts": [vars(p) for p in prompts],
+        }
+        return tensors, meta
+
+    def fuse(self, scene: PreparedScene, chosen: Sequence[int]) -> FusedVoxels:
+        """The map of some of a scene's views (positions among them), in the order given."""
+        scan = self.dataset.by_name(scene.name)
+        return self._voxels([_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)])
+
+    def colors(self, scene: PreparedScene, chosen: Sequence[int]) -> torch.Tensor:
+        """(V, H, W, 3) uint8 images of some of a scene's views (positions among them)."""
+        scan = self.dataset.by_name(scene.name)
+        frames = [_posed(scan, scene.views[v], n) for n, v in enumerate(chosen)]
+        return torch.from_numpy(np.stack([f.frame.color for f in frames]))
+
+    def occupancy(self, scene: PreparedScene, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
+        """As :attr:`PreparedScene.occupancy`, of some of a scene's views (positions among them)."""
+        return self._known_occupancy(self.dataset.by_name(scene.name), [scene.views[v] for v in chosen])
+
+    def _voxels(self, frames: Sequence[PosedFrame]) -> FusedVoxels:
+        volume = FeatureVolume(
+            VolumeConfig(voxel_size_m=self.preparation.voxel_size_m, radius_m=100.0, max_range_m=MAX_DEPTH_M),
+            KeyframeConfig(max_count=1),
+        )
+        for frame in frames:
+            volume.integrate(frame)
+        snapshot = volume.snapshot()
+        return FusedVoxels(
+            torch.from_numpy(snapshot.mean_point_m.astype(np.float32)),
+            torch.from_numpy(np.ascontiguousarray(snapshot.mean_color)),
+            torch.from_numpy(snapshot.hits.astype(np.int32)),
+        )
+
+    def _known_occupancy(self, scan: Scan, chosen: Sequence[int]) -> NDArray[np.uint8] | None:
+        """Truth, with 255 where none of the views looks."""
+        grid = self.dataset.occupancy(scan)
+        if grid is None:
+            return None
+        masks = self.dataset.visible_cells(scan)
+        if masks is not None:
+            grid = np.where(np.any([masks[i] for i in chosen], axis=0), grid, 255).astype(np.uint8)
+        return grid
+
+    def _texts(self, prompts: Sequence[Prompt]) -> dict[str, torch.Tensor]:
+        if self._text_encoder is None or not prompts:
+            return {}
+        tensors = {}
+        for start in range(0, len(prompts), _TEXT_BATCH):
+            features = self._text_encoder.encode([p.text for p in prompts[start : start + _TEXT_BATCH]])
+            for i, pad in enumerate(features.pad):
+                length = int((~pad).sum())
+                tensors[f"text{start + i}"] = features.tokens[i, :length].half()
+                tensors[f"spans{start + i}"] = features.spans[i, :length].to(torch.int32)
+        return tensors
+
+
+def spread(count: int, wanted: int) -> list[int]:
+    """At most ``wanted`` of ``count`` indices, evenly over all of them, in order."""
+    if count <= wanted:
+        return list(range(count))
+    return [int(i) for i in np.linspace(0, count - 1, wanted).round()]
+
+
+def _posed(scan: Scan, index: int, order: int) -> PosedFrame:
+    """View ``index`` as the frame that a robot would have taken as its ``order``-th.
+
+    Colour is brought to the depth camera's field of view where they differ (both are centred on the same ray).
+    """
+    view = scan.load_view(index)
+    camera, color = view.depth_camera, view.color
+    if color.shape[:2] != (camera.height, camera.width):
+        color = np.asarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA), np.uint8)
+    frame = RgbdFrame(order + 1, "camera", np.ascontiguousarray(color), view.depth_m, camera)
+    return PosedFrame(frame, view.T_world_camera)
+
+
+def _millimetres(depth_m: NDArray[np.float32]) -> NDArray[np.uint16]:
+    return np.clip(np.round(depth_m * 1000.0), 0, 65535).astype(np.uint16)
+
+
+def _read(path: Path, features: Path | None) -> PreparedScene:
+    levels: tuple[torch.Tensor, ...] = ()
+    size = None
+    if features is not None:
+        with safe_open(str(features), "pt") as file:
+            levels = tuple(file.get_tensor(name) for name in sorted(file.keys()))
+            size = json.loads(file.metadata()["image_size"])
+    with safe_open(str(path), "pt") as file:
+        meta = json.loads(file.metadata()["scene"])
+        names = set(file.keys())
+        get = file.get_tensor
+        prompts = tuple(_prompt(p) for p in meta["prompts"])
+        own = meta["image_size"]
+        size = own if size is None else size
+        return PreparedScene(
+            name=meta["name"],
+            views=tuple(meta["views"]),
+            voxels=FusedVoxels(get("points_m"), get("colors"), get("hits")),
+            boxes=get("boxes").numpy(),
+            labels=tuple(meta["labels"]),
+            visible=get("visible").numpy(),
+            cameras=get("cameras").numpy(),
+            projections=resize_projections(get("projections").numpy(), (own[0], own[1]), (size[0], size[1])),
+            image_size=(int(size[0]), int(size[1])),
+            depth_mm=get("depth_mm"),
+            features=levels,
+            occupancy=get("occupancy").numpy() if "occupancy" in names else None,
+            prompts=prompts,
+            text=tuple((get(f"text{i}"), get(f"spans{i}")) for i in range(len(prompts))) if "text0" in names else (),
+        )
+
+
+def resize_projections(
+    projections: NDArray[np.float64], old: tuple[int, int], new: tuple[int, int]
+) -> NDArray[np.float64]:
+    """(V, 3, 4) to pixels of an (h, w) image -> of the same image in another size; pixel centres stay aligned."""
+    sy, sx = new[0] / old[0], new[1] / old[1]
+    scale = np.array([[sx, 0.0, 0.5 * sx - 0.5], [0.0, sy, 0.5 * sy - 0.5], [0.0, 0.0, 1.0]])
+    resized: NDArray[np.float64] = scale @ projections
+    return resized
+
+
+def _prompt(fields: dict[str, Any]) -> Prompt:
+    spans = tuple((int(a), int(b)) for a, b in fields["tokens_positive"])
+    ids = {name: tuple(fields[name]) for name in ("target_ids", "distractor_ids", "anchor_ids")}
+    return Prompt(fields["scan_id"], fields["text"], target=fields["target"], tokens_positive=spans, **ids)

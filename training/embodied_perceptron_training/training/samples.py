@@ -1,0 +1,318 @@
+"""What one training step sees of one scene: a window of it, moved somewhere, with everything that is known inside."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embodied_perceptron.nn.input_features import mean_sites
+from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
+from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron_training.datasets.embodiedscan import OCCUPANCY_SHAPE, Prompt
+from embodied_perceptron_training.homes.prompts import is_view_dependent
+from embodied_perceptron_training.training.augment import Motion, MotionRange
+from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections, spread
+
+OCCUPANCY_ORIGIN_M = (-3.2, -3.2, -0.78)  # of the truth's grid, in the scene's frame
+OCCUPANCY_CELL_M = 0.16
+UNKNOWN = 255
+ViewChoice = Literal["all", "prefix", "one"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """K sentences about one scene.
+
+    Attributes:
+        tokens: (K, T, C) float32. pad: (K, T) True at padding.
+        boxes: per sentence (G, 9) of what it means; none where that is not in the window.
+        named: (K, T) bool, the tokens that name it.
+        viewpoint_m: (3,) on the floor below a viewer; viewpoint_yaw_rad: its heading.
+    """
+
+    tokens: Tensor
+    pad: Tensor
+    boxes: list[Tensor]
+    named: Tensor
+    viewpoint_m: Tensor
+    viewpoint_yaw_rad: float
+
+
+@dataclass(frozen=True, eq=False)
+class SceneSample:
+    """One window of one scene.
+
+    Attributes:
+        name: of the scene.
+        coords: (N, 3) int64 sites at stride 1, sorted as keys are. feats: (N, F) float32.
+        boxes: (G, 9) float32; labels: (G,) int64 class indices.
+        projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w). depth_mm: (V, H, W) int32.
+        features: per level (V, h, w, C), or empty. colors: (V, H, W, 3) uint8, where the encoder is trained too.
+        occupancy: (X, Y, Z) int64 or None; occupancy_origin: of the grid, in input sites.
+        sentences: or None.
+    """
+
+    name: str
+    coords: Tensor
+    feats: Tensor
+    boxes: Tensor
+    labels: Tensor
+    projections: Tensor
+    image_size: tuple[int, int]
+    features: tuple[Tensor, ...]
+    depth_mm: Tensor
+    colors: Tensor | None
+    occupancy: Tensor | None
+    occupancy_origin: tuple[int, int, int]
+    sentences: Sentences | None
+
+
+@dataclass(frozen=True)
+class SampleSpec:
+    """How scenes become samples.
+
+    Attributes:
+        window_m: edge of the horizontal window; inf = the whole scene.
+        motion: drawn for each sample; None = the scene as it stands, its window around its origin.
+        choice: ``all`` views make the map; a random ``prefix`` of them (continuous perception); or ``one`` (monocular).
+            Truth is what the chosen views show.
+        views: with ``all``, only so many of the scene's views are shown, evenly spread, and truth stays what all of
+            them show: figures over different numbers of views then ask for the same things. 0 = all.
+        min_views: with ``all``, images of at least so many views are shown (of the others only the geometry).
+        floor_sigma_m: error of the estimated floor.
+        sentences: at most this many per sample; 0 = none.
+        absent_share: of these at most so many speak of what is elsewhere in the scene. A robot asks every window.
+        sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
+    """
+
+    window_m: float = 6.4
+    motion: MotionRange | None = None
+    choice: ViewChoice = "all"
+    views: int = 0
+    min_views: int = 12
+    floor_sigma_m: float = 0.01
+    sentences: int = 0
+    absent_share: float = 0.0
+    sentence_share: float = 1.0
+    occupancy_share: float = 1.0
+
+
+class SampleMaker:
+    """Scenes -> samples for one network.
+
+    Args:
+        config: of the network.
+        classes: detection classes in the order of the logits; other instances are not learned.
+        spec: how.
+        scenes: where they come from; it is asked for what depends on the chosen views.
+        colors: samples bring images, for an encoder that is trained too; otherwise the scenes' features.
+    """
+
+    def __init__(
+        self,
+        config: NetworkConfig,
+        classes: tuple[str, ...],
+        spec: SampleSpec,
+        scenes: SceneCache,
+        colors: bool = False,
+    ) -> None:
+        self.config = config
+        self.spec = spec
+        self._scenes = scenes
+        self._colors = colors
+        self._class_index = {name: i for i, name in enumerate(classes)}
+
+    def make(self, scene: PreparedScene, rng: np.random.Generator) -> SceneSample:
+        """One sample; everything random comes from ``rng``."""
+        spec = self.spec
+        chosen = self._choose_views(len(scene.cameras), rng)
+        motion, center = self._place(scene, chosen, rng)
+        floor_z = motion.shift_m[2]  # scenes stand on z = 0
+        assumed_floor_z = floor_z + float(rng.normal(0.0, spec.floor_sigma_m))
+        x = self._sites(scene, chosen, motion, center, assumed_floor_z)
+        shown = self._show_views(chosen, rng)
+        known = list(range(len(scene.cameras))) if spec.views else chosen  # to the truth
+        boxes, labels, rows = self._objects(scene, known, motion, center)
+        size = self.config.image.size if self._colors else scene.image_size
+        projections = resize_projections(scene.projections, scene.image_size, size)
+        speaks = spec.sentences > 0 and rng.random() < spec.sentence_share
+        occupied = self.config.occupancy is not None and rng.random() < spec.occupancy_share
+        occupancy, origin = None, (0, 0, 0)
+        if occupied:
+            occupancy, origin = self._occupancy(scene, known, motion, (center[0], center[1], floor_z))
+        return SceneSample(
+            name=scene.name,
+            coords=x.coords,
+            feats=x.feats,
+            boxes=torch.from_numpy(boxes).float(),
+            labels=torch.from_numpy(labels),
+            projections=torch.from_numpy(np.stack([motion.projection(projections[v]) for v in shown])),
+            image_size=size,
+            features=tuple(level[shown] for level in scene.features),
+            depth_mm=scene.depth_mm[shown].to(torch.int32),
+            colors=self._scenes.colors(scene, shown) if self._colors else None,
+            occupancy=occupancy,
+            occupancy_origin=origin,
+            sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if speaks else None,
+        )
+
+    # ------------------------------------------------------------------------------------------------ views, geometry
+
+    def _choose_views(self, count: int, rng: np.random.Generator) -> list[int]:
+        if self.spec.choice == "one":
+            return [int(rng.integers(count))]
+        if self.spec.choice == "prefix":
+            return list(range(int(rng.integers(1, count + 1))))
+        return spread(count, self.spec.views or count)
+
+    def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
+        if self.spec.choice != "all" or self.spec.motion is None or self.spec.min_views >= len(chosen):
+            return chosen
+        count = int(rng.integers(self.spec.min_views, len(chosen) + 1))
+        return sorted(int(v) for v in rng.choice(chosen, count, replace=False))
+
+    def _sites(
+        self,
+        scene: PreparedScene,
+        chosen: list[int],
+        motion: Motion,
+        center: NDArray[np.float64],
+        floor_z_m: float,
+    ) -> SparseTensor:
+        """As a live network sees the map of the chosen views; images alone know of no map."""
+        config = self.config
+        if config.modality == "rgb":
+            return rgb_grid(config, (*center.tolist(), floor_z_m))
+        # of all views from the cache, of fewer ones by fusing them now
+        voxels = scene.voxels if len(chosen) == len(scene.cameras) else self._scenes.fuse(scene, chosen)
+        points = motion.points(voxels.points_m.numpy())
+        inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
+        points, colors, hits = points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside]
+        coords = torch.from_numpy(np.floor(points / config.voxel_size_m).astype(np.int64))
+        size_m = config.voxel_size_m
+        return mean_sites(coords, points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
+
+    def _place(
+        self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator
+    ) -> tuple[Motion, NDArray[np.float64]]:
+        """Where the scene goes, and the (2,) middle of the window there."""
+        if self.spec.motion is None:
+            return Motion(), np.zeros(2)
+        motion = self.spec.motion.draw(rng)
+        # around where a robot stands, or around what it sees
+        anchor = scene.cameras[int(rng.choice(chosen)), :3, 3]
+        if rng.random() < 0.5 and len(scene.boxes):
+            anchor = scene.boxes[int(rng.integers(len(scene.boxes))), :3]
+        elif rng.random() < 0.5:
+            anchor = np.zeros(3)
+        center = motion.points(anchor[None])[0, :2] + rng.normal(0.0, 0.8, 2)
+        if self.config.modality == "rgb":  # the window is the grid, which moves in steps
+            step_m = self.config.voxel_size_m * self.config.backbone.strides[-1]
+            center = np.floor(center / step_m + 0.5) * step_m
+        return motion, center
+
+    # -------------------------------------------------------------------------------------------------------- targets
+
+    def _objects(
+        self, scene: PreparedScene, known: list[int], motion: Motion, center: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Boxes in the window that the views ``known`` show, their classes, and which instances they are."""
+        labels = np.array([self._class_index.get(name, -1) for name in scene.labels], np.int64)
+        boxes = motion.boxes(scene.boxes)
+        keep = (labels >= 0) & scene.visible[known].any(axis=0)
+        keep &= (np.abs(boxes[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
+        rows = np.flatnonzero(keep)
+        return boxes[rows], labels[rows], rows
+
+    def _occupancy(
+        self, scene: PreparedScene, known: list[int], motion: Motion, anchor: tuple[float, float, float]
+    ) -> tuple[Tensor | None, tuple[int, int, int]]:
+        """The truth that the views ``known`` show, read at the middles of the network's cells; None where the scene
+        has none."""
+        config = self.config.occupancy
+        assert config is not None
+        origin = occupancy_origin(self.config, anchor)
+        grid = scene.occupancy if len(known) == len(scene.cameras) else self._scenes.occupancy(scene, known)
+        if grid is None:
+            return None, origin
+        lower = np.array(origin) * self.config.voxel_size_m
+        axes = [lower[a] + (np.arange(n) + 0.5) * config.cell_size_m for a, n in enumerate(config.cells)]
+        centers = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+        return read_truth(grid, motion.back(centers)).reshape(config.cells), origin
+
+    # ------------------------------------------------------------------------------------------------------ sentences
+
+    def _sentences(
+        self,
+        scene: PreparedScene,
+        motion: Motion,
+        rows: NDArray[np.int64],
+        boxes: NDArray[np.float64],
+        shown: list[int],
+        floor_z_m: float,
+        rng: np.random.Generator,
+    ) -> Sentences | None:
+        position = {int(row): i for i, row in enumerate(rows)}
+        usable = [
+            i
+            for i, prompt in enumerate(scene.prompts)
+            if prompt.target_ids
+            and all(t in position for t in prompt.target_ids)
+            and all(a in position for a in prompt.anchor_ids)
+            and not (motion.mirrored and is_view_dependent(prompt.text))
+        ]
+        if not usable or not scene.text:
+            return None
+        elsewhere: list[int] = []
+        if self.spec.absent_share:
+            absent = [i for i, p in enumerate(scene.prompts) if p.target_ids and not set(p.target_ids) & set(position)]
+            elsewhere = rng.permutation(absent)[: round(self.spec.absent_share * self.spec.sentences)].tolist()
+        picked = [*rng.permutation(usable)[: self.spec.sentences - len(elsewhere)].tolist(), *elsewhere]
+        tokens = [scene.text[i][0].float() for i in picked]
+        length = max(len(t) for t in tokens)
+        pad = torch.ones(len(picked), length, dtype=torch.bool)
+        padded = torch.zeros(len(picked), length, tokens[0].shape[1])
+        named = torch.zeros(len(picked), length, dtype=torch.bool)
+        targets = []
+        for k, i in enumerate(picked):
+            padded[k, : len(tokens[k])] = tokens[k]
+            pad[k, : len(tokens[k])] = False
+            named[k] = named_tokens(scene.prompts[i], scene.text[i][1], length)
+            ids = [position[t] for t in scene.prompts[i].target_ids if t in position]
+            targets.append(torch.from_numpy(boxes[ids]).float())
+        camera = scene.cameras[int(rng.choice(shown))]
+        viewer = motion.points(camera[None, :3, 3])[0]
+        ahead = motion.matrix[:3, :3] @ camera[:3, 2]
+        return Sentences(
+            padded,
+            pad,
+            targets,
+            named,
+            torch.tensor([viewer[0], viewer[1], floor_z_m], dtype=torch.float32),
+            math.atan2(ahead[1], ahead[0]),
+        )
+
+
+def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:
+    """(length,) bool: the tokens that name the target; all tokens when the sentence does not say which."""
+    mask = torch.zeros(length, dtype=torch.bool)
+    first, last = spans[:, 0], spans[:, 1]
+    for start, end in prompt.tokens_positive or ((0, len(prompt.text)),):
+        mask[: len(spans)] |= (first < end) & (last > start) & (last > first)
+    return mask
+
+
+def read_truth(grid: NDArray[np.uint8], points_m: NDArray[np.float64]) -> Tensor:
+    """(X, Y, Z) labels in the scene's frame, (N, 3) places there -> (N,) int64 labels, 255 outside of the grid."""
+    index = np.floor((points_m - np.array(OCCUPANCY_ORIGIN_M)) / OCCUPANCY_CELL_M).astype(np.int64)
+    inside = ((index >= 0) & (index < np.array(OCCUPANCY_SHAPE))).all(axis=1)
+    labels = np.full(len(points_m), UNKNOWN, np.int64)
+    labels[inside] = grid[tuple(index[inside].T)]
+    return torch.from_numpy(labels)
