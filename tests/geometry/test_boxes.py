@@ -11,22 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
+from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.transforms import make_transform
 
 angle = st.floats(-math.pi, math.pi)
 PROFILE = settings(max_examples=60, deadline=None)
-
-
-def random_boxes(n: int, seed: int = 0, room_m: float = 2.0, tilt: float = math.pi) -> torch.Tensor:
-    g = torch.Generator().manual_seed(seed)
-    boxes = torch.rand(n, 9, generator=g, dtype=torch.float64)
-    boxes[:, :3] = (boxes[:, :3] - 0.5) * room_m
-    boxes[:, 3:6] = 0.1 + 1.4 * boxes[:, 3:6]
-    boxes[:, 6] = (boxes[:, 6] - 0.5) * 2 * math.pi
-    boxes[:, 7:] = (boxes[:, 7:] - 0.5) * 2 * tilt
-    return boxes
 
 
 def same_solid(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-9) -> bool:

@@ -19,7 +19,6 @@ from embodied_perceptron.nn.text_encoder import text_encoder
 
 pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
-from test_text_encoder import minilm, roberta_folder  # noqa: F401  (fixtures)
 
 
 def with_lively_norms(encoder: ImageEncoder) -> ImageEncoder:

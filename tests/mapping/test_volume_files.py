@@ -244,7 +244,7 @@ def test_what_a_killed_writer_left_is_removed_later(volume: FeatureVolume, tmp_p
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[2])
-from volume_frames import random_walk
+from support.volume_frames import random_walk
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.mapping.volume import FeatureVolume
 volume = FeatureVolume(VolumeConfig(voxel_size_m=0.04, max_blocks=4096))

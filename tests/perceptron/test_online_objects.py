@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 import pytest
-from test_object_map import FLOOR, SECOND, A, B, C, found, ids
-from test_object_map import world as build_world
+from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids
+from support.object_scenes import world as build_world
 
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.geometry.bounds import box_rotations

@@ -22,9 +22,9 @@ from tf2_msgs.msg import TFMessage  # noqa: E402
 
 from embodied_perceptron.apps.checks import Finding, Severity, has_errors  # noqa: E402
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped  # noqa: E402
+from embodied_perceptron_ros.node import live_doctor  # noqa: E402
 from embodied_perceptron_ros.node.live_doctor import examine_graph  # noqa: E402
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas  # noqa: E402
-from embodied_perceptron_ros.node.perception_node import live_doctor  # noqa: E402
 
 RELIABLE = QoSProfile(depth=5, reliability=ReliabilityPolicy.RELIABLE)
 BEST_EFFORT = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)

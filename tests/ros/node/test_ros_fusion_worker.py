@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import array
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -163,7 +164,7 @@ from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.node.warm_up import warm_up
-from online_world import config, inference, walk
+from support.online_world import config, inference, walk
 from test_ros_fusion_worker import compiled
 
 network = inference()
@@ -194,7 +195,9 @@ def compiled():
 def test_nothing_is_compiled_after_the_warm_up(script):
     """In a process of its own: other tests compile, too."""
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=100)
+    paths = [str(Path(__file__).parents[2]), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
 
 

@@ -13,7 +13,7 @@ import torch
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_boxes import random_boxes
+from support.random_boxes import random_boxes
 from typer.testing import CliRunner
 
 from embodied_perceptron.geometry import boxes as bx

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_boxes import random_boxes
+from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron_training.training.criteria import (

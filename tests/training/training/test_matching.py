@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_boxes import random_boxes
+from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron_training.training.matching import (
