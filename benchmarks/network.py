@@ -33,7 +33,7 @@ from embodied_perceptron.nn.input_features import input_from_points, thin
 from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
-from embodied_perceptron.nn.view_fusion import FusionConfig, StreamingLookup, View, view_lookup
+from embodied_perceptron.nn.view_fusion import StreamingLookup, View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
@@ -251,7 +251,7 @@ def fusion_rows(config: NetworkConfig, net: PerceptionNetwork, x: SparseTensor) 
     for _ in config.backbone.channels:
         site_levels.append(sites)
         sites = sites.coarser(2)
-    fusion = FusionConfig(official=config.official)
+    fusion = ViewSamplingConfig(official=config.official)
     batch = view_lookup([views[:VIEWS]], net.image_channels, config.voxel_size_m, fusion)
     live = StreamingLookup(net.image_channels, config.voxel_size_m, fusion)
 

@@ -41,16 +41,16 @@ import torch
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.loading import load_inference
-from embodied_perceptron.inference.map_predictor import LiveNetwork
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.map_predictor import MapPredictor
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.nn.view_fusion import view_lookup
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.detections import DOUBTFUL
-from embodied_perceptron.sensors.camera_rig import Gaze
+from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE
+from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.weights import available
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
@@ -148,13 +148,13 @@ def every_frame(count: int) -> KeyframeConfig:
 # prefixes
 
 
-def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> list[Row]:
+def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]:
     """Costs of the update at each prefix, ours and the paper's protocol, over the same voxels, windows and views."""
     frames = frames_of(1, count)
     volume = FeatureVolume(None, every_frame(count))
-    least_score = DOUBTFUL * inference.min_score  # as Perceptron has it
+    least_score = LOW_CONFIDENCE_SHARE * inference.min_score  # as Perceptron has it
     options = NetworkOptions()
-    live = LiveNetwork(inference, volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead)
+    live = MapPredictor(inference, volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead)
     clock = _Clock()
     original = live._lookup.__class__.__call__
     rows: list[Row] = []
@@ -166,10 +166,10 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
         with clock("encode"):
             live.remember(keyframe)
         copy, keyframes = volume.copy(), tuple(volume.keyframes)
-        gaze = Gaze.of(frame.T_world_camera)
+        view_direction = ViewDirection.of(frame.T_world_camera)
         live._lookup = _timed_lookup(live._lookup, clock, original)
         with clock("look"):
-            ours = live.look(copy, keyframes, gaze, 0.0)
+            ours = live.predict(copy, keyframes, view_direction, 0.0)
         spent = clock.take()
         row = {
             "frames": n,
@@ -191,13 +191,13 @@ def prefixes(inference: NetworkInference, count: int, at: tuple[int, ...]) -> li
                 with clock("fuse"):
                     return batch(level, sites)  # type: ignore[no-any-return]
 
-            center = np.array([*gaze.ahead_m(options.window_ahead * options.window_m)[:2], 0.0])
+            center = np.array([*view_direction.ahead_m(options.window_ahead * options.window_m)[:2], 0.0])
             window = Window(center, np.array([options.window_m, options.window_m, np.inf]), live._coarsest)
             with clock("look"):
                 sites = copy.as_sparse_tensor(
                     live._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
                 )
-                scene = inference.look(sites, timed)
+                scene = inference.encode(sites, timed)
                 found = inference.detections(scene, least_score)
                 inference.occupancy(scene, [*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
             spent = clock.take()
@@ -254,7 +254,7 @@ class _Clock:
 # laps and rates
 
 
-def laps(inference: NetworkInference, rooms: int, count: int, times: int) -> Row:
+def laps(inference: Predictor, rooms: int, count: int, times: int) -> Row:
     """CPU ms of an update (five frames fused, then one perception) by lap, at the same poses."""
     frames = frames_of(rooms, count)
     it = Perceptron(PerceptronConfig(network=NetworkOptions()), inference=inference)
@@ -282,7 +282,7 @@ def laps(inference: NetworkInference, rooms: int, count: int, times: int) -> Row
     }
 
 
-def rates(inference: NetworkInference, rooms: int, count: int, seconds: float) -> Row:
+def rates(inference: Predictor, rooms: int, count: int, seconds: float) -> Row:
     """One thread fuses at 30 Hz, this one perceives without pause."""
     frames = frames_of(rooms, count)
     it = Perceptron(PerceptronConfig(network=NetworkOptions()), inference=inference)
@@ -334,7 +334,7 @@ def rates(inference: NetworkInference, rooms: int, count: int, seconds: float) -
 # --------------------------------------------------------------------------------------------------------------------
 
 
-def network(weights: str) -> tuple[NetworkInference, str]:
+def network(weights: str) -> tuple[Predictor, str]:
     """The named weights, else the shipped ones, else random ones."""
     if not weights and "tiny" in available():
         weights = "tiny"
@@ -342,7 +342,7 @@ def network(weights: str) -> tuple[NetworkInference, str]:
         return load_inference(weights), weights
     torch.manual_seed(0)
     net = PerceptionNetwork(network_config("tiny"))
-    return NetworkInference(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, min_score=0.1), "random"
+    return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, min_score=0.1), "random"
 
 
 def total(spent: Row, *names: str) -> float:

@@ -204,7 +204,8 @@ class NetworkOptions:
             them, 0.5 = they are at its border. Of cameras that look to different sides the mean counts.
         min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
         all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
-            answer, from :data:`~embodied_perceptron.scene.detections.DOUBTFUL` of ``min_score`` on, which is cheaper.
+            answer, from :data:`~embodied_perceptron.scene.detections.LOW_CONFIDENCE_SHARE` of ``min_score`` on, which
+            is cheaper.
         features: how a keyframe's image features are kept and read.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.

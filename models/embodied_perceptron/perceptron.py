@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.inference.loading import inference_from_options
-from embodied_perceptron.inference.map_predictor import LiveNetwork, Sight
+from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction
 from embodied_perceptron.inference.phrases import PhraseCandidates
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.answer import DEFAULT_TOP_K, ground_objects
-from embodied_perceptron.language.candidates import Known
+from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.neural_candidates import propose_targets
 from embodied_perceptron.mapping.correction import Correction
@@ -43,14 +43,14 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.detections import DOUBTFUL, Detections
+from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
-from embodied_perceptron.sensors.camera_rig import Seen
+from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
@@ -70,24 +70,24 @@ class Perceptron:
         self,
         config: PerceptronConfig | None = None,
         volume: FeatureVolume | None = None,
-        inference: NetworkInference | None = None,
+        inference: Predictor | None = None,
     ) -> None:
         self.config = config if config is not None else PerceptronConfig()
         self._volume = volume if volume is not None else FeatureVolume(self.config.volume, self.config.keyframes)
         self._volume_lock = threading.Lock()
         self._scene_lock = threading.Lock()  # taken before the volume's lock, never after it
         self._objects = ObjectMap(self.config.objects)
-        self._known = Known()
+        self._known = QueryContext()
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._semantic = SemanticMap()
-        self._seen = Seen()
+        self._seen = LatestCameraPoses()
         self._floor = FloorHeight(max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m))
-        self._live: LiveNetwork | None = None
-        self._sight: Sight | None = None
+        self._map_predictor: MapPredictor | None = None
+        self._prediction: ScenePrediction | None = None
         if inference is not None:
             options = self.config.network
-            least_score = 0.0 if options.all_boxes else DOUBTFUL * inference.min_score
-            self._live = LiveNetwork(
+            least_score = 0.0 if options.all_boxes else LOW_CONFIDENCE_SHARE * inference.min_score
+            self._map_predictor = MapPredictor(
                 inference, self._volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead
             )
 
@@ -111,9 +111,9 @@ class Perceptron:
                 self._seen = self._seen.after(posed.frame.camera, report.stamp_ns, posed.T_world_camera)
             if report.keyframe:
                 keyframe = self._volume.keyframes.newest
-        if self._live is not None and keyframe is not None:
+        if self._map_predictor is not None and keyframe is not None:
             with _stage(report.stage_ms, "encode"):
-                self._live.remember(keyframe)
+                self._map_predictor.remember(keyframe)
         return report
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
@@ -138,18 +138,18 @@ class Perceptron:
                 floor_z_m = self._floor.of(snapshot.mean_point_m)
             now = seen.stamp_ns if now_ns is None else now_ns
             diagnostics: tuple[str, ...] = ()
-            if self._live is None:
+            if self._map_predictor is None:
                 semantic = self._perceive_shapes(snapshot, floor_z_m, now, seen, ms)
             else:
                 with _stage(ms, "network"):
-                    sight = self._live.look(copy, keyframes, seen.gaze, floor_z_m, window_m)
-                self._sight = sight
-                semantic = self._take_in(sight, snapshot, now, seen, ms)
-                diagnostics = sight.diagnostics
-            objects = self._publish(None if self._sight is None else self._sight.detections)
+                    prediction = self._map_predictor.predict(copy, keyframes, seen.view_direction, floor_z_m, window_m)
+                self._prediction = prediction
+                semantic = self._take_in(prediction, snapshot, now, seen, ms)
+                diagnostics = prediction.diagnostics
+            objects = self._publish(None if self._prediction is None else self._prediction.detections)
             self._voxels = snapshot
         with _stage(ms, "grid"):
-            named = None if self._live is None else semantic
+            named = None if self._map_predictor is None else semantic
             grid = navigation_grid(snapshot, floor_z_m, self.config.grid, named)
         by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
         return Perception(
@@ -180,15 +180,15 @@ class Perceptron:
         Without ``neural`` it does not read them: categories, colours and relations of what it saw decide alone.
         """
         start = time.perf_counter()
-        known, voxels, sight = self._known, self._voxels, self._sight
-        doubtful = known.doubtful
+        known, voxels, prediction = self._known, self._voxels, self._prediction
+        low_confidence = known.low_confidence
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
 
         proposals: list[PhraseCandidates | None] = [None] * len(texts)
-        if neural and self.inference is not None and sight is not None:
-            proposals = propose_targets(self.inference, sight, texts, {o.label for o in known.objects}, viewpoint)
+        if neural and self.inference is not None and prediction is not None:
+            proposals = propose_targets(self.inference, prediction, texts, {o.label for o in known.objects}, viewpoint)
         reading_ms = (time.perf_counter() - start) * 1e3 / max(len(texts), 1)
         answers = [
             ground_objects(
@@ -198,8 +198,8 @@ class Perceptron:
                 colors=colors,
                 candidates=found,
                 top_k=top_k,
-                named=self._live is not None,
-                doubtful=doubtful,
+                named=self._map_predictor is not None,
+                low_confidence=low_confidence,
             )
             for text, found in zip(texts, proposals, strict=True)
         ]
@@ -248,7 +248,7 @@ class Perceptron:
             self._volume.load(path)
             self._forget()
             self._objects = objects
-            cells, live = semantic.cells(), self._live
+            cells, live = semantic.cells(), self._map_predictor
             if live is not None and cells is not None and cells.classes == live.inference.occupancy_classes:
                 self._semantic = semantic
             self._publish()
@@ -309,9 +309,9 @@ class Perceptron:
 
         What is known stays: image features are computed anew from the keyframes.
         """
-        if self._live is not None:
+        if self._map_predictor is not None:
             with self._scene_lock:
-                self._live.release()
+                self._map_predictor.release()
 
     @property
     def objects(self) -> tuple[SceneObject, ...]:
@@ -319,35 +319,35 @@ class Perceptron:
         return self._known.objects
 
     @property
-    def inference(self) -> NetworkInference | None:
+    def inference(self) -> Predictor | None:
         """The network, if any."""
-        return None if self._live is None else self._live.inference
+        return None if self._map_predictor is None else self._map_predictor.inference
 
-    def look(self, window_m: float | None = None) -> Sight:
+    def predict(self, window_m: float | None = None) -> ScenePrediction:
         """What the network sees in the map as it is now, boxes of any score among it; nothing that is known changes.
 
         ``window_m`` as for :meth:`perceive`. Raises ``ValueError`` without a network.
         """
-        if self._live is None:
+        if self._map_predictor is None:
             raise ValueError("looking needs a network")
         with self._scene_lock:
             with self._volume_lock:
                 copy, keyframes, seen = self._volume.copy(), tuple(self._volume.keyframes), self._seen
             floor_z_m = self._floor.of(copy.snapshot().mean_point_m)
-            return self._live.look(copy, keyframes, seen.gaze, floor_z_m, window_m)
+            return self._map_predictor.predict(copy, keyframes, seen.view_direction, floor_z_m, window_m)
 
     @property
-    def sight(self) -> Sight | None:
+    def prediction(self) -> ScenePrediction | None:
         """What the network saw at the last :meth:`perceive`, boxes of any score among it; None before the first."""
-        return self._sight
+        return self._prediction
 
     def statistics(self) -> VolumeStatistics:
         """Size and history of the map; its memory includes the image features of the keyframes."""
         with self._volume_lock:
             statistics = self._volume.statistics()
-        if self._live is None or self._live.memory is None:
+        if self._map_predictor is None or self._map_predictor.memory is None:
             return statistics
-        return replace(statistics, memory_bytes=statistics.memory_bytes + self._live.memory.nbytes)
+        return replace(statistics, memory_bytes=statistics.memory_bytes + self._map_predictor.memory.nbytes)
 
     # -------------------------------------------------------------------------------------------------------- private
 
@@ -356,12 +356,12 @@ class Perceptron:
         objects = self._objects.objects()
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
-        min_score = 0.0 if self._live is None else self._live.inference.min_score
-        self._known = Known(confirmed, tentative, seen, min_score, self.config.objects.score_prior)
+        min_score = 0.0 if self._map_predictor is None else self._map_predictor.inference.min_score
+        self._known = QueryContext(confirmed, tentative, seen, min_score, self.config.objects.score_prior)
         return objects
 
     def _perceive_shapes(
-        self, snapshot: VoxelSnapshot, floor_z_m: float, now_ns: int, seen: Seen, ms: dict[str, float]
+        self, snapshot: VoxelSnapshot, floor_z_m: float, now_ns: int, seen: LatestCameraPoses, ms: dict[str, float]
     ) -> SemanticVoxels:
         """Objects and labels from geometry alone."""
         with _stage(ms, "layers"):
@@ -374,42 +374,47 @@ class Perceptron:
             return semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
 
     def _take_in(
-        self, sight: Sight, snapshot: VoxelSnapshot, now_ns: int, seen: Seen, ms: dict[str, float]
+        self,
+        prediction: ScenePrediction,
+        snapshot: VoxelSnapshot,
+        now_ns: int,
+        seen: LatestCameraPoses,
+        ms: dict[str, float],
     ) -> SemanticVoxels:
         """What the network saw, into what is known."""
-        assert self._live is not None
-        inference, reach_m = self._live.inference, self.config.volume.radius_m
+        assert self._map_predictor is not None
+        inference, reach_m = self._map_predictor.inference, self.config.volume.radius_m
         with _stage(ms, "objects"):
-            if sight.detections is not None:
+            if prediction.detections is not None:
                 self._objects.update(
-                    sight.detections,
+                    prediction.detections,
                     snapshot,
                     now_ns,
                     seen.camera_m,
                     reach_m,
-                    looked_at=sight.region,
+                    looked_at=prediction.region,
                     begin_score=inference.min_score,
                 )
         with _stage(ms, "semantic"):
-            if sight.semantic is not None:
-                return self._semantic.update(sight.semantic, sight.answered, seen.camera_m, reach_m)
+            if prediction.semantic is not None:
+                return self._semantic.update(prediction.semantic, prediction.answered, seen.camera_m, reach_m)
             known = self._semantic.cells()
             return known if known is not None else _no_cells(inference)
 
     def _forget(self) -> None:
         """Start anew with everything that is known beside the volume."""
         self._objects = ObjectMap(self.config.objects)
-        self._known = Known()
+        self._known = QueryContext()
         self._voxels = None
         self._semantic.clear()
-        if self._live is not None:
-            self._live.forget()
-        self._sight = None
-        self._seen = Seen()
+        if self._map_predictor is not None:
+            self._map_predictor.forget()
+        self._prediction = None
+        self._seen = LatestCameraPoses()
         self._floor.forget()
 
 
-def _no_cells(inference: NetworkInference) -> SemanticVoxels:
+def _no_cells(inference: Predictor) -> SemanticVoxels:
     config = inference.network.config.occupancy
     return SemanticVoxels(
         1.0 if config is None else config.cell_size_m,

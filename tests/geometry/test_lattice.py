@@ -1,4 +1,5 @@
-"""The lattice that follows the walls: found from the map, exact where nothing is turned, and undone in every answer."""
+"""The manhattan that follows the walls: found from the map, exact where nothing is turned, and undone in every
+answer."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import torch
 from support.online_world import config, inference, walk
 
 from embodied_perceptron.geometry.boxes import corners, transform_boxes
-from embodied_perceptron.geometry.manhattan import STEP_DEG, WORLD, Lattice, Region, wall_lattice
+from embodied_perceptron.geometry.manhattan import STEP_DEG, WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.mapping.export import _turn_compiled, turn_by_tensors
 from embodied_perceptron.perceptron import Perceptron
@@ -27,30 +28,30 @@ def room(yaw_rad: float, rng: np.random.Generator) -> np.ndarray:
     y = np.select([side == 2, side == 3], [-1.5, 1.5], 1.5 * along)
     walls = np.stack([x, y, rng.uniform(0, 2.5, 6000)], 1) + rng.normal(0, 0.01, (6000, 3))
     clutter = rng.uniform([-2, -1, 0], [2, 1, 1], (1500, 3))
-    return Lattice(yaw_rad).to_world(np.concatenate([walls, clutter]))
+    return ManhattanFrame(yaw_rad).to_world(np.concatenate([walls, clutter]))
 
 
-def lattice_of(points: np.ndarray, floor_z_m: float = 0.0) -> Lattice:
+def lattice_of(points: np.ndarray, floor_z_m: float = 0.0) -> ManhattanFrame:
     """Of a map with a voxel at each point."""
-    return wall_lattice(np.floor(points / VOXEL_M).astype(np.int32), VOXEL_M, floor_z_m)
+    return wall_aligned_frame(np.floor(points / VOXEL_M).astype(np.int32), VOXEL_M, floor_z_m)
 
 
-def off_by_deg(lattice: Lattice, yaw_rad: float) -> float:
-    """Angle between a lattice and walls, which look alike after quarter turns."""
-    return abs((math.degrees(lattice.yaw_rad - yaw_rad) + 45) % 90 - 45)
+def off_by_deg(manhattan: ManhattanFrame, yaw_rad: float) -> float:
+    """Angle between a manhattan and walls, which look alike after quarter turns."""
+    return abs((math.degrees(manhattan.yaw_rad - yaw_rad) + 45) % 90 - 45)
 
 
 @pytest.mark.parametrize("yaw_deg", [0, 1, 10, 29, 44, 46, 61, 89, 133, -170, 301])
 def test_the_lattice_lies_along_the_walls(yaw_deg):
     points = room(math.radians(yaw_deg), np.random.default_rng(yaw_deg % 7))
-    lattice = lattice_of(points)
-    assert off_by_deg(lattice, math.radians(yaw_deg)) <= 0.5 * STEP_DEG + 0.6
-    assert abs(lattice.yaw_rad) <= math.pi / 4 + 1e-9  # never further than needed
+    manhattan = lattice_of(points)
+    assert off_by_deg(manhattan, math.radians(yaw_deg)) <= 0.5 * STEP_DEG + 0.6
+    assert abs(manhattan.yaw_rad) <= math.pi / 4 + 1e-9  # never further than needed
     shuffled = np.random.default_rng(1).permutation(points)
-    assert lattice_of(shuffled) == lattice
+    assert lattice_of(shuffled) == manhattan
     # what does not stand between knee and lintel does not count, wherever it lies
     far = np.array([[1e5, -1e5, 0.0], [-1e5, 1e5, 3.0]])
-    assert lattice_of(np.concatenate([points, far])) == lattice
+    assert lattice_of(np.concatenate([points, far])) == manhattan
 
 
 def test_rooms_along_the_axes_keep_the_worlds_lattice():
@@ -70,13 +71,13 @@ def test_without_a_direction_the_worlds_axes_serve():
 
 @pytest.mark.parametrize("yaw_rad", [0.0, 0.2, math.radians(45), -1.3, 3.0])
 def test_world_cells_are_those_whose_centres_lie_in_cells_of_the_lattice(yaw_rad):
-    lattice, rng = Lattice(yaw_rad), np.random.default_rng(4)
+    manhattan, rng = ManhattanFrame(yaw_rad), np.random.default_rng(4)
     cells = np.unique(rng.integers(-9, 9, (300, 3)), axis=0)
-    found, rows = lattice.world_cells(cells, 0.16)
+    found, rows = manhattan.world_cells(cells, 0.16)
     # slow twin: ask every cell of the world
     axis = np.arange(-30, 30)
     world = np.stack(np.meshgrid(axis, axis, np.arange(-9, 9), indexing="ij"), -1).reshape(-1, 3)
-    at = np.floor(lattice.from_world((world + 0.5) * 0.16) / 0.16).astype(int)
+    at = np.floor(manhattan.from_world((world + 0.5) * 0.16) / 0.16).astype(int)
     row_of = {tuple(c): i for i, c in enumerate(cells.tolist())}
     pairs = zip(map(tuple, world.tolist()), map(tuple, at.tolist()), strict=True)
     expected = {w: row_of[a] for w, a in pairs if a in row_of}
@@ -86,18 +87,18 @@ def test_world_cells_are_those_whose_centres_lie_in_cells_of_the_lattice(yaw_rad
 
 def test_boxes_and_points_go_together():
     rng = np.random.default_rng(2)
-    lattice = Lattice(math.radians(33))
+    manhattan = ManhattanFrame(math.radians(33))
     boxes = np.concatenate([rng.normal(size=(20, 3)), rng.uniform(0.2, 2, (20, 3)), rng.uniform(-3, 3, (20, 3))], 1)
-    moved = lattice.boxes_to_world(boxes)
-    expected = transform_boxes(lattice.T_world_lattice, torch.from_numpy(boxes))
+    moved = manhattan.boxes_to_world(boxes)
+    expected = transform_boxes(manhattan.T_world_manhattan, torch.from_numpy(boxes))
     np.testing.assert_allclose(corners(torch.from_numpy(moved)), corners(expected), atol=1e-9)
     assert (np.abs(moved[:, 6]) <= math.pi + 1e-12).all()
-    np.testing.assert_allclose(lattice.from_world(lattice.to_world(boxes[:, :3])), boxes[:, :3], atol=1e-12)
+    np.testing.assert_allclose(manhattan.from_world(manhattan.to_world(boxes[:, :3])), boxes[:, :3], atol=1e-12)
     assert WORLD.boxes_to_world(boxes) is boxes
 
 
 def test_regions_are_cut_along_their_lattice():
-    region = Region(np.array([-1.0, -2.0, -np.inf]), np.array([1.0, 2.0, np.inf]), Lattice(math.pi / 2))
+    region = Region(np.array([-1.0, -2.0, -np.inf]), np.array([1.0, 2.0, np.inf]), ManhattanFrame(math.pi / 2))
     inside = region.contains(np.array([[1.5, 0.5, 7.0], [0.5, 1.5, 0.0], [-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
     assert inside.tolist() == [True, False, False, True]  # lower faces belong to it, upper ones do not
     assert not Region.nowhere().contains(np.zeros((1, 3))).any()
@@ -108,14 +109,14 @@ def test_voxels_stand_where_their_points_are_on_the_other_lattice():
     it = Perceptron(config(), inference=None)
     for frame in walk(3, 4):
         it.integrate(frame)
-    copy, lattice = it._volume.copy(), Lattice(math.radians(21))
-    turned = copy.turned(lattice, np.zeros(3), math.inf)
+    copy, manhattan = it._volume.copy(), ManhattanFrame(math.radians(21))
+    turned = copy.turned(manhattan, np.zeros(3), math.inf)
     before, after = copy.snapshot(), turned.snapshot()
     step_m = copy.voxel_size_m / 1024
-    np.testing.assert_allclose(after.mean_point_m, lattice.from_world(before.mean_point_m), atol=1.1 * step_m)
+    np.testing.assert_allclose(after.mean_point_m, manhattan.from_world(before.mean_point_m), atol=1.1 * step_m)
     np.testing.assert_array_equal(after.mean_color, before.mean_color)
-    near = copy.turned(lattice, np.array([0.5, 0.5, 0.0]), 1.0).snapshot()
-    distance = np.linalg.norm(near.mean_point_m[:, :2] - lattice.from_world([0.5, 0.5, 0.0])[:2], axis=1)
+    near = copy.turned(manhattan, np.array([0.5, 0.5, 0.0]), 1.0).snapshot()
+    distance = np.linalg.norm(near.mean_point_m[:, :2] - manhattan.from_world([0.5, 0.5, 0.0])[:2], axis=1)
     assert 0 < len(near) < len(after)
     assert distance.max() < 1.0 + 2 * copy.voxel_size_m
 
@@ -137,8 +138,8 @@ def test_voxels_turned_by_compiled_loops_are_those_of_tensors(radius: float):
     it = Perceptron(config(), inference=None)
     for frame in walk(3, 2):
         it.integrate(frame)
-    rows, lattice, middle = it._volume.copy().rows, Lattice(math.radians(-12)), np.array([25.0, -3.0])
-    found, expected = (turn(rows, lattice, middle, radius) for turn in (_turn_compiled, turn_by_tensors))
+    rows, manhattan, middle = it._volume.copy().rows, ManhattanFrame(math.radians(-12)), np.array([25.0, -3.0])
+    found, expected = (turn(rows, manhattan, middle, radius) for turn in (_turn_compiled, turn_by_tensors))
     assert 0 < len(found) <= len(rows)
     assert (len(found) == len(rows)) == math.isinf(radius)
     assert torch.equal(found.coords, expected.coords)
@@ -155,8 +156,8 @@ def test_a_turned_world_is_seen_alike():
         straight.integrate(frame)
         turned.integrate(PosedFrame(frame.frame, T @ frame.T_world_camera))
     a, b = straight.look(), turned.look()
-    assert a.region.lattice == WORLD
-    assert off_by_deg(b.region.lattice, 0.5) <= 0.5 * STEP_DEG + 0.6
+    assert a.region.manhattan == WORLD
+    assert off_by_deg(b.region.manhattan, 0.5) <= 0.5 * STEP_DEG + 0.6
     # cells: what is filled is filled there too
     size = a.semantic.cell_size_m
     there = np.floor(a.semantic.centers_m @ T[:3, :3].T / size).astype(int)

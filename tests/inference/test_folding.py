@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_networks import small_config, small_network, small_scene
 
-from embodied_perceptron.inference.loading import GridConv, folded
+from embodied_perceptron.inference.loading import GridConv, fold_batch_norms
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 
@@ -18,7 +18,7 @@ def test_a_folded_network_answers_the_same(preset: str) -> None:
     task = "all" if preset != "paper" else "detection"
     network = small_network(small_config(task, preset=preset))
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    quick = folded(network)
+    quick = fold_batch_norms(network)
     assert not any(isinstance(m, NORMS) for m in quick.modules())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     scene = small_scene(channels=network.backbone.config.in_channels)
@@ -43,14 +43,14 @@ def test_a_convolution_with_a_bias_of_its_own_folds_too() -> None:
     norm.bn.running_mean.normal_()
     norm.bn.running_var.uniform_(0.5, 2.0)
     x = small_scene(channels=5)
-    close(folded(neck.out[0])(x).feats, neck.out[0](x).feats)
+    close(fold_batch_norms(neck.out[0])(x).feats, neck.out[0](x).feats)
 
 
 @pytest.mark.parametrize(("size", "stride", "dilation", "bias"), [(3, 1, 1, True), (3, 2, 2, False), (1, 1, 1, False)])
 def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: int, bias: bool) -> None:
     torch.manual_seed(0)
     conv = torch.nn.Conv3d(6, 5, size, stride, dilation * (size // 2), dilation, bias=bias)
-    quick = folded(torch.nn.Sequential(conv))[0]
+    quick = fold_batch_norms(torch.nn.Sequential(conv))[0]
     assert isinstance(quick, GridConv)
     for x in (torch.randn(1, 6, 9, 8, 7), torch.randn(2, 9, 8, 7, 6).permute(0, 4, 1, 2, 3)):
         close(quick(x), conv(x))

@@ -16,7 +16,7 @@ from support.volume_frames import R_WORLD_CAMERA, posed, wall
 from embodied_perceptron.config import VolumeConfig
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.inference.loading import load_network, save_network
-from embodied_perceptron.inference.predictor import UNSEEN_COLOR, NetworkInference, viewpoint_of
+from embodied_perceptron.inference.predictor import UNSEEN_COLOR, Predictor, viewpoint_of
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.nn.input_features import thin
 from embodied_perceptron.nn.network import PerceptionNetwork
@@ -79,8 +79,8 @@ def network(modality: Modality = "depth", task: str = "all") -> PerceptionNetwor
     return net
 
 
-def inference(modality: Modality = "depth") -> NetworkInference:
-    return NetworkInference(network(modality), CLASSES, CELLS, WordEncoder())
+def inference(modality: Modality = "depth") -> Predictor:
+    return Predictor(network(modality), CLASSES, CELLS, WordEncoder())
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ def test_maps_that_do_not_fit_are_refused() -> None:
         paper, backbone=dataclasses.replace(paper.backbone, stem_channels=4, channels=(4, 4, 4, 4), blocks=(1, 1, 1, 1))
     )
     with pytest.raises(ValueError, match="paper network reads sampled points"):
-        NetworkInference(PerceptionNetwork(paper), CLASSES).site_voxels(0.01)
+        Predictor(PerceptionNetwork(paper), CLASSES).site_voxels(0.01)
 
 
 def test_all_heads(volume: FeatureVolume) -> None:
@@ -242,15 +242,15 @@ def test_windows_move_in_whole_steps() -> None:
 
 def test_names_must_fit() -> None:
     with pytest.raises(ValueError, match="has 3 classes, but 2 names"):
-        NetworkInference(network(), CLASSES[:2], CELLS)
+        Predictor(network(), CLASSES[:2], CELLS)
     with pytest.raises(ValueError, match="given twice: chair"):
-        NetworkInference(network(), ("chair", "lamp", "chair"), CELLS)
+        Predictor(network(), ("chair", "lamp", "chair"), CELLS)
     with pytest.raises(ValueError, match="has 2 occupancy classes, but 0 names"):
-        NetworkInference(network(), CLASSES)
+        Predictor(network(), CLASSES)
     wide = WordEncoder()
     wide.channels = 768
     with pytest.raises(ValueError, match="reads 384 text channels, the encoder gives 768"):
-        NetworkInference(network(), CLASSES, CELLS, wide)
+        Predictor(network(), CLASSES, CELLS, wide)
 
 
 def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
@@ -270,8 +270,8 @@ def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
     with pytest.raises(ValueError, match="sees no images"):
         i.view(wall(1.0, 1))
     with pytest.raises(ValueError, match="grounding head and a text encoder"):
-        NetworkInference(network(), CLASSES, CELLS).ground(scene, "a chair")
-    detector = NetworkInference(network(task="detection"), CLASSES)
+        Predictor(network(), CLASSES, CELLS).ground(scene, "a chair")
+    detector = Predictor(network(task="detection"), CLASSES)
     with pytest.raises(ValueError, match="no occupancy"):
         detector.occupancy(scene, (0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="one scene at a time"):
@@ -314,7 +314,7 @@ def test_networks_as_files(tmp_path: Path, volume: FeatureVolume) -> None:
     assert classes == CLASSES
     assert loaded.config == net.config
     assert not loaded.training
-    i, j = NetworkInference(net, CLASSES, CELLS), NetworkInference(loaded, classes, CELLS)
+    i, j = Predictor(net, CLASSES, CELLS), Predictor(loaded, classes, CELLS)
     sites = i.sites_of_snapshot(volume.snapshot(), 0.0)
     a, b = i.detections(i.look(sites)), j.detections(j.look(sites))
     np.testing.assert_array_equal(a.boxes, b.boxes)

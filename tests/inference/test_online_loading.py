@@ -16,7 +16,7 @@ from embodied_perceptron.inference.loading import (
     read_network,
     save_network,
 )
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights import WeightsError
 from embodied_perceptron.weights.checkpoint import CheckpointError
@@ -128,7 +128,7 @@ def test_language_is_prepared_where_sentences_are_read(task):
         return Encoder()
 
     cells = CELLS if task == "all" else ()
-    inference = NetworkInference(network, CLASSES, cells, LazyTextEncoder(12, make))
+    inference = Predictor(network, CLASSES, cells, LazyTextEncoder(12, make))
     perceptron = Perceptron(inference=inference)
     if task == "detection":
         perceptron.prepare_language()
@@ -149,7 +149,7 @@ def test_images_through_onnx_runtime_are_the_same(weights):
     frame = posed(np.full((48, 64), 2.0, np.float32), 1, color=color)
     plain = load_inference(weights, feature_dtype=torch.float32).view(frame)
     network, checkpoint = read_network(weights)
-    slow = NetworkInference(network, checkpoint.classes, tuple(CELLS), feature_dtype=torch.float32).view(frame)
+    slow = Predictor(network, checkpoint.classes, tuple(CELLS), feature_dtype=torch.float32).view(frame)
     for a, b in zip(plain.levels, slow.levels, strict=True):
         assert float((a - b).abs().max()) < 1e-5 * max(1.0, float(b.abs().max()))
     other = load_inference(weights, feature_dtype=torch.float32, image_backend="onnx").view(frame)

@@ -10,7 +10,7 @@ from support.language_scenes import living_room, thing
 from embodied_perceptron.geometry.bounds import Bounds
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.candidates import UNTRACKED, Doubtful, name_shares
+from embodied_perceptron.language.candidates import UNTRACKED, LowConfidenceCandidates, name_shares
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.results import GroundingStatus, ObjectState, SceneObject
@@ -31,8 +31,8 @@ def box(x, y=0.0, size=0.5):
 
 
 def ask(text, objects, found, tentative=(), looks=0, **options):
-    doubtful = Doubtful(objects, tentative, found, MIN_SCORE, looks)
-    return ground_objects(text, objects, doubtful=doubtful, **options)
+    low_confidence = LowConfidenceCandidates(objects, tentative, found, MIN_SCORE, looks)
+    return ground_objects(text, objects, low_confidence=low_confidence, **options)
 
 
 def test_what_was_seen_below_the_score_of_an_object_is_an_answer_with_a_lower_score():
@@ -75,7 +75,7 @@ def test_tentative_objects_answer_with_their_id():
 
 
 def test_objects_come_first():
-    """What is doubtful about a thing that stands as an object is not a second thing."""
+    """What is low_confidence about a thing that stands as an object is not a second thing."""
     room = living_room()
     couch = next(o for o in room if o.label == "couch")
     again = ("couch", 0.25, couch.box + 0.02)
@@ -95,13 +95,15 @@ def test_doubtful_things_are_anchors():
 def test_only_what_the_sentence_names_counts_and_not_too_much_of_it():
     room = living_room()
     found = seen(*((name, 0.2, box(20.0 + k)) for k, name in enumerate(["toaster"] * 30 + ["oven"] * 30)))
-    doubtful = Doubtful(room, (), found, MIN_SCORE)
-    labels = [o.label for o in doubtful.about(parse("the toaster on the table"))]
+    low_confidence = LowConfidenceCandidates(room, (), found, MIN_SCORE)
+    labels = [o.label for o in low_confidence.about(parse("the toaster on the table"))]
     assert set(labels) == {"toaster"}
     assert 1 <= len(labels) < 30
-    assert doubtful.about(parse("the couch")) == ()
+    assert low_confidence.about(parse("the couch")) == ()
     # as an object scores that was looked at once
-    assert Doubtful(room, (), found, MIN_SCORE, looks=3).about(parse("the oven"))[0].score == pytest.approx(0.05)
+    assert LowConfidenceCandidates(room, (), found, MIN_SCORE, looks=3).about(parse("the oven"))[
+        0
+    ].score == pytest.approx(0.05)
 
 
 def test_shares_are_those_of_a_plain_loop():

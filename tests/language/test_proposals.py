@@ -14,7 +14,7 @@ from embodied_perceptron import perceptron as answering
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart
-from embodied_perceptron.inference.predictor import NetworkInference, viewpoint_of
+from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
 from embodied_perceptron.language import neural_candidates as proposing
 from embodied_perceptron.language.neural_candidates import propose
 from embodied_perceptron.nn.text_encoder import TextFeatures
@@ -47,7 +47,7 @@ class LetterEncoder:
 def perceptron() -> Perceptron:
     """After one look at a wall with a step in it."""
     network = small_network(small_config())
-    made = Perceptron(inference=NetworkInference(network, CLASSES, ("a", "b", "c"), LetterEncoder(), min_score=0.2))
+    made = Perceptron(inference=Predictor(network, CLASSES, ("a", "b", "c"), LetterEncoder(), min_score=0.2))
     camera = Intrinsics(60, 60, 39.5, 29.5, 80, 60)
     depth = np.full((60, 80), 2.0, np.float32)
     depth[20:40, 30:60] = 1.5
@@ -71,11 +71,11 @@ def test_proposals_reach_the_answer(perceptron: Perceptron, monkeypatch: pytest.
     assert [text for text, _ in taken] == ["the chair by the lamp", "   ", "the table"]
     assert answers[1].status == GroundingStatus.INVALID
     assert taken[1][1] is None
-    sight, inference = perceptron.sight, perceptron.inference
-    assert sight is not None
+    prediction, inference = perceptron.prediction, perceptron.inference
+    assert prediction is not None
     assert inference is not None
     # the words that name what is asked for, and nothing else of the sentence
-    expected = propose(inference, sight, [("the chair by the lamp", (4, 9)), ("the table", (4, 9))], POSE)
+    expected = propose(inference, prediction, [("the chair by the lamp", (4, 9)), ("the table", (4, 9))], POSE)
     for (_, candidates), wanted in zip((taken[0], taken[2]), expected, strict=True):
         assert len(wanted.boxes) > 0
         np.testing.assert_array_equal(candidates.boxes, wanted.boxes)
@@ -100,32 +100,32 @@ def test_an_answer_comes_without_them_too(
     assert perceptron.ground("the table", POSE).text == "the table"
     assert "no transformers" in caplog.text
     perceptron.reset()
-    assert perceptron.sight is None
+    assert perceptron.prediction is None
     assert perceptron.ground("the table", POSE).status == GroundingStatus.NOT_FOUND
 
 
 def test_windows_are_asked_about_together(perceptron: Perceptron) -> None:
     """A look in two halves knows the same things, each of them once: the answer is that of one look at all."""
-    sight, inference = perceptron.sight, perceptron.inference
-    assert sight is not None
+    prediction, inference = perceptron.prediction, perceptron.inference
+    assert prediction is not None
     assert inference is not None
     assert inference.grounds_objects
-    (whole,) = sight.parts
+    (whole,) = prediction.parts
     middle = float(np.median(inference.objects(whole.scene).boxes[0, :, 0]))
     low, high = np.full(3, -np.inf), np.full(3, np.inf)
     west, east = (np.array([middle, np.inf, np.inf]), np.array([middle, -np.inf, -np.inf]))
     halves = (ScenePart(whole.scene, Region(low, west)), ScenePart(whole.scene, Region(east, high)))
     asked = [("the chair by the lamp", (4, 9)), ("the table", None)]
-    expected = propose(inference, sight, asked, POSE)
+    expected = propose(inference, prediction, asked, POSE)
     for found, wanted in zip(
-        propose(inference, dataclasses.replace(sight, parts=halves), asked, POSE), expected, strict=True
+        propose(inference, dataclasses.replace(prediction, parts=halves), asked, POSE), expected, strict=True
     ):
         assert len(found.boxes) > 1
         np.testing.assert_allclose(found.boxes, wanted.boxes, atol=1e-5)
         np.testing.assert_allclose(found.scores, wanted.scores, atol=1e-5)
     # as one scene by itself answers, which is how training asks
-    (alone,) = inference.ground(whole.scene, asked[0][0], [asked[0][1]], viewpoint_of(POSE, sight.floor_z_m))
+    (alone,) = inference.ground(whole.scene, asked[0][0], [asked[0][1]], viewpoint_of(POSE, prediction.floor_z_m))
     np.testing.assert_allclose(alone.boxes, expected[0].boxes, atol=1e-4)
     np.testing.assert_allclose(alone.scores, expected[0].scores, atol=1e-4)
-    nothing = dataclasses.replace(sight, parts=(ScenePart(whole.scene, Region.nowhere()),))
+    nothing = dataclasses.replace(prediction, parts=(ScenePart(whole.scene, Region.nowhere()),))
     assert [len(found.boxes) for found in propose(inference, nothing, asked, POSE)] == [0, 0]

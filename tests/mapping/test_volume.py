@@ -308,8 +308,8 @@ def test_kernels_compile_once_whatever_comes() -> None:
     volume.integrate(wall(1.0, 0))
     assert {f: list(f.signatures) for f in dispatchers} == before
     for entry in (
-        numba_voxels.scan_rows,
-        numba_voxels.fold_rows,
+        numba_voxels.accumulate_rows,
+        numba_voxels.merge_rows,
         numba_voxels.window_minimum,
         numba_voxels.clear_blocks,
     ):

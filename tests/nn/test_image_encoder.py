@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.golden import load_arrays, recorded_weights, relative_error
 
-from embodied_perceptron.inference.loading import folded
+from embodied_perceptron.inference.loading import fold_batch_norms
 from embodied_perceptron.nn.image_encoder import (
     PACKAGED_WEIGHTS,
     ImageEncoder,
@@ -57,7 +57,7 @@ def test_folded_encoders_give_the_same_features(index: int) -> None:
         for _ in range(3):  # statistics of its own
             encoder(torch.randn(2, 3, 64, 64))
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    quick = folded(encoder)
+    quick = fold_batch_norms(encoder)
     assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in quick.modules())
     assert encoder.training
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())

@@ -25,7 +25,7 @@ from embodied_perceptron.nn.object_grounding import (
     pair_features,
 )
 from embodied_perceptron.nn.presets import GroundingConfig, network_config
-from embodied_perceptron_training.training.criteria import Pointed, PointingCriterion
+from embodied_perceptron_training.training.criteria import PointerCriterion, PointerOutput
 
 CLASSES, CHANNELS, TEXT = 4, 8, 12
 
@@ -208,7 +208,7 @@ def test_a_scene_without_objects_is_answered_with_nothing() -> None:
     out = head(things(0, padding=4), *words(2))
     assert not bool(out.query_valid.any())
     torch.testing.assert_close(out.log_shares[:, :, 0], torch.zeros_like(out.log_shares[:, :, 0]))
-    criterion = PointingCriterion()
+    criterion = PointerCriterion()
     losses = criterion([pointed(out, [0, 1])], out.log_shares)
     torch.stack(list(losses.values())).sum().backward()
     assert all(p.grad is None or bool(torch.isfinite(p.grad).all()) for p in head.parameters())
@@ -246,14 +246,14 @@ def test_many_sentences_of_one_speaker_are_each_answered_as_alone() -> None:
 # learning
 
 
-def pointed(out: ObjectGroundingOutput, meant: list[int | None]) -> Pointed:
+def pointed(out: ObjectGroundingOutput, meant: list[int | None]) -> PointerOutput:
     """Each sentence means one of the things of ``out``, named by its second token, or None of them."""
     boxes = out.boxes[-1, 0]
     targets = [boxes[:0] if m is None else boxes[m : m + 1] for m in meant]
     named = torch.zeros(out.log_shares.shape[1], out.log_shares.shape[3], dtype=torch.bool)
     named[:, 1] = True
     pad = out.logits[-1, :, 0] == -torch.inf
-    return Pointed(out, targets, named, pad)
+    return PointerOutput(out, targets, named, pad)
 
 
 def test_losses_by_hand() -> None:
@@ -271,8 +271,8 @@ def test_losses_by_hand() -> None:
     named = torch.tensor([[False, True, False]]).expand(3, 3)
     pad = torch.tensor([[False, False, True]]).expand(3, 3)
     far = torch.tensor([[9.0, 0, 0, 1, 1, 1, 0, 0, 0]])
-    answer = Pointed(out, [box[:1], box[:0], far], named, pad)
-    criterion = PointingCriterion(other_weight=0.5)
+    answer = PointerOutput(out, [box[:1], box[:0], far], named, pad)
+    criterion = PointerCriterion(other_weight=0.5)
     right = criterion.targets(answer)
     assert right[0].tolist() == pytest.approx([0.0, 0.6, 0.4, 0.0])  # IoU of 1 and 0.8 / 1.2
     assert right[1:].tolist() == [[1.0, 0.0, 0.0, 0.0]] * 2  # not there, and there but not found
@@ -294,7 +294,7 @@ def test_comparisons_between_look_alikes_are_learned() -> None:
     torch.manual_seed(0)
     head = ObjectGroundingHead(CHANNELS, 2, TEXT, channels=32, layers=2, heads=2, hidden_channels=32, pair_channels=16)
     tokens, pad = words(1)
-    criterion = PointingCriterion()
+    criterion = PointerCriterion()
     optimizer = torch.optim.AdamW(head.parameters(), 5e-3)
     g = torch.Generator().manual_seed(1)
 

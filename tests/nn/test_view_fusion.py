@@ -22,10 +22,10 @@ from embodied_perceptron.geometry.transforms import (
 from embodied_perceptron.nn import view_fusion
 from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.view_fusion import (
-    FusionConfig,
     StreamingFusion,
     StreamingLookup,
     View,
+    ViewSamplingConfig,
     fuse_views,
     site_points,
     site_radius,
@@ -40,11 +40,11 @@ ENGINE = get_engine("torch")
 INTRINSICS = Intrinsics(fx=60.0, fy=55.0, cx=39.5, cy=29.5, width=80, height=60)
 VOXEL_M = 0.05
 CONFIGS = [
-    FusionConfig(),
-    FusionConfig(mode="bilinear"),
-    FusionConfig(occlusion_margin_m=0.03),
-    FusionConfig(official=True),
-    FusionConfig(mode="bilinear", official=True),
+    ViewSamplingConfig(),
+    ViewSamplingConfig(mode="bilinear"),
+    ViewSamplingConfig(occlusion_margin_m=0.03),
+    ViewSamplingConfig(official=True),
+    ViewSamplingConfig(mode="bilinear", official=True),
 ]
 
 
@@ -72,7 +72,9 @@ def make_sites(seed: int, count: int, stride: int = 2) -> Sites:
     return SparseTensor.from_coords(coords, torch.zeros(len(coords), 1), stride=stride, engine=ENGINE).sites
 
 
-def batch(sites: Sites, views: list[View], config: FusionConfig, level: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(
+    sites: Sites, views: list[View], config: ViewSamplingConfig, level: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     radius = site_radius(sites.stride, VOXEL_M)
     return fuse_views(site_points(sites, VOXEL_M, config.official), views, level, (5, 7)[level], config, radius)
 
@@ -81,14 +83,14 @@ def test_a_voxel_reads_the_cell_under_its_pixel() -> None:
     """By hand: a point straight ahead of the camera lands on the principal point."""
     view = make_view(0, look(0.0, (0.0, 0.0, 0.0)))
     point = torch.tensor([[2.0, 0.0, 0.0]], dtype=torch.float64)
-    feats, count = fuse_views(point, [view], 0, 5, FusionConfig())
+    feats, count = fuse_views(point, [view], 0, 5, ViewSamplingConfig())
     # principal point (39.5, 29.5) of 80 x 60 is the image's centre: pixel 47.5 of 96 and 31.5 of 64, cells 12 and 8
     assert torch.equal(feats[0], view.levels[0][8, 12])
     assert count.item() == 1
     # 0.4 m to the left (world y) at 2 m: u = 39.5 - 12 -> (27.5 + 0.5) * 96 / 80 - 0.5 = 33.1 -> cell 33.6 / 4 = 8
-    feats, _ = fuse_views(point + torch.tensor([[0.0, 0.4, 0.0]]), [view], 0, 5, FusionConfig())
+    feats, _ = fuse_views(point + torch.tensor([[0.0, 0.4, 0.0]]), [view], 0, 5, ViewSamplingConfig())
     assert torch.equal(feats[0], view.levels[0][8, 8])
-    bilinear, _ = fuse_views(point, [view], 0, 5, FusionConfig(mode="bilinear"))
+    bilinear, _ = fuse_views(point, [view], 0, 5, ViewSamplingConfig(mode="bilinear"))
     torch.testing.assert_close(bilinear[0], view.levels[0][7:9, 11:13].mean(dim=(0, 1)))
 
 
@@ -98,19 +100,19 @@ def test_behind_outside_and_hidden_points_are_not_seen() -> None:
     view = View(view.projection, view.image_size, view.levels, depth)
     points = torch.tensor([[-2.0, 0, 0], [2.0, 2.0, 0], [1.4, 0, 0], [1.62, 0, 0], [2.0, 0, 0]], dtype=torch.float64)
     for config, expected in (
-        (FusionConfig(), [0, 0, 1, 1, 1]),
-        (FusionConfig(occlusion_margin_m=0.05), [0, 0, 1, 1, 0]),  # 1.62 < 1.5 + 0.05 + radius 0.1
+        (ViewSamplingConfig(), [0, 0, 1, 1, 1]),
+        (ViewSamplingConfig(occlusion_margin_m=0.05), [0, 0, 1, 1, 0]),  # 1.62 < 1.5 + 0.05 + radius 0.1
     ):
         feats, count = fuse_views(points, [view], 0, 5, config, radius_m=0.1)
         assert count.tolist() == expected
         assert (feats[count == 0] == 0).all()
     for value, seen in ((0.0, 1), (torch.inf, 1)):  # unknown depth, and free along the whole ray
         depth.fill_(value)
-        assert fuse_views(points[-1:], [view], 0, 5, FusionConfig(occlusion_margin_m=0.0))[1].item() == seen
+        assert fuse_views(points[-1:], [view], 0, 5, ViewSamplingConfig(occlusion_margin_m=0.0))[1].item() == seen
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_slow_twin(config: FusionConfig) -> None:
+def test_slow_twin(config: ViewSamplingConfig) -> None:
     """One point at a time in plain Python."""
     views = [make_view(i) for i in range(4)]
     sites = make_sites(1, 150)
@@ -155,7 +157,7 @@ def test_slow_twin(config: FusionConfig) -> None:
         st.sampled_from(["view", "voxels", "drop view", "drop voxels", "move view", "swap", "none"]), max_size=8
     ),
 )
-def test_streaming_equals_batch_bit_for_bit(seed: int, config: FusionConfig, steps: list[str]) -> None:
+def test_streaming_equals_batch_bit_for_bit(seed: int, config: ViewSamplingConfig, steps: list[str]) -> None:
     r = np.random.default_rng(seed)
     state = StreamingFusion(1, 7, VOXEL_M, config)
     views = [make_view(seed), make_view(seed + 1)]
@@ -186,7 +188,7 @@ def test_streaming_equals_batch_bit_for_bit(seed: int, config: FusionConfig, ste
 def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | None) -> None:
     views, sites = [make_view(seed + i) for i in range(4)], make_sites(seed, 2000)
     points = site_points(sites, VOXEL_M)
-    config = FusionConfig("nearest", margin_m)
+    config = ViewSamplingConfig("nearest", margin_m)
     found = 0
     for view in views:
         for level in range(len(view.levels)):
@@ -203,7 +205,7 @@ def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | Non
 @pytest.mark.parametrize("some", [False, True])
 def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: float | None) -> None:
     sites = make_sites(5, 2000)
-    points, config = site_points(sites, VOXEL_M), FusionConfig("nearest", margin_m)
+    points, config = site_points(sites, VOXEL_M), ViewSamplingConfig("nearest", margin_m)
     subset = torch.arange(1, 2 * len(sites), 2) if some else None  # every other row of twice as many
     rows = 2 * len(sites) if some else len(sites)
     for level in range(2):
@@ -233,7 +235,7 @@ def test_every_half_has_its_float() -> None:
 def test_halves_that_learn_keep_their_gradient() -> None:
     view = make_view(1, dtype=torch.float16)
     view.levels[0].requires_grad_()
-    feats, count = batch(make_sites(1, 500), [view], FusionConfig())
+    feats, count = batch(make_sites(1, 500), [view], ViewSamplingConfig())
     assert count.sum() > 0
     feats.sum().backward()
     assert float(view.levels[0].grad.abs().sum()) > 0
@@ -251,7 +253,7 @@ def test_streaming_touches_only_what_changed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(module, "_add", counting)
     views = [make_view(i) for i in range(5)]
     sites = make_sites(1, 300)
-    state = StreamingFusion(0, 5, VOXEL_M, FusionConfig())
+    state = StreamingFusion(0, 5, VOXEL_M, ViewSamplingConfig())
     state.update(sites, views[:4])
     work.clear()
     state.update(sites, views[:4])
@@ -265,7 +267,7 @@ def test_streaming_touches_only_what_changed(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("config", CONFIGS)
-def test_order_of_views_does_not_matter(config: FusionConfig) -> None:
+def test_order_of_views_does_not_matter(config: ViewSamplingConfig) -> None:
     views = [make_view(i) for i in range(12)]
     sites = make_sites(3, 300)
     feats, count = batch(sites, views, config)
@@ -288,9 +290,9 @@ def test_moving_the_world_with_its_cameras_changes_nothing(turns: int) -> None:
     centres = sites.coords.double() + sites.stride / 2
     moved = torch.round(centres @ torch.from_numpy(R).T + torch.from_numpy(t / VOXEL_M) - sites.stride / 2).long()
     turned = SparseTensor.from_coords(moved, torch.zeros(len(moved), 1), stride=sites.stride, engine=ENGINE).sites
-    feats, count = batch(sites, [make_view(i, T) for i, T in enumerate(poses)], FusionConfig(mode="bilinear"))
+    feats, count = batch(sites, [make_view(i, T) for i, T in enumerate(poses)], ViewSamplingConfig(mode="bilinear"))
     other, other_count = batch(
-        turned, [make_view(i, T_moved @ T) for i, T in enumerate(poses)], FusionConfig(mode="bilinear")
+        turned, [make_view(i, T_moved @ T) for i, T in enumerate(poses)], ViewSamplingConfig(mode="bilinear")
     )
     rows = turned.find(pack_site_keys(torch.zeros(len(moved), dtype=torch.int64), moved))
     assert (count != other_count[rows]).sum() <= 2  # a voxel on an image border may fall to either side by rounding
@@ -300,13 +302,13 @@ def test_moving_the_world_with_its_cameras_changes_nothing(turns: int) -> None:
 
 def test_no_views_and_no_sites() -> None:
     sites = make_sites(1, 50)
-    feats, count = batch(sites, [], FusionConfig())
+    feats, count = batch(sites, [], ViewSamplingConfig())
     assert feats.shape == (len(sites), 5)
     assert not feats.any()
     assert not count.any()
     empty = sites.derive(sites.keys[:0], sites.stride)
-    assert batch(empty, [make_view(0)], FusionConfig())[0].shape == (0, 5)
-    state = StreamingFusion(0, 5, VOXEL_M, FusionConfig())
+    assert batch(empty, [make_view(0)], ViewSamplingConfig())[0].shape == (0, 5)
+    state = StreamingFusion(0, 5, VOXEL_M, ViewSamplingConfig())
     state.update(empty, [])
     state.update(sites, [make_view(0)])
     state.update(empty, [])
@@ -321,7 +323,7 @@ def test_gradient_reaches_the_feature_maps() -> None:
 
     def run(feature_map: torch.Tensor, mode: str) -> torch.Tensor:
         other = View(view.projection, view.image_size, (feature_map,))
-        return fuse_views(points, [other, other], 0, 5, FusionConfig(mode=mode))[0]  # type: ignore[arg-type]
+        return fuse_views(points, [other, other], 0, 5, ViewSamplingConfig(mode=mode))[0]  # type: ignore[arg-type]
 
     for mode in ("nearest", "bilinear"):
         out = run(level, mode)
@@ -338,13 +340,13 @@ def test_lookups_of_a_batch_and_of_a_live_map() -> None:
         torch.cat([a.coords, b.coords]), torch.ones(len(samples), 3), samples, stride=2, engine=ENGINE
     )
     views: list[list[View]] = [[make_view(0), make_view(1)], []]
-    lookup = view_lookup(views, [5, 7], VOXEL_M, FusionConfig())
+    lookup = view_lookup(views, [5, 7], VOXEL_M, ViewSamplingConfig())
     rows = x.sites.bounds[1]
-    live = StreamingLookup([5, 7], VOXEL_M, FusionConfig())
+    live = StreamingLookup([5, 7], VOXEL_M, ViewSamplingConfig())
     live.views = views[0]
     for level in (0, 1, 0):
         feats = lookup(level, x.sites)
-        assert torch.equal(feats[:rows], batch(a, views[0], FusionConfig(), level)[0])
+        assert torch.equal(feats[:rows], batch(a, views[0], ViewSamplingConfig(), level)[0])
         assert not feats[rows:].any()
         assert torch.equal(live(level, a), feats[:rows])
     with pytest.raises(ValueError, match="need views for 1 samples, got 2"):
@@ -360,12 +362,12 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="level 0 must be"):
         View(view.projection, view.image_size, (torch.zeros(3, 4),))
     with pytest.raises(ValueError, match="has 5 channels, expected 9"):
-        fuse_views(torch.zeros(1, 3, dtype=torch.float64), [view], 0, 9, FusionConfig())
+        fuse_views(torch.zeros(1, 3, dtype=torch.float64), [view], 0, 9, ViewSamplingConfig())
     no_depth = View(view.projection, view.image_size, view.levels)
     with pytest.raises(ValueError, match="needs the depth image"):
-        fuse_views(torch.zeros(1, 3, dtype=torch.float64), [no_depth], 0, 5, FusionConfig(occlusion_margin_m=0.1))
+        fuse_views(torch.zeros(1, 3, dtype=torch.float64), [no_depth], 0, 5, ViewSamplingConfig(occlusion_margin_m=0.1))
     with pytest.raises(ValueError, match="no occlusion test"):
-        FusionConfig(occlusion_margin_m=0.1, official=True)
+        ViewSamplingConfig(occlusion_margin_m=0.1, official=True)
     with pytest.raises(ValueError, match="T_world_camera is not a rigid transform"):
         view_projection(np.diag([2.0, 1, 1, 1]), INTRINSICS, (64, 96))
 
@@ -393,13 +395,13 @@ def test_colours_of_a_real_kitchen_land_on_its_voxels(kitchen_dir: Path) -> None
     x = input_from_points(np.concatenate(points), np.concatenate(colors), 0.04, "height_color", engine=ENGINE)
     where = site_points(x.sites, 0.04)
 
-    def difference(config: FusionConfig, seen_by: list[View]) -> float:
+    def difference(config: ViewSamplingConfig, seen_by: list[View]) -> float:
         feats, count = fuse_views(where, seen_by, 0, 3, config, site_radius(1, 0.04))
         return float((feats - x.feats[:, 1:4])[count > 0].abs().mean())
 
-    tested = FusionConfig(occlusion_margin_m=0.03)
+    tested = ViewSamplingConfig(occlusion_margin_m=0.03)
     right = difference(tested, views)
-    through_walls = difference(FusionConfig(), views)
+    through_walls = difference(ViewSamplingConfig(), views)
     print(f"mean difference of colour {right:.3f}; without the occlusion test {through_walls:.3f}")
     assert right < 0.08
     assert right < 0.9 * through_walls
@@ -454,7 +456,7 @@ def test_golden_variants(golden_dir: Path) -> None:
             )
             for i in range(3)
         ]
-        config = FusionConfig(mode="bilinear" if variant["aligned"] else "nearest", official=True)
+        config = ViewSamplingConfig(mode="bilinear" if variant["aligned"] else "nearest", official=True)
         for level in variant["levels"]:
             points = sites[f"level{level}_coords"][:, 1:].double() * 0.01
             points = undo_augmentation(points, variant["meta"])
@@ -494,7 +496,7 @@ def test_golden_single_view_of_the_continuous_detector(golden_dir: Path) -> None
     for level in range(4):
         points = sites[f"level{level}_coords"][:, 1:].double() * 0.01
         wanted = expected[f"level{level}_imgfeats"]
-        feats, _ = fuse_views(points, [view], level, wanted.shape[1], FusionConfig(official=True))
+        feats, _ = fuse_views(points, [view], level, wanted.shape[1], ViewSamplingConfig(official=True))
         safe = given[f"plain_l{level}_safe"]
         worst = max(worst, relative_error(feats[safe], wanted[safe]))
     print(f"g9: largest relative error {worst:.1e}")
@@ -507,9 +509,9 @@ def test_default_masks_what_the_released_code_sums_unmasked() -> None:
     behind = make_view(1, look(np.pi, (0.0, 0.0, 0.0)))
     point = torch.tensor([[0.5, 0.0, 0.0]], dtype=torch.float64)
     # behind the second camera: depth is clamped to 1 mm, yet a point on the optical axis still projects into the image
-    right, _ = fuse_views(point, [view], 0, 5, FusionConfig())
-    default, count = fuse_views(point, [view, behind], 0, 5, FusionConfig())
-    official, official_count = fuse_views(point, [view, behind], 0, 5, FusionConfig(official=True))
+    right, _ = fuse_views(point, [view], 0, 5, ViewSamplingConfig())
+    default, count = fuse_views(point, [view, behind], 0, 5, ViewSamplingConfig())
+    official, official_count = fuse_views(point, [view, behind], 0, 5, ViewSamplingConfig(official=True))
     assert count.item() == official_count.item() == 1
     assert torch.equal(default, right)
     assert not torch.allclose(official, right)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from support.online_world import config, inference, walk
 
-from embodied_perceptron.geometry.manhattan import WORLD, Lattice
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
-from embodied_perceptron.inference.map_predictor import Sight
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.view_fusion import View, view_lookup
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -24,9 +24,9 @@ STEPS = 9
 NETWORKS = {features: inference(features, min_score=0.3) for features in ("float32", "float16")}
 
 
-def retained_views(it: Perceptron, exact: NetworkInference, lattice: Lattice = WORLD) -> list[View]:
-    """Every retained keyframe, encoded anew in float32, seen from a lattice."""
-    T_lattice_world = invert_transform(lattice.T_world_lattice)
+def retained_views(it: Perceptron, exact: Predictor, manhattan: ManhattanFrame = WORLD) -> list[View]:
+    """Every retained keyframe, encoded anew in float32, seen from a manhattan."""
+    T_lattice_world = invert_transform(manhattan.T_world_manhattan)
     return [exact.view(PosedFrame(k.frame, T_lattice_world @ k.T_world_camera)) for k in it._volume.keyframes]
 
 
@@ -83,59 +83,59 @@ def posed_at(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
     return PosedFrame(type(f)(stamp_ns, f.camera, f.color, f.depth_m, f.intrinsics), frame.T_world_camera)
 
 
-def look(it: Perceptron) -> Sight:
+def look(it: Perceptron) -> ScenePrediction:
     """One more look of the live network, as it stands."""
-    return it._live.look(it._volume.copy(), tuple(it._volume.keyframes), it._seen.gaze, 0.0)
+    return it._map_predictor.predict(it._volume.copy(), tuple(it._volume.keyframes), it._seen.view_direction, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_live_equals_batch(seed, tmp_path):
     features = "float16" if seed % 3 == 0 else "float32"
     it = live_sequence(seed, features, tmp_path)
-    sight = look(it)
+    prediction = look(it)
     network = NETWORKS["float32"].network
-    lattice = sight.region.lattice
-    views = retained_views(it, NETWORKS["float32"], lattice)
+    manhattan = prediction.region.manhattan
+    views = retained_views(it, NETWORKS["float32"], manhattan)
     assert len(views) == len(it._volume.keyframes) > 0
     batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
 
     # features at every level that the network reads
-    assert sight.scene is not None
+    assert prediction.scene is not None
     seen = 0
-    for level, tensor in enumerate(sight.scene.levels):
+    for level, tensor in enumerate(prediction.scene.levels):
         expected = batch(level, tensor.sites)
-        found = it._live._lookup(level, tensor.sites)
+        found = it._map_predictor._lookup(level, tensor.sites)
         limit = 1e-4 if features == "float32" else 2e-3 * max(1.0, float(expected.abs().max()))
         assert float((found - expected).abs().max()) <= limit
         seen += int((expected.abs().sum(1) > 0).sum())
     assert seen > 50
 
     # boxes and labels: a network that never saw this map before, over views of the same precision
-    same = retained_views(it, it.inference, lattice)
-    scene = it.inference.look(sight.scene.sites, same, lattice)
+    same = retained_views(it, it.inference, manhattan)
+    scene = it.inference.encode(prediction.scene.sites, same, manhattan)
     expected_boxes = it.inference.detections(scene)
-    assert sight.detections is not None
-    assert len(sight.detections) == len(expected_boxes) > 0
-    assert sight.detections.labels == expected_boxes.labels
-    np.testing.assert_allclose(sight.detections.scores, expected_boxes.scores, atol=1e-4)
-    np.testing.assert_allclose(sight.detections.boxes, expected_boxes.boxes, atol=1e-4)
-    anchor = 0.5 * (sight.region.lower_m[:2] + sight.region.upper_m[:2])
+    assert prediction.detections is not None
+    assert len(prediction.detections) == len(expected_boxes) > 0
+    assert prediction.detections.labels == expected_boxes.labels
+    np.testing.assert_allclose(prediction.detections.scores, expected_boxes.scores, atol=1e-4)
+    np.testing.assert_allclose(prediction.detections.boxes, expected_boxes.boxes, atol=1e-4)
+    anchor = 0.5 * (prediction.region.lower_m[:2] + prediction.region.upper_m[:2])
     cells = it.inference.occupancy(scene, [anchor[0], anchor[1], 0.0])
-    assert sight.semantic is not None
-    np.testing.assert_array_equal(sight.semantic.centers_m, cells.centers_m)
-    np.testing.assert_array_equal(sight.semantic.labels, cells.labels)
+    assert prediction.semantic is not None
+    np.testing.assert_array_equal(prediction.semantic.centers_m, cells.centers_m)
+    np.testing.assert_array_equal(prediction.semantic.labels, cells.labels)
 
 
 def test_the_comparison_would_notice_a_missing_view():
     it = Perceptron(config(max_count=4), inference=NETWORKS["float32"])
     for frame in walk(99, 4):
         it.integrate(frame)
-    sight = look(it)
+    prediction = look(it)
     network = NETWORKS["float32"].network
     views = retained_views(it, NETWORKS["float32"])[1:]
     batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
-    tensor = sight.scene.levels[0]
-    assert float((it._live._lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
+    tensor = prediction.scene.levels[0]
+    assert float((it._map_predictor._lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
 
 
 def test_corrected_keyframes_give_the_map_that_right_poses_would_have_given():
@@ -149,7 +149,7 @@ def test_corrected_keyframes_give_the_map_that_right_poses_would_have_given():
         truth[name] = frame.T_world_camera
         wrong.integrate(PosedFrame(frame.frame, small_turn(rng, 0.1) @ frame.T_world_camera))
     assert len(wrong._volume.keyframes) == len(frames)
-    encoded = wrong._live.memory.encoded
+    encoded = wrong._map_predictor.memory.encoded
     correction = wrong.correct_keyframes({**truth, ("nobody", 1): np.eye(4)})
     assert correction.corrected == len(frames)
     assert correction.unknown == (("nobody", 1),)
@@ -158,7 +158,7 @@ def test_corrected_keyframes_give_the_map_that_right_poses_would_have_given():
     assert torch.equal(a.rows.records, b.rows.records)
     x, y = look(wrong), look(right)
     np.testing.assert_allclose(x.detections.boxes, y.detections.boxes, atol=1e-9)
-    assert wrong._live.memory.encoded == encoded  # no image was encoded again
+    assert wrong._map_predictor.memory.encoded == encoded  # no image was encoded again
 
 
 def test_whole_map_in_one_window_is_the_window():
@@ -166,7 +166,7 @@ def test_whole_map_in_one_window_is_the_window():
     for frame in walk(11, 6):
         it.integrate(frame)
     one = look(it)
-    everything = it._live.look(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
+    everything = it._map_predictor.predict(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
     assert len(everything.detections) > 0
     assert np.isinf(everything.region.upper_m).all()
     best = set(one.detections.labels[:20])
@@ -177,10 +177,10 @@ def test_overlapping_windows_answer_for_the_whole_map():
     it = Perceptron(config(window_m=1.28), inference=NETWORKS["float32"])
     for frame in walk(12, 6):
         it.integrate(frame)
-    sight = it._live.look(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
+    prediction = it._map_predictor.predict(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
     voxels = it._volume.snapshot().mean_point_m
-    centers = sight.detections.boxes[:, :2]
+    centers = prediction.detections.boxes[:, :2]
     assert centers[:, 0].max() - centers[:, 0].min() > 2.0  # from several windows
-    cells = np.round(sight.semantic.centers_m / 0.16 - 0.5).astype(int)
+    cells = np.round(prediction.semantic.centers_m / 0.16 - 0.5).astype(int)
     assert len(np.unique(cells, axis=0)) == len(cells)  # no cell is answered twice
     assert cells[:, 0].max() * 0.16 > 0.5 * voxels[:, 0].max()

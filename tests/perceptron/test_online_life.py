@@ -14,8 +14,8 @@ from support.small_networks import small_network
 
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.inference.map_predictor import LiveNetwork, Sight
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.storage import MapFileError, read_map, write_map
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.scene.detections import Detections
@@ -56,12 +56,12 @@ def test_features_of_two_networks_are_never_mixed(tmp_path):
     it.save(tmp_path / "map.safetensors")
     names = ("ground", "wall", "thing")
     network = small_network(inference().network.config, seed=5)
-    other = Perceptron(config(), inference=NetworkInference(network, inference().classes, names))
+    other = Perceptron(config(), inference=Predictor(network, inference().classes, names))
     other.load(tmp_path / "map.safetensors")
     assert other._semantic.cells() is None  # labels of other names mean nothing here
     seen = other.perceive()
     assert seen.semantic.classes == names
-    fresh = Perceptron(config(), inference=NetworkInference(network, inference().classes, names))
+    fresh = Perceptron(config(), inference=Predictor(network, inference().classes, names))
     for frame in walk(21, 5):
         fresh.integrate(frame)
     a, b = other.look().detections, fresh.look().detections
@@ -104,14 +104,14 @@ def test_damaged_cells_are_refused_and_change_nothing(damage, tmp_path):
 def see_shapes(monkeypatch, it: Perceptron) -> None:
     """A network that finds what stands there by its shape, and calls chair what is as high as one."""
 
-    def look(self, copy, keyframes, gaze, floor_z_m, window_m=None):
+    def look(self, copy, keyframes, view_direction, floor_z_m, window_m=None):
         snapshot = copy.snapshot()
         found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, it.config.objects), it.config.objects)
         found = found.take(np.flatnonzero(found.boxes[:, 5] > 0.4))
         named = Detections(found.boxes, found.scores, ("chair",) * len(found))
-        return Sight(named, None, Region.everywhere(), Region.nowhere(), floor_z_m=floor_z_m)
+        return ScenePrediction(named, None, Region.everywhere(), Region.nowhere(), floor_z_m=floor_z_m)
 
-    monkeypatch.setattr(LiveNetwork, "look", look)
+    monkeypatch.setattr(MapPredictor, "look", look)
 
 
 def test_a_chair_moved_in_view_leaves_its_place_within_two_seconds(monkeypatch):
@@ -208,14 +208,14 @@ def test_fusing_goes_on_while_the_network_looks(monkeypatch):
     frames = walk(26, 6)
     it.integrate(frames[0])
     looking, go_on = threading.Event(), threading.Event()
-    real = LiveNetwork._look
+    real = MapPredictor._look
 
     def slow(self, *args):
         looking.set()
         assert go_on.wait(20)
         return real(self, *args)
 
-    monkeypatch.setattr(LiveNetwork, "_look", slow)
+    monkeypatch.setattr(MapPredictor, "_look", slow)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(it.perceive()))
     thread.start()
@@ -250,10 +250,10 @@ def test_two_threads_end_where_one_would():
         thread.join(60)
     for frame in frames:
         alone.integrate(frame)
-    a, b = it.look(), alone.look()
+    a, b = it.predict(), alone.look()
     assert a.detections.labels == b.detections.labels
     np.testing.assert_allclose(a.detections.boxes, b.detections.boxes, atol=1e-4)
-    assert it._live.memory.encoded == alone._live.memory.encoded == 12
+    assert it._map_predictor.memory.encoded == alone._map_predictor.memory.encoded == 12
 
 
 def test_labels_outside_of_the_window_stay():
@@ -280,10 +280,10 @@ def test_half_and_full_precision_agree_on_what_matters():
     for frame in frames:
         for it in pair:
             it.integrate(frame)
-    full, half = (it.look().detections for it in pair)
-    assert {level.dtype for k in pair[1]._volume.keyframes for level in pair[1]._live.memory.view(k).levels} == {
-        torch.float16
-    }
+    full, half = (it.predict().detections for it in pair)
+    assert {
+        level.dtype for k in pair[1]._volume.keyframes for level in pair[1]._map_predictor.memory.view(k).levels
+    } == {torch.float16}
     n = min(len(full), len(half), 10)
     assert n > 0
     np.testing.assert_allclose(full.scores[:n], half.scores[:n], atol=0.02)

@@ -10,8 +10,8 @@ import torch
 from support.online_world import CELLS, CLASSES, config, inference, look_at, perceptron, photograph, walk
 from support.small_networks import small_config, small_network
 
-from embodied_perceptron.inference.map_predictor import LiveNetwork
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.map_predictor import MapPredictor
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 
@@ -46,7 +46,7 @@ def test_every_keyframe_is_encoded_once():
         assert ("encode" in report.stage_ms) == report.keyframe
         if i % 2:
             it.perceive()
-    memory = it._live.memory
+    memory = it._map_predictor.memory
     assert memory.encoded == kept
     assert it.statistics().memory_bytes == it._volume.statistics().memory_bytes + memory.nbytes
     assert memory.nbytes > 1000 * len(memory)
@@ -67,8 +67,8 @@ def test_the_window_lies_before_the_camera():
         for it in (around, before):
             assert it.integrate(frame).fused
             it.perceive()
-            middles.append(0.5 * (it.sight.region.lower_m[:2] + it.sight.region.upper_m[:2]))
-        cell_m = before._live._cell_m
+            middles.append(0.5 * (it.prediction.region.lower_m[:2] + it.prediction.region.upper_m[:2]))
+        cell_m = before._map_predictor._cell_m
         ahead_m = 0.25 * 2.56 * frame.T_world_camera[:2, 2]
         np.testing.assert_allclose(middles[0], eye[:2], atol=cell_m / 2 + 1e-9)
         np.testing.assert_allclose(middles[1], eye[:2] + ahead_m, atol=cell_m / 2 + 1e-9)
@@ -93,17 +93,17 @@ def test_boxes_that_cannot_count_are_not_made():
     frames = walk(16, 4)
     every = perceptron()
     run(every, frames)
-    scores = every.sight.detections.scores
+    scores = every.prediction.detections.scores
     min_score = 2.0 * float(np.median(scores))  # half of what is seen scores less than half of it
     settings = config()
     everything = dataclasses.replace(settings, network=dataclasses.replace(settings.network, all_boxes=True))
     few, all_boxes = (Perceptron(c, inference=inference(min_score=min_score)) for c in (settings, everything))
     objects = [run(it, frames).tentative for it in (few, all_boxes)]
-    assert np.array_equal(all_boxes.sight.detections.scores, scores)
-    counting = all_boxes.sight.detections.above(np.nextafter(0.5 * min_score, 1))
+    assert np.array_equal(all_boxes.prediction.detections.scores, scores)
+    counting = all_boxes.prediction.detections.above(np.nextafter(0.5 * min_score, 1))
     assert 0 < len(counting) < len(scores)
-    assert np.array_equal(few.sight.detections.scores, counting.scores)
-    assert few.sight.detections.labels == counting.labels
+    assert np.array_equal(few.prediction.detections.scores, counting.scores)
+    assert few.prediction.detections.labels == counting.labels
     assert [(o.id, o.label, o.score) for o in objects[0]] == [(o.id, o.label, o.score) for o in objects[1]]
 
 
@@ -111,7 +111,7 @@ def test_a_network_of_geometry_alone_needs_no_images():
     it = Perceptron(config(), inference=inference(modality="depth"))
     frames = walk(3, 6)
     report = it.integrate(frames[0])
-    assert it._live.memory is None
+    assert it._map_predictor.memory is None
     assert report.stage_ms["encode"] < 5
     seen = run(it, frames[1:])
     assert len(seen.objects) + len(seen.tentative) > 0
@@ -127,7 +127,7 @@ def test_other_modalities_look_at_the_same_map(modality):
 
 def test_a_network_of_raw_points_takes_them_from_the_map():
     network = small_network(small_config("detection", "rgbd", "paper"))
-    it = Perceptron(config(), inference=NetworkInference(network, CLASSES))
+    it = Perceptron(config(), inference=Predictor(network, CLASSES))
     seen = run(it, walk(14, 3), every=10)
     assert len(seen.tentative) > 0
     assert len(seen.semantic.labels) == 0  # it has no occupancy
@@ -135,7 +135,7 @@ def test_a_network_of_raw_points_takes_them_from_the_map():
 
 def test_a_network_without_boxes_labels_cells():
     network = small_network(small_config("occupancy", "depth"))
-    it = Perceptron(config(), inference=NetworkInference(network, CLASSES, CELLS))
+    it = Perceptron(config(), inference=Predictor(network, CLASSES, CELLS))
     seen = run(it, walk(15, 3), every=10)
     assert seen.tentative == ()
     assert len(seen.semantic.labels) > 0
@@ -143,14 +143,14 @@ def test_a_network_without_boxes_labels_cells():
 
 def test_sites_that_are_no_multiple_of_the_voxels_are_refused():
     with pytest.raises(ValueError, match="no multiple of the map's voxels"):
-        LiveNetwork(inference(), 0.03, 6.4)
+        MapPredictor(inference(), 0.03, 6.4)
 
 
 def test_reset_forgets_features_and_objects():
     it = perceptron()
     run(it, walk(4, 6))
     it.reset()
-    assert len(it._live.memory) == 0
+    assert len(it._map_predictor.memory) == 0
     seen = it.perceive()
     assert seen.objects == () == seen.tentative
     assert len(seen.semantic.labels) == 0
@@ -165,11 +165,11 @@ def test_released_and_back_again():
     run(it, frames[:5])
     run(other, frames[:5])
     it.release_accelerator()
-    assert len(it._live.memory) == 0
+    assert len(it._map_predictor.memory) == 0
     for frame in frames[5:]:
         assert it.integrate(frame).fused  # fusing goes on; images are encoded when they are needed
         other.integrate(frame)
-    assert len(it._live.memory) == 0
+    assert len(it._map_predictor.memory) == 0
     a, b = it.perceive(), other.perceive()
     assert [o.as_dict() for o in a.objects] == [o.as_dict() for o in b.objects]
 
@@ -178,7 +178,7 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
     it = perceptron(window_m=5.12)
     for frame in walk(7, 6):
         it.integrate(frame)
-    real, sizes = LiveNetwork._look, []
+    real, sizes = MapPredictor._look, []
 
     def short(self, copy, keyframes, camera_m, floor_z_m, window_m):
         sizes.append(window_m)
@@ -186,7 +186,7 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
         return real(self, copy, keyframes, camera_m, floor_z_m, window_m)
 
-    monkeypatch.setattr(LiveNetwork, "_look", short)
+    monkeypatch.setattr(MapPredictor, "_look", short)
     seen = it.perceive()
     assert sizes == [5.12, 2.56, 1.28]
     assert len(seen.objects) + len(seen.tentative) > 0
@@ -195,7 +195,7 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
     sizes.clear()
     assert any("instead of" in d for d in it.perceive().diagnostics)
     assert sizes == [1.28]  # and it does not run into it again
-    monkeypatch.setattr(LiveNetwork, "_look", real)
+    monkeypatch.setattr(MapPredictor, "_look", real)
     monkeypatch.setattr("embodied_perceptron.inference.map_predictor._RETRY_AFTER", 2)
     it.perceive()
     it.perceive()
@@ -209,7 +209,7 @@ def test_no_memory_at_all_is_no_crash(monkeypatch):
     def never(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(LiveNetwork, "_look", never)
+    monkeypatch.setattr(MapPredictor, "_look", never)
     seen = it.perceive()
     assert any("even in a window" in d for d in seen.diagnostics)
     assert [o.id for o in seen.objects] == [o.id for o in before.objects]
@@ -223,10 +223,10 @@ def test_encoding_without_memory_is_made_up_for(monkeypatch):
     def never(_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    real = it._live.memory._encode
-    it._live.memory._encode = never
+    real = it._map_predictor.memory._encode
+    it._map_predictor.memory._encode = never
     for frame in frames:
         assert it.integrate(frame).fused
         other.integrate(frame)
-    it._live.memory._encode = real
+    it._map_predictor.memory._encode = real
     assert [o.as_dict() for o in it.perceive().tentative] == [o.as_dict() for o in other.perceive().tentative]

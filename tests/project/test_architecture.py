@@ -23,7 +23,18 @@ SOURCES = {
 # itself; units of one layer may import each other as long as no cycle arises. What is not named stands on top: it uses
 # the library as a program would, and nothing named here may import it.
 LAYERS = (
-    {"geometry", "frame", "results", "config", "boxes", "lattice", "gaze", "box_overlap", "files", "categories"},
+    {
+        "geometry",
+        "frame",
+        "results",
+        "config",
+        "boxes",
+        "lattice",
+        "view_direction",
+        "box_overlap",
+        "files",
+        "categories",
+    },
     {"trajectory", "transform_tree", "camera_model", "drops", "exposure_queue", "assembler", "fusion", "sparse", "io"},
     {"nn", "scene", "checkpoint", "official_keys", "weights"},
     {"perceptron"},

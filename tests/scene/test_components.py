@@ -139,7 +139,7 @@ def _faces(center, size, faces):
 
 
 def test_wardrobe_on_a_wall_is_no_wall():
-    # its top is out of sight, and so is the wall behind it
+    # its top is out of prediction, and so is the wall behind it
     wardrobe = _faces((0.2, 2.0 - 0.3), (1.4, 0.6, 1.9), ("front", "left"))
     walls = room()
     hidden = (np.abs(walls[:, 0] - 0.2) < 0.7) & (walls[:, 1] > 1.95)
@@ -314,7 +314,7 @@ def test_upright_box_puts_the_longer_side_first():
     assert abs(box[6]) == pytest.approx(np.pi / 2)
 
 
-def _lattice(mask):
+def _manhattan(mask):
     return np.argwhere(mask).astype(np.float64)
 
 
@@ -322,11 +322,11 @@ def test_an_l_is_cut_into_two_and_a_bar_is_not():
     corner = np.zeros((40, 40), dtype=bool)
     corner[:10] = True
     corner[:, :10] = True
-    part = rectangular_parts(_lattice(corner), 5)
+    part = rectangular_parts(_manhattan(corner), 5)
     assert part.max() == 1
     bar = np.zeros((40, 40), dtype=bool)
     bar[5:15] = True
-    assert rectangular_parts(_lattice(bar), 5).max() == 0
+    assert rectangular_parts(_manhattan(bar), 5).max() == 0
 
 
 def test_a_slightly_turned_bar_stays_whole():

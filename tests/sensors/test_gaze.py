@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.sensors.camera_rig import Gaze, Seen
+from embodied_perceptron.sensors.camera_rig import LatestCameraPoses, ViewDirection
 
 SECOND = 1_000_000_000
 
@@ -20,67 +20,69 @@ def camera(x_m: float, y_m: float, yaw_rad: float, down_rad: float = 0.0) -> np.
 
 
 def test_a_camera_that_looks_ahead_is_looked_ahead_of():
-    np.testing.assert_allclose(Gaze.of(camera(1.0, 2.0, np.pi / 2)).ahead_m(1.6), [1.0, 3.6, 1.2], atol=1e-12)
-    assert np.allclose(Gaze.of(camera(1.0, 2.0, 0.3)).ahead_m(0.0), [1.0, 2.0, 1.2])
+    np.testing.assert_allclose(ViewDirection.of(camera(1.0, 2.0, np.pi / 2)).ahead_m(1.6), [1.0, 3.6, 1.2], atol=1e-12)
+    assert np.allclose(ViewDirection.of(camera(1.0, 2.0, 0.3)).ahead_m(0.0), [1.0, 2.0, 1.2])
 
 
 @pytest.mark.parametrize("down_rad", [0.3, 1.2, np.pi / 2])
 def test_the_lower_a_camera_looks_the_less_ahead(down_rad):
     np.testing.assert_allclose(
-        Gaze.of(camera(0, 0, 0, down_rad)).ahead_m(2.0), [2 * np.cos(down_rad), 0, 1.2], atol=1e-9
+        ViewDirection.of(camera(0, 0, 0, down_rad)).ahead_m(2.0), [2 * np.cos(down_rad), 0, 1.2], atol=1e-9
     )
 
 
 def test_cameras_to_both_sides_are_looked_around():
-    both = Seen().after("front", 1, camera(0.2, 0, 0)).after("rear", 2, camera(-0.2, 0, np.pi))
-    assert both.gaze is not None
+    both = LatestCameraPoses().after("front", 1, camera(0.2, 0, 0)).after("rear", 2, camera(-0.2, 0, np.pi))
+    assert both.view_direction is not None
     assert both.camera_m is not None
-    np.testing.assert_allclose(both.gaze.ahead_m(1.6), [0, 0, 1.2], atol=1e-12)
+    np.testing.assert_allclose(both.view_direction.ahead_m(1.6), [0, 0, 1.2], atol=1e-12)
     np.testing.assert_allclose(both.camera_m, [-0.2, 0, 1.2])
 
 
 def test_a_camera_that_fell_silent_does_not_count():
-    seen = Seen().after("front", SECOND, camera(0, 0, 0)).after("rear", 3 * SECOND, camera(5, 0, 0))
-    assert seen.gaze is not None
-    np.testing.assert_allclose(seen.gaze.origin_m, [5, 0, 1.2])
+    seen = LatestCameraPoses().after("front", SECOND, camera(0, 0, 0)).after("rear", 3 * SECOND, camera(5, 0, 0))
+    assert seen.view_direction is not None
+    np.testing.assert_allclose(seen.view_direction.origin_m, [5, 0, 1.2])
 
 
 def test_nothing_seen():
-    assert Seen().gaze is None
-    assert Seen().camera_m is None
-    assert Seen().without_stamps().gaze is None
-    assert Seen().moved(np.eye(4)).gaze is None
+    assert LatestCameraPoses().view_direction is None
+    assert LatestCameraPoses().camera_m is None
+    assert LatestCameraPoses().without_stamps().view_direction is None
+    assert LatestCameraPoses().moved(np.eye(4)).view_direction is None
 
 
 def test_a_late_frame_of_another_camera_leaves_the_time():
-    seen = Seen().after("front", 3 * SECOND, camera(0, 0, 0)).after("rear", 2 * SECOND + 5, camera(1, 0, 0))
+    seen = (
+        LatestCameraPoses().after("front", 3 * SECOND, camera(0, 0, 0)).after("rear", 2 * SECOND + 5, camera(1, 0, 0))
+    )
     assert seen.stamp_ns == 3 * SECOND
     assert seen.camera == "rear"
 
 
 def test_a_clock_that_was_set_back_keeps_the_place():
-    before = Seen().after("front", 9 * SECOND, camera(0, 0, 0)).after("rear", 9 * SECOND, camera(1, 0, 0))
+    before = LatestCameraPoses().after("front", 9 * SECOND, camera(0, 0, 0)).after("rear", 9 * SECOND, camera(1, 0, 0))
     seen = before.without_stamps()
     assert seen.stamp_ns == 0
-    assert seen.gaze is not None
-    np.testing.assert_allclose(seen.gaze.origin_m, [1, 0, 1.2])
+    assert seen.view_direction is not None
+    np.testing.assert_allclose(seen.view_direction.origin_m, [1, 0, 1.2])
     assert seen.after("front", 5, camera(2, 0, 0)).stamp_ns == 5
 
 
 def test_a_moved_world_moves_places_and_directions():
     T = camera(3.0, -1.0, 0.7)
     pose = camera(0.5, 0.2, 1.1, 0.2)
-    moved = Seen().after("front", 4, pose).moved(T)
-    assert moved.gaze is not None
+    moved = LatestCameraPoses().after("front", 4, pose).moved(T)
+    assert moved.view_direction is not None
     assert moved.stamp_ns == 4
-    expected = Gaze.of(T @ pose)
-    np.testing.assert_allclose(moved.gaze.origin_m, expected.origin_m)
-    np.testing.assert_allclose(moved.gaze.direction, expected.direction)
+    expected = ViewDirection.of(T @ pose)
+    np.testing.assert_allclose(moved.view_direction.origin_m, expected.origin_m)
+    np.testing.assert_allclose(moved.view_direction.direction, expected.direction)
 
 
 def test_what_was_seen_does_not_follow_the_callers_array():
     pose = camera(0, 0, 0)
-    seen = Seen().after("front", 1, pose)
+    seen = LatestCameraPoses().after("front", 1, pose)
     pose[:3, 3] = 7.0
     assert seen.camera_m is not None
     assert seen.camera_m[0] == 0.0

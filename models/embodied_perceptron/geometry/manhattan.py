@@ -1,7 +1,7 @@
-"""The lattice that the network sees the world on: turned about gravity, along the walls of where the robot is.
+"""The manhattan that the network sees the world on: turned about gravity, along the walls of where the robot is.
 
-A network of ordinary convolutions knows the directions of its lattice. A robot's odometry starts at any heading, so a
-fixed lattice would show it every room at every angle; turned with the walls it sees rooms as they are built. Training
+A network of ordinary convolutions knows the directions of its manhattan. A robot's odometry starts at any heading, so a
+fixed manhattan would show it every room at every angle; turned with the walls it sees rooms as they are built. Training
 turns scenes the same way (quarter turns and a few degrees).
 """
 
@@ -26,40 +26,40 @@ _MIN_CONTRAST = 1.2  # best direction against the mean of all; an empty hall of 
 
 
 @dataclass(frozen=True)
-class Lattice:
-    """A lattice turned by ``yaw_rad`` about the world's z axis through its origin: ``p_world = Rz(yaw) p_lattice``.
+class ManhattanFrame:
+    """A manhattan turned by ``yaw_rad`` about the world's z axis through its origin: ``p_world = Rz(yaw) p_lattice``.
 
-    The lattice at 0 is the world itself, bit for bit.
+    The manhattan at 0 is the world itself, bit for bit.
     """
 
     yaw_rad: float = 0.0
 
     @property
-    def T_world_lattice(self) -> F64:  # noqa: N802
-        """(4, 4) world <- lattice."""
+    def T_world_manhattan(self) -> F64:  # noqa: N802
+        """(4, 4) world <- manhattan."""
         c, s = math.cos(self.yaw_rad), math.sin(self.yaw_rad)
         T = np.eye(4)
         T[:2, :2] = [[c, -s], [s, c]]
         return T
 
     def from_world(self, points_m: NDArray[np.floating]) -> F64:
-        """(..., 3) world -> lattice."""
+        """(..., 3) world -> manhattan."""
         points: F64 = np.asarray(points_m, dtype=np.float64)
         if self.yaw_rad == 0:
             return points
-        moved: F64 = points @ self.T_world_lattice[:3, :3]
+        moved: F64 = points @ self.T_world_manhattan[:3, :3]
         return moved
 
     def to_world(self, points_m: NDArray[np.floating]) -> F64:
-        """(..., 3) lattice -> world."""
+        """(..., 3) manhattan -> world."""
         points: F64 = np.asarray(points_m, dtype=np.float64)
         if self.yaw_rad == 0:
             return points
-        moved: F64 = points @ self.T_world_lattice[:3, :3].T
+        moved: F64 = points @ self.T_world_manhattan[:3, :3].T
         return moved
 
     def boxes_to_world(self, boxes: F64) -> F64:
-        """(N, 9) lattice -> world, yaw in (-pi, pi]; only place and yaw change, so tilt stays what it is."""
+        """(N, 9) manhattan -> world, yaw in (-pi, pi]; only place and yaw change, so tilt stays what it is."""
         if self.yaw_rad == 0:
             return boxes
         moved: F64 = boxes.copy()
@@ -68,10 +68,10 @@ class Lattice:
         return moved
 
     def world_cells(self, cells: NDArray[np.int64], cell_size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The world's cells that stand on given cells of this lattice: those whose centre lies in one.
+        """The world's cells that stand on given cells of this manhattan: those whose centre lies in one.
 
         Args:
-            cells: (M, 3) distinct lattice cells.
+            cells: (M, 3) distinct manhattan cells.
             cell_size_m: edge of the cells of both.
 
         Returns (K, 3) world cells, each once, and the (K,) row of ``cells`` that each one's centre falls into.
@@ -90,21 +90,21 @@ class Lattice:
         return np.concatenate(worlds), np.concatenate(rows)
 
 
-WORLD = Lattice()
+WORLD = ManhattanFrame()
 
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of the world with faces along a lattice.
+    """A part of the world with faces along a manhattan.
 
     Attributes:
-        lower_m, upper_m: (3,) in the lattice; infinite where there is no end.
-        lattice: whose axes.
+        lower_m, upper_m: (3,) in the manhattan; infinite where there is no end.
+        manhattan: whose axes.
     """
 
     lower_m: F64
     upper_m: F64
-    lattice: Lattice = WORLD
+    manhattan: ManhattanFrame = WORLD
 
     @staticmethod
     def nowhere() -> Region:
@@ -118,13 +118,13 @@ class Region:
 
     def contains(self, points_m: NDArray[np.floating]) -> NDArray[np.bool_]:
         """(N, 3) world -> (N,) whether they lie in [lower, upper)."""
-        at = self.lattice.from_world(points_m)
+        at = self.manhattan.from_world(points_m)
         inside: NDArray[np.bool_] = np.all((at >= self.lower_m) & (at < self.upper_m), axis=1)
         return inside
 
 
-def wall_lattice(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float) -> Lattice:
-    """The lattice along the walls: of all multiples of 3 degrees the one on whose axes the map's profile is sharpest.
+def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float) -> ManhattanFrame:
+    """The manhattan along the walls: of all multiples of 3 degrees the one on whose axes the map's profile is sharpest.
 
     What stands between knee and lintel is projected along each direction; walls and the furniture along them then pile
     up in few bins, and the sum of squares is largest. A pure function of the voxels, so that the same map is always
@@ -145,7 +145,7 @@ def wall_lattice(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: fl
         return WORLD
     best = int(sharpness.argmax())
     turn = best if best <= _DIRECTIONS // 2 else best - _DIRECTIONS  # the smallest turn: alike modulo 90 degrees
-    return Lattice(math.radians(turn * STEP_DEG))
+    return ManhattanFrame(math.radians(turn * STEP_DEG))
 
 
 @njit(cache=True, nogil=True)

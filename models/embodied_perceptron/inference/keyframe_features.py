@@ -20,11 +20,11 @@ from embodied_perceptron.nn.view_fusion import View, view_projection
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 
-class ImageMemory:
+class KeyframeFeatureCache:
     """See the module docstring. Any number of threads may ask; an image is encoded by the first, others wait for it.
 
     Args:
-        encode: makes the features of one frame (:meth:`NetworkInference.view`).
+        encode: makes the features of one frame (:meth:`Predictor.view`).
     """
 
     def __init__(self, encode: Callable[[PosedFrame], View]) -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from embodied_perceptron.config import NetworkOptions, config_from_dict
-from embodied_perceptron.inference.predictor import NetworkInference, check_classes
+from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
@@ -88,9 +88,9 @@ def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def folded(module: ModuleT) -> ModuleT:
-    """A copy for inference: batch norms are folded into the convolutions that they follow, and the weights of images'
-    convolutions lie as the processor likes them. What comes out agrees up to rounding (1e-6 of its range).
+def fold_batch_norms(module: ModuleT) -> ModuleT:
+    """A copy for inference: batch norms are fold_batch_norms into the convolutions that they follow, and the weights of
+    images' convolutions lie as the processor likes them. What comes out agrees up to rounding (1e-6 of its range).
 
     A batch norm follows a convolution when it is registered right after it, as in every part of the networks here; any
     other stays as it is.
@@ -189,7 +189,7 @@ def load_inference(
     threads: int = 1,
     preset: str | None = None,
     classes: Sequence[str] | None = None,
-) -> NetworkInference:
+) -> Predictor:
     """The network of a weights file, ready to look.
 
     What the file's ``extra`` may say: ``occupancy_classes`` (names, label 1 first; default: the benchmark's), and
@@ -214,7 +214,7 @@ def load_inference(
     target = resolve_device(device, "network device")
     network, checkpoint = read_network(file)
     _check_expected(file, network.config, checkpoint, preset, classes)
-    network, config = folded(network), network.config
+    network, config = fold_batch_norms(network), network.config
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels
@@ -224,7 +224,7 @@ def load_inference(
         images = _onnx_images(network.image_encoder, providers, threads)
     calibration = _calibration(file, checkpoint)
     try:
-        return NetworkInference(
+        return Predictor(
             network.to(target),
             checkpoint.classes,
             _occupancy_classes(file, config, checkpoint),
@@ -238,7 +238,7 @@ def load_inference(
         raise CheckpointError(f"{file}: {error}") from error
 
 
-def inference_from_options(options: NetworkOptions) -> NetworkInference | None:
+def inference_from_options(options: NetworkOptions) -> Predictor | None:
     """What the ``network`` section of a configuration asks for; None without weights. Raises as above."""
     if not options.weights:
         return None

@@ -1,13 +1,13 @@
 """The network over a growing map: what of it is looked at, and what is kept from one look to the next.
 
-    live = LiveNetwork(inference, voxel_size_m=0.02, window_m=6.4)
+    live = MapPredictor(inference, voxel_size_m=0.02, window_m=6.4)
     live.remember(keyframe)                              once per keyframe: its image features
-    sight = live.look(copy, keyframes, gaze, floor_z_m)
-    sight.detections, sight.semantic
+    prediction = live.predict(copy, keyframes, view_direction, floor_z_m)
+    prediction.detections, prediction.semantic
 
 A look is a pure function of the voxels, the keyframes and the window: what is kept (features of keyframes, their sums
 at the sites of the window) saves work and changes nothing. The window goes before the camera in steps of the network's
-coarsest stride, so every site stays on one lattice, and that lattice is turned with the walls.
+coarsest stride, so every site stays on one manhattan, and that manhattan is turned with the walls.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import nms
-from embodied_perceptron.geometry.manhattan import WORLD, Lattice, Region, wall_lattice
-from embodied_perceptron.inference.keyframe_features import ImageMemory
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
+from embodied_perceptron.inference.keyframe_features import KeyframeFeatureCache
 from embodied_perceptron.inference.loading import LazyTextEncoder
-from embodied_perceptron.inference.predictor import LookedAt, NetworkInference
+from embodied_perceptron.inference.predictor import Predictor, SceneFeatures
 from embodied_perceptron.mapping.export import VoxelCopy, Window
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.nn.input_features import input_from_points
@@ -35,7 +35,7 @@ from embodied_perceptron.nn.view_fusion import StreamingLookup, View
 from embodied_perceptron.nn.windows import cover_windows, occupancy_origin, rgb_grid
 from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron.scene.detections import Detections
-from embodied_perceptron.sensors.camera_rig import Gaze
+from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
@@ -47,12 +47,12 @@ _SMALLEST_CELLS = 2  # of a window, in coarsest strides
 class ScenePart:
     """What the heads read in one window, and where its answers count."""
 
-    scene: LookedAt
+    scene: SceneFeatures
     core: Region
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class ScenePrediction:
     """What one look gave.
 
     Attributes:
@@ -70,13 +70,13 @@ class Sight:
     semantic: SemanticVoxels | None
     region: Region
     answered: Region
-    scene: LookedAt | None = None
+    scene: SceneFeatures | None = None
     floor_z_m: float = 0.0
     diagnostics: tuple[str, ...] = ()
     parts: tuple[ScenePart, ...] = ()
 
 
-class LiveNetwork:
+class MapPredictor:
     """See the module docstring. :meth:`remember` may run in one thread while :meth:`look` runs in another.
 
     Args:
@@ -91,7 +91,7 @@ class LiveNetwork:
 
     def __init__(
         self,
-        inference: NetworkInference,
+        inference: Predictor,
         voxel_size_m: float,
         window_m: float,
         least_score: float = 0.0,
@@ -102,7 +102,7 @@ class LiveNetwork:
         self.window_m = window_m
         self.least_score = least_score
         self.window_ahead = window_ahead
-        self.memory = ImageMemory(inference.view) if config.uses_images else None
+        self.memory = KeyframeFeatureCache(inference.view) if config.uses_images else None
         self._from_map = config.reads_map
         self._site_voxels = inference.site_voxels(voxel_size_m) if self._from_map else 1
         self._coarsest = config.backbone.strides[-1]
@@ -156,22 +156,22 @@ class LiveNetwork:
                 self.inference.network.to(self._device)
                 self._released = False
 
-    def _turn_to(self, lattice: Lattice) -> None:
-        """Begin on another lattice, with nothing known of it."""
+    def _turn_to(self, manhattan: ManhattanFrame) -> None:
+        """Begin on another manhattan, with nothing known of it."""
         network = self.inference.network
         fusion, size_m = self.inference.fusion, network.config.voxel_size_m
-        self._lattice = lattice
+        self._manhattan = manhattan
         self._lookup = StreamingLookup(network.image_channels, size_m, fusion, self._device)
         self._turned = WeakKeyDictionary[View, View]()
 
     def _views(self, keyframes: Sequence[Keyframe]) -> list[View]:
-        """Of all keyframes, looking at the lattice; the same objects as long as it stays."""
+        """Of all keyframes, looking at the manhattan; the same objects as long as it stays."""
         if self.memory is None:
             return []
         views = self.memory.views(keyframes)
-        if self._lattice.yaw_rad == 0:
+        if self._manhattan.yaw_rad == 0:
             return views
-        T = torch.from_numpy(self._lattice.T_world_lattice)
+        T = torch.from_numpy(self._manhattan.T_world_manhattan)
         for view in views:
             if view not in self._turned:
                 self._turned[view] = dataclasses.replace(view, projection=view.projection @ T)
@@ -179,14 +179,14 @@ class LiveNetwork:
 
     # ---------------------------------------------------------------------------------------------------------- looks
 
-    def look(
+    def predict(
         self,
         copy: VoxelCopy,
         keyframes: Sequence[Keyframe],
-        gaze: Gaze | None,
+        view_direction: ViewDirection | None,
         floor_z_m: float,
         window_m: float | None = None,
-    ) -> Sight:
+    ) -> ScenePrediction:
         """Boxes and occupancy before the cameras, or of the whole map.
 
         A map that is larger than an infinite window's working size is looked at in overlapping windows of the size
@@ -196,7 +196,8 @@ class LiveNetwork:
         Args:
             copy: the voxels.
             keyframes: with images, oldest first.
-            gaze: of the cameras; None = that of the newest keyframe, or else the middle of the map is looked at.
+            view_direction: of the cameras; None = that of the newest keyframe, or else the middle of the map is looked
+            at.
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
         """
@@ -210,7 +211,7 @@ class LiveNetwork:
         while True:
             size_m = min(wanted, self._limit_m)
             try:
-                sight = self._look(copy, keyframes, gaze, floor_z_m, size_m)
+                prediction = self._predict(copy, keyframes, view_direction, floor_z_m, size_m)
             except torch.OutOfMemoryError as error:
                 self._forget_caches()
                 _free_cache()
@@ -219,45 +220,47 @@ class LiveNetwork:
                 if finite_m <= _SMALLEST_CELLS * self._cell_m:
                     reason = f"out of memory even in a window of {finite_m:.2f} m: {_first_line(error)}"
                     self._limit_m = finite_m
-                    return Sight(None, None, Region.nowhere(), Region.nowhere(), diagnostics=(reason,))
+                    return ScenePrediction(None, None, Region.nowhere(), Region.nowhere(), diagnostics=(reason,))
                 reasons = [f"out of memory in a window of {finite_m:.2f} m ({_first_line(error)})"]
                 continue
             self._good_looks += 1
             if self._limit_m < wanted:
                 reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
-            return replace(sight, diagnostics=tuple(reasons))
+            return replace(prediction, diagnostics=tuple(reasons))
 
     def _usual_m(self) -> float:
         """Window size of one pass when all of the map is asked for."""
         return self.window_m if math.isfinite(self.window_m) else 6.4
 
-    def _look(
+    def _predict(
         self,
         copy: VoxelCopy,
         keyframes: Sequence[Keyframe],
-        gaze: Gaze | None,
+        view_direction: ViewDirection | None,
         floor_z_m: float,
         window_m: float,
-    ) -> Sight:
-        lattice = WORLD
+    ) -> ScenePrediction:
+        manhattan = WORLD
         if self._from_map:
-            lattice = wall_lattice(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
-        if lattice != self._lattice:
-            self._turn_to(lattice)
+            manhattan = wall_aligned_frame(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
+        if manhattan != self._manhattan:
+            self._turn_to(manhattan)
         views = self._views(keyframes)
         if math.isfinite(window_m):
-            if gaze is None and keyframes:  # of a map from a file
-                gaze = Gaze.of(keyframes[-1].T_world_camera)
-            center = _middle(copy)[0] if gaze is None else gaze.ahead_m(self.window_ahead * window_m)
+            if view_direction is None and keyframes:  # of a map from a file
+                view_direction = ViewDirection.of(keyframes[-1].T_world_camera)
+            center = (
+                _middle(copy)[0] if view_direction is None else view_direction.ahead_m(self.window_ahead * window_m)
+            )
             self._lookup.views = views
-            if lattice.yaw_rad:
+            if manhattan.yaw_rad:
                 # no more than may lie in the window, which is widened to whole cells
-                copy = copy.turned(lattice, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
-            return self._pass(copy, self._lookup, self._window(lattice.from_world(center), window_m), floor_z_m)
-        if lattice.yaw_rad:
-            copy = copy.turned(lattice, np.zeros(3), math.inf)
-        sight = self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m)
-        return replace(sight, region=Region.everywhere())
+                copy = copy.turned(manhattan, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
+            return self._pass(copy, self._lookup, self._window(manhattan.from_world(center), window_m), floor_z_m)
+        if manhattan.yaw_rad:
+            copy = copy.turned(manhattan, np.zeros(3), math.inf)
+        prediction = self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m)
+        return replace(prediction, region=Region.everywhere())
 
     def _window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
         center = np.array([center_m[0], center_m[1], 0.0])
@@ -265,8 +268,8 @@ class LiveNetwork:
 
     def _pass(
         self, copy: VoxelCopy, views: Sequence[View] | StreamingLookup, window: Window, floor_z_m: float
-    ) -> Sight:
-        """The network over one window of voxels on the lattice."""
+    ) -> ScenePrediction:
+        """The network over one window of voxels on the manhattan."""
         inference, config = self.inference, self.inference.network.config
         lower, upper = window.limits(config.voxel_size_m)
         lower_m, upper_m = lower * config.voxel_size_m, upper * config.voxel_size_m
@@ -274,8 +277,10 @@ class LiveNetwork:
         sites = self._sites(copy, window, lower_m, upper_m, floor_z_m, anchor)
         if len(sites) == 0:
             nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
-            return Sight(nothing, None, Region(lower_m, upper_m, self._lattice), Region.nowhere(), floor_z_m=floor_z_m)
-        scene = inference.look(sites, views, self._lattice)
+            return ScenePrediction(
+                nothing, None, Region(lower_m, upper_m, self._manhattan), Region.nowhere(), floor_z_m=floor_z_m
+            )
+        scene = inference.encode(sites, views, self._manhattan)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if config.detection is not None:
             found = inference.detections(scene, self.least_score)
@@ -283,10 +288,10 @@ class LiveNetwork:
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m
             size_m = np.array(config.occupancy.cells) * config.occupancy.cell_size_m
-            answered = Region(low_m, low_m + size_m, self._lattice)
+            answered = Region(low_m, low_m + size_m, self._manhattan)
             semantic = inference.occupancy(scene, anchor.tolist())
-        region = Region(lower_m, upper_m, self._lattice)
-        return Sight(
+        region = Region(lower_m, upper_m, self._manhattan)
+        return ScenePrediction(
             found, semantic, region, answered, scene, floor_z_m, parts=(ScenePart(scene, Region.everywhere()),)
         )
 
@@ -316,32 +321,32 @@ class LiveNetwork:
         keys = sites.keys.to(self._device)
         return SparseTensor(Sites(keys, 1, 1, get_engine("auto", self._device.type)), sites.feats.to(self._device))
 
-    def _passes(self, copy: VoxelCopy, views: Sequence[View], window_m: float, floor_z_m: float) -> Sight:
+    def _passes(self, copy: VoxelCopy, views: Sequence[View], window_m: float, floor_z_m: float) -> ScenePrediction:
         """As few overlapping windows as cover the map; what lies in two is left to the one that sees more around it."""
         center, extent_m = _middle(copy)
         low_m, high_m = center[:2] - 0.5 * extent_m, center[:2] + 0.5 * extent_m
-        parts: list[tuple[Sight, Region]] = []
+        parts: list[tuple[ScenePrediction, Region]] = []
         for middle, low, high in cover_windows(low_m.tolist(), high_m.tolist(), window_m, self._cell_m):
             window = self._window(np.array([*middle, 0.0]), window_m)
-            core = Region(np.array([*low, -np.inf]), np.array([*high, np.inf]), self._lattice)
+            core = Region(np.array([*low, -np.inf]), np.array([*high, np.inf]), self._manhattan)
             parts.append((self._pass(copy, views, window, floor_z_m), core))
         if len(parts) == 1:
             return parts[0][0]
         return self._joined(parts, floor_z_m)
 
-    def _joined(self, parts: list[tuple[Sight, Region]], floor_z_m: float) -> Sight:
+    def _joined(self, parts: list[tuple[ScenePrediction, Region]], floor_z_m: float) -> ScenePrediction:
         """Of each window what lies in its core; what overlaps all the same is suppressed per class."""
         boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], list[str]()
         cells: list[SemanticVoxels] = []
-        for sight, core in parts:
-            assert sight.detections is not None
-            found = sight.detections
+        for prediction, core in parts:
+            assert prediction.detections is not None
+            found = prediction.detections
             rows = np.flatnonzero(core.contains(found.boxes[:, :3]))
             boxes.append(found.boxes[rows])
             scores.append(found.scores[rows])
             labels += [found.labels[i] for i in rows]
-            if sight.semantic is not None:
-                cells.append(sight.semantic.take(core.contains(sight.semantic.centers_m)))
+            if prediction.semantic is not None:
+                cells.append(prediction.semantic.take(core.contains(prediction.semantic.centers_m)))
         box, score = np.concatenate(boxes), np.concatenate(scores)
         names = {name: i for i, name in enumerate(sorted(set(labels)))}
         config = self.inference.network.config.detection
@@ -354,8 +359,8 @@ class LiveNetwork:
         everything = Region.nowhere()
         if answered:
             low_m, high_m = np.min([r.lower_m for r in answered], axis=0), np.max([r.upper_m for r in answered], axis=0)
-            everything = Region(low_m, high_m, self._lattice)
-        return Sight(
+            everything = Region(low_m, high_m, self._manhattan)
+        return ScenePrediction(
             found,
             cells[0].joined_with(*cells[1:]) if cells else None,
             Region.everywhere(),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import nms
-from embodied_perceptron.geometry.manhattan import Lattice
+from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.nn.grounding import GroundingOutput
 
 Phrase: TypeAlias = "tuple[int, int] | None"  # [start, end) characters; None = the sentence as a whole
@@ -68,16 +68,17 @@ def ranked(
     named: Sequence[Sequence[Tensor]],
     limit: int,
     iou_threshold: float,
-    lattice: Lattice,
+    manhattan: ManhattanFrame,
 ) -> list[list[PhraseCandidates]]:
-    """The decoder's answers as candidates for each phrase of each sentence, best first; boxes on ``lattice`` -> world.
+    """The decoder's answers as candidates for each phrase of each sentence, best first; boxes on ``manhattan`` ->
+    world.
 
     Args:
         out: of the decoder, one row per sentence.
         sentences, named: with their phrases, and the tokens of each (:func:`phrase_tokens`).
         limit: candidates per phrase.
         iou_threshold: of two candidates that overlap more, the better stays.
-        lattice: that the boxes stand on.
+        manhattan: that the boxes stand on.
     """
     results = []
     for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):
@@ -85,7 +86,7 @@ def ranked(
         boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
         results.append(
             [
-                _candidates(phrase, boxes, probability[:, words.to(boxes.device)], limit, iou_threshold, lattice)
+                _candidates(phrase, boxes, probability[:, words.to(boxes.device)], limit, iou_threshold, manhattan)
                 for phrase, words in zip(phrases, tokens, strict=True)
             ]
         )
@@ -93,10 +94,10 @@ def ranked(
 
 
 def _candidates(
-    phrase: Phrase, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float, lattice: Lattice
+    phrase: Phrase, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float, manhattan: ManhattanFrame
 ) -> PhraseCandidates:
     """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> what remains, best first."""
     scores = words.amax(1) if phrase is None else words.mean(1)
     keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
-    there = lattice.boxes_to_world(boxes[keep].double().cpu().numpy())
+    there = manhattan.boxes_to_world(boxes[keep].double().cpu().numpy())
     return PhraseCandidates(phrase, there, scores[keep].double().cpu().numpy())

@@ -1,7 +1,7 @@
 """From a map to results: one trained network behind plain questions. No ROS, no training code.
 
-    inference = NetworkInference(network, classes, text_encoder=...)
-    scene = inference.look(inference.sites_of_snapshot(snapshot, floor_z_m), views)
+    inference = Predictor(network, classes, text_encoder=...)
+    scene = inference.encode(inference.sites_of_snapshot(snapshot, floor_z_m), views)
     inference.detections(scene)                   boxes with names, all nine degrees
     inference.occupancy(scene, anchor_m)          labelled cells
     inference.ground(scene, sentence, phrases)    candidates per phrase
@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_perceptron.geometry.manhattan import WORLD, Lattice, Region
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
 from embodied_perceptron.mapping.export import SiteFeature
@@ -39,7 +39,7 @@ from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.occupancy import color_sums, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
-from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup, view_projection
+from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup, view_projection
 from embodied_perceptron.nn.windows import occupancy_origin
 from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
@@ -50,7 +50,7 @@ UNSEEN_COLOR = 128  # of cells that the network fills in where nothing was seen
 
 
 @dataclass(frozen=True, eq=False)
-class LookedAt:
+class SceneFeatures:
     """What the heads share about one scene.
 
     Attributes:
@@ -58,14 +58,14 @@ class LookedAt:
         levels: fused backbone levels, finest first.
         lookup: image features, or None.
         detection: raw predictions and neck features, or None for a network without detection.
-        lattice: that the sites stand on; what the heads answer is in the world again.
+        manhattan: that the sites stand on; what the heads answer is in the world again.
     """
 
     sites: SparseTensor
     levels: list[SparseTensor]
     lookup: ImageLookup | None
     detection: DetectionOutput | None
-    lattice: Lattice = WORLD
+    manhattan: ManhattanFrame = WORLD
 
 
 class PreparedEncoder(Protocol):
@@ -80,7 +80,7 @@ class PreparedEncoder(Protocol):
         ...
 
 
-class NetworkInference:
+class Predictor:
     """A network with its vocabulary.
 
     Args:
@@ -103,7 +103,7 @@ class NetworkInference:
         classes: Sequence[str],
         occupancy_classes: Sequence[str] = (),
         text_encoder: TextEncoder | None = None,
-        fusion: FusionConfig | None = None,
+        fusion: ViewSamplingConfig | None = None,
         *,
         image_encoder: PreparedEncoder | None = None,
         feature_dtype: torch.dtype = torch.float16,
@@ -207,14 +207,16 @@ class NetworkInference:
     # ---------------------------------------------------------------------------------------------------------- heads
 
     @torch.inference_mode()
-    def look(self, sites: SparseTensor, views: Sequence[View] | ImageLookup = (), lattice: Lattice = WORLD) -> LookedAt:
+    def encode(
+        self, sites: SparseTensor, views: Sequence[View] | ImageLookup = (), manhattan: ManhattanFrame = WORLD
+    ) -> SceneFeatures:
         """Backbone, fusion and detection neck over one scene.
 
         Args:
             sites: one sample at stride 1; thinned to the preset's ``max_sites``.
             views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
-                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). They look at the lattice.
-            lattice: that the sites stand on.
+                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). They look at the manhattan.
+            manhattan: that the sites stand on.
         """
         if sites.batch_size != 1:
             raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
@@ -226,13 +228,13 @@ class NetworkInference:
             lookup = views if callable(views) else self._lookup(views)
         levels = self.network.encode(sites, lookup)
         detection = self.network.detect(levels) if self.network.detection is not None else None
-        return LookedAt(sites, levels, lookup, detection, lattice)
+        return SceneFeatures(sites, levels, lookup, detection, manhattan)
 
     def _lookup(self, views: Sequence[View]) -> ImageLookup:
         return view_lookup([views], self.network.image_channels, self.network.config.voxel_size_m, self.fusion)
 
     @torch.inference_mode()
-    def detections(self, scene: LookedAt, least_score: float = 0.0) -> Detections:
+    def detections(self, scene: SceneFeatures, least_score: float = 0.0) -> Detections:
         """Named boxes that score more than ``least_score``, best first.
 
         Raises ``ValueError`` for a network without detection.
@@ -249,15 +251,15 @@ class NetworkInference:
             config.max_candidates,
         )
         return Detections(
-            scene.lattice.boxes_to_world(found.boxes.double().cpu().numpy()),
+            scene.manhattan.boxes_to_world(found.boxes.double().cpu().numpy()),
             found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
             tuple(self.classes[i] for i in found.labels.tolist()),
         )
 
     @torch.inference_mode()
-    def occupancy(self, scene: LookedAt, anchor_m: Sequence[float]) -> SemanticVoxels:
-        """Cells that are not empty, with label and confidence; ``anchor_m`` on the lattice: see
-        :func:`occupancy_origin`. A cell of the world is what the lattice has at its centre.
+    def occupancy(self, scene: SceneFeatures, anchor_m: Sequence[float]) -> SemanticVoxels:
+        """Cells that are not empty, with label and confidence; ``anchor_m`` on the manhattan: see
+        :func:`occupancy_origin`. A cell of the world is what the manhattan has at its centre.
 
         Raises ``ValueError`` for a network without occupancy.
         """
@@ -268,7 +270,7 @@ class NetworkInference:
         filled, labels, confidence = decode_filled(logits[0])
         level = scene.levels[config.occupancy_level()]
         size_m, first = config.occupancy.cell_size_m, np.array(origin) // level.stride
-        cells, rows = scene.lattice.world_cells(filled.cpu().numpy() + first, size_m)
+        cells, rows = scene.manhattan.world_cells(filled.cpu().numpy() + first, size_m)
         colors = self._colors(scene.sites, level.stride, origin, config.occupancy.cells, filled)
         return SemanticVoxels(
             cell_size_m=size_m,
@@ -294,7 +296,7 @@ class NetworkInference:
     @torch.inference_mode()
     def ground(
         self,
-        scene: LookedAt,
+        scene: SceneFeatures,
         text: str,
         phrases: Sequence[tuple[int, int] | None] = (None,),
         viewpoint: Viewpoint | None = None,
@@ -322,7 +324,7 @@ class NetworkInference:
     @torch.inference_mode()
     def ground_many(
         self,
-        scene: LookedAt,
+        scene: SceneFeatures,
         sentences: Sentences,
         viewpoint: Viewpoint | None = None,
         limit: int = 10,
@@ -336,11 +338,11 @@ class NetworkInference:
             return no_candidates(sentences)
         device = scene.sites.device
         if viewpoint is not None:
-            viewpoint = _on_lattice(viewpoint, scene.lattice)
+            viewpoint = _on_lattice(viewpoint, scene.manhattan)
         out = self.network.ground(
             scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
         )
-        return ranked(out, sentences, named, limit, iou_threshold, scene.lattice)
+        return ranked(out, sentences, named, limit, iou_threshold, scene.manhattan)
 
     @property
     def grounds_objects(self) -> bool:
@@ -348,7 +350,7 @@ class NetworkInference:
         return isinstance(self.network.grounding, ObjectGroundingBranch)
 
     @torch.inference_mode()
-    def objects(self, scene: LookedAt, within: Region | None = None) -> DetectedObjects:
+    def objects(self, scene: SceneFeatures, within: Region | None = None) -> DetectedObjects:
         """What sentences choose among in a scene, in the world; only what is centred ``within`` a region is valid.
 
         Raises ``ValueError`` unless :attr:`grounds_objects`.
@@ -356,7 +358,7 @@ class NetworkInference:
         if not isinstance(self.network.grounding, ObjectGroundingBranch) or scene.detection is None:
             raise ValueError("this network grounds sentences among voxels")
         found = self.network.grounding.objects(scene.detection)
-        boxes = scene.lattice.boxes_to_world(found.boxes[0].double().cpu().numpy())
+        boxes = scene.manhattan.boxes_to_world(found.boxes[0].double().cpu().numpy())
         valid = found.valid
         if within is not None:
             valid = valid & torch.from_numpy(within.contains(boxes[:, :3])).to(valid.device)
@@ -392,18 +394,18 @@ class NetworkInference:
         return features, phrase_tokens(features.spans, sentences)
 
 
-def _on_lattice(viewpoint: Viewpoint, lattice: Lattice) -> Viewpoint:
-    """World -> lattice."""
-    R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(viewpoint.origin_m)
-    return Viewpoint(viewpoint.origin_m @ R, viewpoint.yaw_rad - lattice.yaw_rad)
+def _on_lattice(viewpoint: Viewpoint, manhattan: ManhattanFrame) -> Viewpoint:
+    """World -> manhattan."""
+    R = torch.from_numpy(manhattan.T_world_manhattan[:3, :3]).to(viewpoint.origin_m)
+    return Viewpoint(viewpoint.origin_m @ R, viewpoint.yaw_rad - manhattan.yaw_rad)
 
 
-def view_reading(config: NetworkConfig) -> FusionConfig:
+def view_reading(config: NetworkConfig) -> ViewSamplingConfig:
     """How a network reads views: with an occlusion test, but not where it was released without one, and not where it
     sees images alone and so knows no depth."""
     if config.official:
-        return FusionConfig(official=True)
-    return FusionConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
+        return ViewSamplingConfig(official=True)
+    return ViewSamplingConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
 
 
 def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.language.candidates import Doubtful, anchor_nouns
+from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.facing import FrontSource, check_source, front_probabilities
 from embodied_perceptron.language.lexicon import lexicon, pluralize
 from embodied_perceptron.language.parser import Constraint, Meaning, parse
@@ -135,7 +135,7 @@ def ground_objects(
     fronts: FrontSource = "estimated",
     named: bool = True,
     vocabulary: frozenset[str] | None = VOCABULARY,
-    doubtful: Doubtful | None = None,
+    low_confidence: LowConfidenceCandidates | None = None,
 ) -> Grounding:
     """Answer ``text`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
@@ -154,11 +154,12 @@ def ground_objects(
         named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
         vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
             means nothing else. None = unknown: then what the sentence says of a thing may outweigh its label.
-        doubtful: made of the same ``objects``: what may be there beside them, which is asked for as well. An answer
+        low_confidence: made of the same ``objects``: what may be there beside them, which is asked for as well. An
+        answer
             from it is FOUND with a lower score; its state is tentative, and its id 0 unless the map has it.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
-    ``doubtful``, and top_k below 1.
+    ``low_confidence``, and top_k below 1.
     """
     start = time.perf_counter()
     if top_k < 1:
@@ -176,7 +177,7 @@ def ground_objects(
     if meaning.target is None:
         reason = "no object is named in the query"
         return Grounding(shown, GroundingStatus.INVALID, reason=reason, latency_ms=_since(start))
-    answer = _Answer(meaning, objects, doubtful, viewpoint, colors, candidates, fronts, vocabulary)
+    answer = _Answer(meaning, objects, low_confidence, viewpoint, colors, candidates, fronts, vocabulary)
     status, ranked, reason = answer.decide(top_k)
     tagged = _tagged(text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     return Grounding(shown, status, ranked, reason, tagged, _since(start))
@@ -223,7 +224,7 @@ class _Answer:
         self,
         meaning: Meaning,
         known: Sequence[SceneObject],
-        doubtful: Doubtful | None,
+        low_confidence: LowConfidenceCandidates | None,
         viewpoint: NDArray[np.float64] | None,
         colors: Colors | None,
         candidates: Candidates | None,
@@ -231,9 +232,9 @@ class _Answer:
         vocabulary: frozenset[str] | None,
     ) -> None:
         self.meaning = meaning
-        objects = tuple(known) if doubtful is None else (*doubtful.objects, *doubtful.about(meaning))
+        objects = tuple(known) if low_confidence is None else (*low_confidence.objects, *low_confidence.about(meaning))
         self.objects = objects
-        self.min_answer = 0.0 if doubtful is None else doubtful.min_answer
+        self.min_answer = 0.0 if low_confidence is None else low_confidence.min_answer
         self.known = len(known)
         noun = "" if meaning.target is None else meaning.target.noun
         self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if noun in vocabulary else _SAME_KIND)
@@ -315,7 +316,8 @@ class _Answer:
         return GroundingStatus.FOUND, (o,), f"no label says {noun}, but this looks most like it"
 
     def _confirmed(self, i: int) -> float:
-        """How sure it is that there is such a thing at all: what is doubtful is as far as it resembles an object."""
+        """How sure it is that there is such a thing at all: what is low_confidence is as far as it resembles an
+        object."""
         return 1.0 if i < self.known else float(self.relative[i])
 
     def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
@@ -352,7 +354,7 @@ class _Answer:
 
     def _fit_share(self, evidence: Evidence, order: list[int]) -> F64:
         """How well each ranked candidate fits, as a share of the first."""
-        counts = np.where(np.array(order) < self.known, _CONFIDENCE_SHARE, 1.0)  # what is doubtful is no equal
+        counts = np.where(np.array(order) < self.known, _CONFIDENCE_SHARE, 1.0)  # what is low_confidence is no equal
         fit = evidence.fit[order] + counts * (evidence.log_score - evidence.fit)[order]
         return np.asarray(np.exp(np.minimum(fit - fit[0], 0.0)))
 

@@ -6,7 +6,7 @@ the sentence, a few per noun.
 
 A network that is unsure of a name gives several boxes of several names to one place. Measured on validation homes, the
 log odds that a box is right rise alike with its score and with its share of the scores at its place: so both multiply,
-for what is doubtful and for objects of the map.
+for what is low_confidence and for objects of the map.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from embodied_perceptron.geometry.bounds import Bounds
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import Meaning
 from embodied_perceptron.results import ObjectState, SceneObject
-from embodied_perceptron.scene.detections import DOUBTFUL, Detections
+from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
 
 F64 = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ _SAME = 0.4  # overlap of two boxes of one thing
 _PLACE = 0.5  # overlap of two boxes of one place
 
 
-class Doubtful:
+class LowConfidenceCandidates:
     """What may be there beside the objects, and how sure the objects' names are; made once per look.
 
     Args:
@@ -54,7 +54,7 @@ class Doubtful:
         min_score: float = 0.0,
         looks: int = 0,
     ) -> None:
-        found = _none() if seen is None else seen.above(max(DOUBTFUL * min_score, 1e-6))
+        found = _none() if seen is None else seen.above(max(LOW_CONFIDENCE_SHARE * min_score, 1e-6))
         once = 1.0 / (1 + looks)  # the score of an object that was looked at once
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]
@@ -95,8 +95,8 @@ class Doubtful:
             rows = [row for label, found in self._by_label.items() if kind[label] >= _KIND for row in found]
             kept = [row for row in rows if row < self._known]
             objects = len(kept)
-            doubtful = [row for row in rows if row >= self._known]
-            for row in sorted(doubtful, key=lambda r: (-kind[self._all[r].label] * self._all[r].score, r)):
+            low_confidence = [row for row in rows if row >= self._known]
+            for row in sorted(low_confidence, key=lambda r: (-kind[self._all[r].label] * self._all[r].score, r)):
                 if len(kept) - objects == _PER_NOUN:
                     break
                 if not self._same[row, kept].any():
@@ -138,7 +138,7 @@ def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class QueryContext:
     """What questions are answered from; replaced as a whole, so that an answer is about one moment.
 
     ``seen`` are the boxes of the last look; None where they do not lie in the world of the objects (any more).
@@ -151,6 +151,6 @@ class Known:
     looks: int = 0
 
     @functools.cached_property
-    def doubtful(self) -> Doubtful:
+    def low_confidence(self) -> LowConfidenceCandidates:
         """Made when the first question comes: most looks are never asked about."""
-        return Doubtful(self.objects, self.tentative, self.seen, self.min_score, self.looks)
+        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.min_score, self.looks)

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import nms
-from embodied_perceptron.inference.map_predictor import Sight
+from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.phrases import PhraseCandidates
-from embodied_perceptron.inference.predictor import NetworkInference, viewpoint_of
+from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.query import query_problem
 from embodied_perceptron.nn.object_grounding import joined_objects
@@ -25,8 +25,8 @@ _MAX_OBJECTS = 256  # of all windows, the best, that sentences choose among: eve
 
 
 def propose(
-    inference: NetworkInference,
-    sight: Sight,
+    inference: Predictor,
+    prediction: ScenePrediction,
     sentences: Sequence[tuple[str, Phrase]],
     T_world_camera: NDArray[np.float64],
     limit: int = 10,
@@ -38,16 +38,16 @@ def propose(
 
     Args:
         inference: the network that looked.
-        sight: its look.
+        prediction: its look.
         sentences: (text, [start, end) of the phrase that names the target; None = the whole text).
         T_world_camera: (4, 4) pose of who speaks.
         limit: candidates per sentence.
 
-    Raises as :meth:`NetworkInference.ground`.
+    Raises as :meth:`Predictor.ground`.
     """
-    viewpoint = viewpoint_of(T_world_camera, sight.floor_z_m)
-    if inference.grounds_objects and sight.parts:
-        objects = joined_objects([inference.objects(p.scene, p.core) for p in sight.parts], _MAX_OBJECTS)
+    viewpoint = viewpoint_of(T_world_camera, prediction.floor_z_m)
+    if inference.grounds_objects and prediction.parts:
+        objects = joined_objects([inference.objects(p.scene, p.core) for p in prediction.parts], _MAX_OBJECTS)
         return [
             candidates
             for start in range(0, len(sentences), _BATCH)
@@ -58,7 +58,7 @@ def propose(
     found: list[list[PhraseCandidates]] = [[] for _ in sentences]
     for start in range(0, len(sentences), _BATCH):
         batch = [(text, (phrase,)) for text, phrase in sentences[start : start + _BATCH]]
-        for part in sight.parts:
+        for part in prediction.parts:
             for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, limit)):
                 mine = part.core.contains(candidates.boxes[:, :3])
                 own = PhraseCandidates(candidates.phrase, candidates.boxes[mine], candidates.scores[mine])
@@ -67,8 +67,8 @@ def propose(
 
 
 def propose_targets(
-    inference: NetworkInference,
-    sight: Sight,
+    inference: Predictor,
+    prediction: ScenePrediction,
     texts: Sequence[str],
     labels: set[str],
     viewpoint: NDArray[np.float64] | None,
@@ -81,7 +81,7 @@ def propose_targets(
         viewpoint: (4, 4) pose of who speaks.
     """
     proposed: list[PhraseCandidates | None] = [None] * len(texts)
-    if not sight.parts or viewpoint is None:
+    if not prediction.parts or viewpoint is None:
         return proposed
     if inference.network.grounding is None or inference.text_encoder is None:
         return proposed
@@ -91,7 +91,7 @@ def propose_targets(
         if target is not None:
             asked.append((row, text, target.span))
     try:
-        found = propose(inference, sight, [(text, span) for _, text, span in asked], viewpoint)
+        found = propose(inference, prediction, [(text, span) for _, text, span in asked], viewpoint)
     except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
         _LOG.warning("answers without the network's own grounding: %s", error)
         return proposed

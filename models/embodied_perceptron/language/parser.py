@@ -199,7 +199,7 @@ class ObjectPhrase:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class SpeakerViewpoint:
     """Where the sentence says that somebody stands.
 
     Attributes:
@@ -228,7 +228,7 @@ class Meaning:
     text: str
     target: ObjectPhrase | None
     constraints: tuple[Constraint, ...] = ()
-    outlook: Outlook | None = None
+    outlook: SpeakerViewpoint | None = None
     mentioned: tuple[ObjectPhrase, ...] = ()
     unmatched: tuple[str, ...] = ()
 
@@ -246,7 +246,7 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     pass  # MOVED
     pass  # MOVED
 
-    return read_idiom(text, labels) or Reader(text, labels).meaning()
+    return read_idiom(text, labels) or Parser(text, labels).meaning()
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -298,7 +298,7 @@ def _meaning(text: str, relation: str, phrases: dict[str, ObjectPhrase], colour:
         relation, value = ("colour", table.colours[colour]) if colour in table.colours else ("material", colour)
     if relation.startswith("viewer "):
         relation = relation.replace(" ", "-")
-        outlook = Outlook("before", anchors[0])
+        outlook = SpeakerViewpoint("before", anchors[0])
     said = Constraint(relation, anchors, value, span=(0, len(text)))
     return Meaning(text, phrases["t"], (said,), outlook, anchors)
 
@@ -331,7 +331,7 @@ class _Trigger:
     name: str
 
 
-class Reader:
+class Parser:
     """One sentence. Cheap to make; :meth:`meaning` does the work."""
 
     def __init__(self, text: str, labels: Iterable[str] = ()) -> None:
@@ -508,12 +508,12 @@ class Reader:
 
     # ---------------------------------------------------------------------------------------------- point of view
 
-    def _outlook(self) -> tuple[Outlook | None, Span]:
+    def _outlook(self) -> tuple[SpeakerViewpoint | None, Span]:
         """Where the speaker stands, if the sentence says so, and the words that say it."""
         for first, last in self._matches(relation_words().viewpoint):
             said = self.tokens[first:last]
             if any(t.startswith(("enter", "walk", "come", "coming")) for t in said):
-                return Outlook("from", ObjectPhrase("door", self._span(first, last))), (first, last)
+                return SpeakerViewpoint("from", ObjectPhrase("door", self._span(first, last))), (first, last)
             subject = self.tokens[first - 1] if first else ""
             if said[0] in ("facing", "face") and subject in ("is", "chair", "are", "couch", "and", "desk", "table"):
                 continue
@@ -527,10 +527,10 @@ class Reader:
             kind = "away" if "back" in said else ("from" if "from" in said else "at")
             if kind == "at" and first == 0:
                 kind = "before"
-            return Outlook(kind, self._phrase(ahead[0])), (first, last)
+            return SpeakerViewpoint(kind, self._phrase(ahead[0])), (first, last)
         return None, (0, 0)
 
-    def _seen_from(self, c: Constraint, outlook: Outlook | None) -> Constraint:
+    def _seen_from(self, c: Constraint, outlook: SpeakerViewpoint | None) -> Constraint:
         """'Facing the couch, the lamp on the left': left of the couch for who faces it."""
         if outlook is None or outlook.kind != "before" or c.relation not in ("left-of-all", "right-of-all"):
             return c

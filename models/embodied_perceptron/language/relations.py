@@ -257,7 +257,7 @@ class SceneGeometry:
             weight = np.ones_like(r)
         x, y = self.offset[None, :, columns, 0], self.offset[None, :, columns, 1]  # (1, N, K)
         ux, uy = u[:, None, :, 0], u[:, None, :, 1]  # (V, 1, K)
-        lateral, ahead = y * ux - x * uy, x * ux + y * uy  # (V, N, K) to the left of, and along, the line of sight
+        lateral, ahead = y * ux - x * uy, x * ux + y * uy  # (V, N, K) to the left of, and along, the line of prediction
         half_width = 0.5 * self.size[None, None, columns, :2].max(-1)
         side = sigmoid(lateral / 0.2)
         before = sigmoid(-ahead / 0.25) * np.exp(-np.maximum(np.abs(lateral) - half_width - 0.2, 0.0) / 0.6)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
-from embodied_perceptron.language.parser import Constraint, Meaning, ObjectPhrase, Outlook
+from embodied_perceptron.language.parser import Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, Viewer, between
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -82,12 +82,12 @@ def leftness(g: SceneGeometry, group: F64, outlook: F64 | None) -> F64:
 
 
 def _bearing(center: F64, middle: F64, viewer: Viewer) -> F64:
-    """(N,) angle to the left of the line of sight, which goes to the group when it is ahead."""
+    """(N,) angle to the left of the line of prediction, which goes to the group when it is ahead."""
     ahead = middle - viewer.position
     r = float(np.linalg.norm(ahead))
-    sight = ahead / r if r > 0.5 and float(ahead @ viewer.heading) > 0 else viewer.heading
+    prediction = ahead / r if r > 0.5 and float(ahead @ viewer.heading) > 0 else viewer.heading
     d = center - viewer.position
-    return np.asarray(np.arctan2(d @ np.array([-sight[1], sight[0]]), d @ sight))
+    return np.asarray(np.arctan2(d @ np.array([-prediction[1], prediction[0]]), d @ prediction))
 
 
 def nth_from(g: SceneGeometry, group: F64, left: F64, rank: int, from_left: bool) -> F64:
@@ -148,7 +148,7 @@ _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "roun
 
 # weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
 WEIGHTS = {
-    "category": 2.0, "twin": 2.0, "confidence": 2.0, "context": 0.3,
+    "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
     "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
     "across": 0.4, "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
@@ -225,8 +225,8 @@ class Scorer:
         self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
         own = self.similarity(self.noun)
         self.category = own
-        self.twin = np.asarray((own[None] * (geometry.iou > _SAME)).max(axis=1)) if geometry.n else own
-        self.candidates = self.twin >= 0.5 * max(float(self.twin.max(initial=0.0)), 1e-9)
+        self.duplicate = np.asarray((own[None] * (geometry.iou > _SAME)).max(axis=1)) if geometry.n else own
+        self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
         self.group = self._one_each(self.candidates).astype(np.float64)
 
     def similarity(self, noun: str) -> F64:
@@ -252,7 +252,7 @@ class Scorer:
         """Judge everything."""
         w = WEIGHTS
         confidence = w["confidence"] * np.log(self.scores + _EPS)
-        log_score = w["category"] * np.log(self.category + _EPS) + w["twin"] * np.log(self.twin + _EPS)
+        log_score = w["category"] * np.log(self.category + _EPS) + w["duplicate"] * np.log(self.duplicate + _EPS)
         constraints = [self._in_sight(c) for c in self.meaning.constraints]
         plain = [c for c in constraints if not c.is_superlative]
         superlative = [c for c in constraints if c.is_superlative]
@@ -400,7 +400,7 @@ class Scorer:
             return nth_from(self.g, group, left, c.rank, name == "from-left"), ()
         return sign * (left if name in ("leftmost", "left-of-all") else -left), ()
 
-    def _direction(self, outlook: Outlook | None) -> F64 | None:
+    def _direction(self, outlook: SpeakerViewpoint | None) -> F64 | None:
         """(2,) unit direction that the sentence says somebody looks in, in the geometry's frame."""
         if outlook is None:
             return None

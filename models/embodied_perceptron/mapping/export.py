@@ -11,7 +11,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.manhattan import Lattice
+from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     SITE_BITS,
@@ -76,9 +76,9 @@ def turn_voxels(
     out_records: Array,
     out_last_seen: Array,
 ) -> int:
-    """Move voxels within a radius of ``middle`` (2,), in voxels, to where their mean points lie on a turned lattice.
+    """Move voxels within a radius of ``middle`` (2,), in voxels, to where their mean points lie on a turned manhattan.
 
-    ``R`` (2, 2) world <- lattice on the ground. Returns how many there are; the outputs are filled up to that.
+    ``R`` (2, 2) world <- manhattan on the ground. Returns how many there are; the outputs are filled up to that.
     """
     n = 0
     for i in range(coords.shape[0]):
@@ -200,11 +200,11 @@ class Window:
     """An axis-aligned part of the world.
 
     It is widened to whole cells of ``snap`` sites, so that a window which follows a robot moves in steps of the
-    network's coarsest stride and every site of the network stays on one lattice.
+    network's coarsest stride and every site of the network stays on one manhattan.
 
     Attributes:
         center_m, size_m: (3,) world; an infinite size leaves that axis open.
-        snap: lattice of the window's faces, in sites.
+        snap: manhattan of the window's faces, in sites.
 
     Raises ``ValueError`` naming the value that does not fit.
     """
@@ -259,13 +259,13 @@ class VoxelCopy:
         """Means instead of sums."""
         return to_snapshot(self.rows, self.voxel_size_m)
 
-    def turned(self, lattice: Lattice, center_m: NDArray[np.floating[Any]], radius_m: float) -> VoxelCopy:
-        """The voxels within ``radius_m`` (horizontally) of ``center_m`` (world), standing on another lattice.
+    def turned(self, manhattan: ManhattanFrame, center_m: NDArray[np.floating[Any]], radius_m: float) -> VoxelCopy:
+        """The voxels within ``radius_m`` (horizontally) of ``center_m`` (world), standing on another manhattan.
 
         Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
         """
         turn = _turn_compiled if self.rows.coords.device.type == "cpu" else turn_by_tensors
-        rows = turn(self.rows, lattice, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
+        rows = turn(self.rows, manhattan, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
         return VoxelCopy(rows, self.voxel_size_m)
 
     def as_sparse_tensor(
@@ -311,14 +311,16 @@ def to_snapshot(rows: VoxelRows, voxel_size_m: float) -> VoxelSnapshot:
     return snapshot
 
 
-def turn_by_tensors(rows: VoxelRows, lattice: Lattice, middle: NDArray[np.floating[Any]], radius: float) -> VoxelRows:
-    """Voxels within ``radius`` of ``middle`` (2,), both in voxels, on another lattice; on any device."""
+def turn_by_tensors(
+    rows: VoxelRows, manhattan: ManhattanFrame, middle: NDArray[np.floating[Any]], radius: float
+) -> VoxelRows:
+    """Voxels within ``radius`` of ``middle`` (2,), both in voxels, on another manhattan; on any device."""
     if math.isfinite(radius):
         at = torch.tensor(middle, device=rows.coords.device)
         rows = rows.where(((rows.coords[:, :2] + 0.5 - at) ** 2).sum(1) <= radius**2)
     hits = rows.records[:, HITS : HITS + 1].double()
     place = (rows.records[:, OFFSET : OFFSET + 3].double() / hits + 0.5) / OFFSET_UNITS
-    R = torch.from_numpy(lattice.T_world_lattice[:3, :3]).to(place.device)
+    R = torch.from_numpy(manhattan.T_world_manhattan[:3, :3]).to(place.device)
     point = (rows.coords.double() + place) @ R
     coords = torch.floor(point)
     offset = torch.floor((point - coords) * OFFSET_UNITS).clamp_(0, OFFSET_UNITS - 1)
@@ -327,12 +329,14 @@ def turn_by_tensors(rows: VoxelRows, lattice: Lattice, middle: NDArray[np.floati
     return VoxelRows(coords.to(torch.int32), records, rows.last_seen_ns)
 
 
-def _turn_compiled(rows: VoxelRows, lattice: Lattice, middle: NDArray[np.floating[Any]], radius: float) -> VoxelRows:
+def _turn_compiled(
+    rows: VoxelRows, manhattan: ManhattanFrame, middle: NDArray[np.floating[Any]], radius: float
+) -> VoxelRows:
     """The same on the CPU, in one pass."""
     coords, records = torch.empty_like(rows.coords), torch.empty_like(rows.records)
     stamps = torch.empty_like(rows.last_seen_ns)
     n = turn_voxels(
-        rows.coords.numpy(), rows.records.numpy(), rows.last_seen_ns.numpy(), lattice.T_world_lattice[:2, :2],
+        rows.coords.numpy(), rows.records.numpy(), rows.last_seen_ns.numpy(), manhattan.T_world_manhattan[:2, :2],
         np.asarray(middle, np.float64), radius**2, coords.numpy(), records.numpy(), stamps.numpy(),
     )  # fmt: skip
     return VoxelRows(coords[:n], records[:n], stamps[:n])

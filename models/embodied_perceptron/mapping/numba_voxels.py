@@ -24,9 +24,9 @@ from embodied_perceptron.mapping.voxels import (
     OFFSET_UNITS,
     RECORD,
     ClearingRule,
-    Fold,
-    Scan,
-    View,
+    FrameView,
+    FrameVoxels,
+    MergeCounts,
     VoxelRows,
 )
 
@@ -54,7 +54,7 @@ def _lowest_bit(word: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def fold_rows(
+def merge_rows(
     slots: Array,
     cells: Array,
     sums: Array,
@@ -395,7 +395,7 @@ def _row_runs(keys: Array, offsets: Array, color: Array, prefix: Array, bounds: 
 
 
 @njit(cache=True, nogil=True)
-def scan_rows(
+def accumulate_rows(
     depth: Array,
     color: Array,
     rows: tuple[int, int],
@@ -510,7 +510,7 @@ class NumbaVoxels:
         self._block_keys = np.empty(blocks, np.int64)
         self._index = np.zeros((blocks, BLOCK_VOXELS), np.int32)
 
-    def scan(self, view: View, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> Scan:
+    def accumulate(self, view: FrameView, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> FrameVoxels:
         width = view.depth_m.shape[1]
         pixels = (rows[1] - rows[0]) * width
         if len(self._cells) < pixels:
@@ -520,7 +520,7 @@ class NumbaVoxels:
         prefix, bounds = np.empty((width + 1, 2), np.int64), np.empty((width + 1, 2), np.int32)
         while True:
             self._table_keys.fill(-1)
-            blocks, self._voxels, points, stored = scan_rows(
+            blocks, self._voxels, points, stored = accumulate_rows(
                 view.depth_m,
                 view.color,
                 rows,
@@ -542,14 +542,14 @@ class NumbaVoxels:
                 self._sums,
             )
             if blocks >= 0:
-                return Scan(self._block_keys[:blocks].copy(), points, points - stored)
+                return FrameVoxels(self._block_keys[:blocks].copy(), points, points - stored)
             self._size_scratch(4 * len(self._block_keys))
             self._sums[: self._voxels] = 0
 
-    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
+    def merge(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> MergeCounts:
         n, self._voxels = self._voxels, 0
-        return Fold(
-            *fold_rows(
+        return MergeCounts(
+            *merge_rows(
                 slots,
                 self._cells[:n],
                 self._sums[:n],
@@ -564,7 +564,12 @@ class NumbaVoxels:
         )
 
     def clear(
-        self, view: View, rule: ClearingRule, voxel_size_m: float, slots: NDArray[np.int32], coords: NDArray[np.int32]
+        self,
+        view: FrameView,
+        rule: ClearingRule,
+        voxel_size_m: float,
+        slots: NDArray[np.int32],
+        coords: NDArray[np.int32],
     ) -> tuple[int, NDArray[np.int32]]:
         if self._near.shape != view.depth_m.shape:
             self._near = np.empty_like(view.depth_m)

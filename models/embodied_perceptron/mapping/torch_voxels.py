@@ -24,9 +24,9 @@ from embodied_perceptron.mapping.voxels import (
     OFFSET_UNITS,
     RECORD,
     ClearingRule,
-    Fold,
-    Scan,
-    View,
+    FrameView,
+    FrameVoxels,
+    MergeCounts,
     VoxelRows,
 )
 
@@ -48,7 +48,7 @@ class TorchVoxels:
     def _to(self, array: NDArray[np.generic]) -> torch.Tensor:
         return torch.tensor(array, device=self._device)
 
-    def scan(self, view: View, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> Scan:
+    def accumulate(self, view: FrameView, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> FrameVoxels:
         band = slice(*rows)
         z = self._to(view.depth_m[band]).double()  # (H, W)
         ok = (z >= min_range_m) & (z <= max_range_m)
@@ -70,9 +70,9 @@ class TorchVoxels:
         low = coords & (BLOCK_EDGE - 1)
         local = (low[:, 0] << (2 * BLOCK_BITS)) | (low[:, 1] << BLOCK_BITS) | low[:, 2]
         self._pending = (block, local, sums)
-        return Scan(block_keys.cpu().numpy(), points, points - len(fixed))
+        return FrameVoxels(block_keys.cpu().numpy(), points, points - len(fixed))
 
-    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
+    def merge(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> MergeCounts:
         block, local, sums = self._pending
         slot = self._to(slots).long()[block]
         refused = int(sums[slot < 0, HITS].sum())
@@ -92,10 +92,15 @@ class TorchVoxels:
         evidence = torch.clamp(old[:, EVIDENCE] + EVIDENCE_HIT * counted, max=EVIDENCE_MAX)
         self._flat[place] = torch.cat([new, evidence[:, None]], dim=1).int()
         self._flat_last_seen[place] = torch.clamp(self._flat_last_seen[place], min=stamp_ns)
-        return Fold(int(counted.sum()), created, refused)
+        return MergeCounts(int(counted.sum()), created, refused)
 
     def clear(
-        self, view: View, rule: ClearingRule, voxel_size_m: float, slots: NDArray[np.int32], coords: NDArray[np.int32]
+        self,
+        view: FrameView,
+        rule: ClearingRule,
+        voxel_size_m: float,
+        slots: NDArray[np.int32],
+        coords: NDArray[np.int32],
     ) -> tuple[int, NDArray[np.int32]]:
         height, width = view.depth_m.shape
         near = self._eroded(view.depth_m, rule.window_px(view.intrinsics))

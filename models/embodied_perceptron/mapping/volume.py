@@ -30,7 +30,7 @@ from embodied_perceptron.mapping.storage import (
     write_map,
 )
 from embodied_perceptron.mapping.torch_voxels import TorchVoxels
-from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, View, VoxelRows, VoxelStore
+from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sparse.engine import Engine
@@ -177,7 +177,7 @@ class FeatureVolume:
     def _fuse(self, posed: PosedFrame, clock: StageClock) -> FusionReport:
         """The geometry of one frame, into the voxels and nothing else."""
         frame = posed.frame
-        view = View.of(posed, self.config.voxel_size_m)
+        view = FrameView.of(posed, self.config.voxel_size_m)
         center = posed.T_world_camera[:3, 3] / self._block_m
         radius = self.config.radius_m / self._block_m
         evicted = {"radius": self._evict(self._blocks.beyond(center, radius)), "budget": 0}
@@ -185,11 +185,11 @@ class FeatureVolume:
 
         points = touched = refused = 0
         for rows in view.bands():
-            scan = self._store.scan(view, rows, self._min_range_m, self.config.max_range_m)
+            scan = self._store.accumulate(view, rows, self._min_range_m, self.config.max_range_m)
             clock.lap("points")
             acquired = self._blocks.acquire(scan.block_keys, center, radius)
             self._voxels -= self._store.erase(acquired.evicted)
-            fold = self._store.fold(acquired.slots, frame.stamp_ns, first_band=rows[0] == 0)
+            fold = self._store.merge(acquired.slots, frame.stamp_ns, first_band=rows[0] == 0)
             clock.lap("fold")
             self._voxels += fold.created
             evicted["budget"] += len(acquired.evicted)
@@ -223,7 +223,7 @@ class FeatureVolume:
             self._blocks.release(slots)
         return len(slots)
 
-    def _clear_seen_through(self, view: View) -> int:
+    def _clear_seen_through(self, view: FrameView) -> int:
         T_camera_block = view.T_camera_world.copy()
         T_camera_block[:3, :3] *= self._block_m
         slots = self._blocks.in_frustum(

@@ -72,7 +72,7 @@ class VoxelRows:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class FrameView:
     """One frame, prepared for the kernels.
 
     Attributes:
@@ -96,14 +96,14 @@ class View:
     stamp_ns: int
 
     @staticmethod
-    def of(posed: PosedFrame, voxel_size_m: float) -> View:
+    def of(posed: PosedFrame, voxel_size_m: float) -> FrameView:
         """Prepare ``posed`` for a map of the given voxel size."""
         frame, T, k = posed.frame, posed.T_world_camera, posed.frame.intrinsics
         scale = OFFSET_UNITS / voxel_size_m
         M = T[:3, :3] * scale
         x = (np.arange(k.width) - k.cx) / k.fx
         y = (np.arange(k.height) - k.cy) / k.fy
-        return View(
+        return FrameView(
             depth_m=_read_only(frame.depth_m),
             color=_read_only(frame.color),
             ray_x=M[:, 0:1] * x[None, :],
@@ -165,7 +165,7 @@ class ClearingRule:
 
 
 @dataclass(frozen=True, eq=False)
-class Scan:
+class FrameVoxels:
     """First half of taking a band of rows in.
 
     Attributes:
@@ -180,7 +180,7 @@ class Scan:
 
 
 @dataclass(frozen=True)
-class Fold:
+class MergeCounts:
     """Second half: what the band changed.
 
     Attributes:
@@ -202,19 +202,24 @@ class VoxelStore(Protocol):
     last_seen_ns: torch.Tensor
     """(capacity, 512) int64 stamp of the newest frame with points in the voxel."""
 
-    def scan(self, view: View, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> Scan:
+    def accumulate(self, view: FrameView, rows: tuple[int, int], min_range_m: float, max_range_m: float) -> FrameVoxels:
         """Accumulate a band's points by voxel, apart from the map."""
         ...
 
-    def fold(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> Fold:
-        """Add the scanned band to the map; ``slots`` belongs to ``Scan.block_keys``, -1 = refused.
+    def merge(self, slots: NDArray[np.int32], stamp_ns: int, first_band: bool) -> MergeCounts:
+        """Add the scanned band to the map; ``slots`` belongs to ``FrameVoxels.block_keys``, -1 = refused.
 
         In later bands of an image, voxels that were already seen at ``stamp_ns`` are not counted as touched again.
         """
         ...
 
     def clear(
-        self, view: View, rule: ClearingRule, voxel_size_m: float, slots: NDArray[np.int32], coords: NDArray[np.int32]
+        self,
+        view: FrameView,
+        rule: ClearingRule,
+        voxel_size_m: float,
+        slots: NDArray[np.int32],
+        coords: NDArray[np.int32],
     ) -> tuple[int, NDArray[np.int32]]:
         """Lower the evidence of what the view sees through in the given blocks.
 

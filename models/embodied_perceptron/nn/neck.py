@@ -130,10 +130,10 @@ class TopDownNeck(nn.Module):
         outputs = [self.out[-1](x)]
         for level in range(len(levels) - 2, -1, -1):
             coarse, skip = outputs[-1], levels[level]
-            promise = coarse.replace(score(level + 1, coarse).detach())
+            pruning_score = coarse.replace(score(level + 1, coarse).detach())
             if self.prune_first:
                 children = x.sites.children(kernel_size=2, factor=2)
-                kept = self._kept(union(skip.sites, children), promise, prefer)
+                kept = self._kept(union(skip.sites, children), pruning_score, prefer)
                 rows = (kept.rows_of(skip.sites) >= 0).nonzero()[:, 0]
                 here = SparseTensor(skip.sites.derive(skip.keys[rows], skip.stride), skip.feats[rows])
                 born = skip.sites.derive(children.keys[kept.rows_of(children) >= 0], children.stride)
@@ -142,7 +142,7 @@ class TopDownNeck(nn.Module):
                 x = sum_at(kept, self._project(here, level), self._refine(x, level, born))
             else:
                 x = union_add(self._project(skip, level), self.up[level](x))
-                kept = self._kept(x.sites, promise, prefer)
+                kept = self._kept(x.sites, pruning_score, prefer)
                 if kept is not x.sites:
                     x = SparseTensor(kept, x.feats[x.sites.rows_of(kept)])
             outputs.append(self.out[level](x))
@@ -162,12 +162,12 @@ class TopDownNeck(nn.Module):
             y = layer(y)
         return y
 
-    def _kept(self, sites: Sites, promise: SparseTensor, prefer: SiteMask | None) -> Sites:
+    def _kept(self, sites: Sites, pruning_score: SparseTensor, prefer: SiteMask | None) -> Sites:
         """The sites that stay; ``sites`` itself when all do."""
         if max((b - a for a, b in itertools.pairwise(sites.bounds)), default=0) <= self.keep:
             return sites
         # scores, and whether any coarser site supports them, in one look
-        both = promise.replace(torch.cat([promise.feats, torch.ones_like(promise.feats)], dim=1))
+        both = pruning_score.replace(torch.cat([pruning_score.feats, torch.ones_like(pruning_score.feats)], dim=1))
         scores, support = interpolate(both, sites, renormalize=not self.official).unbind(dim=1)
         if not self.official:
             scores = scores.masked_fill(support <= 0, float("-inf"))

@@ -150,8 +150,8 @@ class GroundingBranch(nn.Module):
         assert shared is not None
         chosen = []
         for prediction, features in zip(shared.levels, shared.features, strict=True):
-            promise = (prediction.class_logits.amax(1) + prediction.center_logits[:, 0]).detach()
-            rows = keep_best(promise, features.sites.bounds, self.keep).nonzero()[:, 0]
+            pruning_score = (prediction.class_logits.amax(1) + prediction.center_logits[:, 0]).detach()
+            rows = keep_best(pruning_score, features.sites.bounds, self.keep).nonzero()[:, 0]
             sites = features.sites.derive(features.keys[rows], features.stride)
             chosen.append(SparseTensor(sites, self.project(features.feats[rows])))
         return chosen

@@ -81,7 +81,7 @@ def look_up(
 
 
 @njit(cache=True, nogil=True)
-def add_halves(
+def accumulate_fp16(
     points: NDArray[np.float64],
     subset: NDArray[np.int64],
     eye: Eye,
@@ -134,7 +134,7 @@ _ALL_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
-class FusionConfig:
+class ViewSamplingConfig:
     """How views are read.
 
     Attributes:
@@ -244,13 +244,13 @@ def _project(view: View, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     return rows[0] / safe, rows[1] / safe, rows[2]
 
 
-def visible(view: View, points: torch.Tensor, config: FusionConfig, radius_m: float = 0.0) -> torch.Tensor:
+def visible(view: View, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float = 0.0) -> torch.Tensor:
     """(N,) bool: in front of the camera, in frame, and (where tested) not hidden."""
     return _visible(view, *_project(view, points), config, radius_m)
 
 
 def _visible(
-    view: View, u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor, config: FusionConfig, radius_m: float
+    view: View, u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor, config: ViewSamplingConfig, radius_m: float
 ) -> torch.Tensor:
     h, w = view.image_size
     if config.official:
@@ -274,13 +274,13 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
     return torch.floor((pixel + 0.5) * (cells / size)).long().clamp_(0, cells - 1)
 
 
-def _is_compiled(points: torch.Tensor, config: FusionConfig) -> bool:
+def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
     """Whether there are compiled kernels for it."""
     on_cpu = points.device.type == "cpu" and points.dtype == torch.float64
     return on_cpu and config.mode == "nearest" and not config.official
 
 
-def _sample(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
+def _sample(view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float) -> _Sample:
     if not _is_compiled(points, config):
         return _sample_by_tensors(view, level, points, config, radius_m)
     rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
@@ -289,7 +289,7 @@ def _sample(view: View, level: int, points: torch.Tensor, config: FusionConfig, 
     return _Sample(sites, view.levels[level].flatten(0, 1)[found], sites)
 
 
-def _eye(view: View, level: int, config: FusionConfig, radius_m: float) -> Eye:
+def _eye(view: View, level: int, config: ViewSamplingConfig, radius_m: float) -> Eye:
     """What the compiled kernels ask of a view."""
     if config.occlusion_margin_m is not None and view.depth_m is None:
         raise ValueError("the occlusion test needs the depth image of every view")
@@ -300,7 +300,9 @@ def _eye(view: View, level: int, config: FusionConfig, radius_m: float) -> Eye:
     return Eye(tuple(view.projection.flatten().tolist()), *view.image_size, h, w, depth, margin_m, MIN_DEPTH_M)
 
 
-def _sample_by_tensors(view: View, level: int, points: torch.Tensor, config: FusionConfig, radius_m: float) -> _Sample:
+def _sample_by_tensors(
+    view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float
+) -> _Sample:
     """On any device."""
     u, v, depth = _project(view, points)
     seen = _visible(view, u, v, depth, config, radius_m)
@@ -346,7 +348,12 @@ def _mean(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
 
 
 def fuse_views(
-    points: torch.Tensor, views: Sequence[View], level: int, channels: int, config: FusionConfig, radius_m: float = 0.0
+    points: torch.Tensor,
+    views: Sequence[View],
+    level: int,
+    channels: int,
+    config: ViewSamplingConfig,
+    radius_m: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Average of the views' features at each point; differentiable in the feature maps.
 
@@ -368,7 +375,7 @@ def fuse_views(
 
 def _add(
     total: torch.Tensor, count: torch.Tensor, subset: torch.Tensor | None, points: torch.Tensor, view: View, level: int,
-    config: FusionConfig, radius_m: float,
+    config: ViewSamplingConfig, radius_m: float,
 ) -> None:  # fmt: skip
     """Add one view to the sums, in place; ``subset``: rows of the sums that ``points`` stand for (None = all)."""
     feature_map = view.levels[level]
@@ -379,7 +386,7 @@ def _add(
         features = feature_map.flatten(0, 1).view(torch.int16).contiguous().numpy().view(np.uint16)
         rows_of = _ALL_ROWS if subset is None else subset.numpy()
         eye = _eye(view, level, config, radius_m)
-        add_halves(points.contiguous().numpy(), rows_of, eye, features, total.numpy(), count.numpy())
+        accumulate_fp16(points.contiguous().numpy(), rows_of, eye, features, total.numpy(), count.numpy())
         return
     sample = _sample(view, level, points, config, radius_m)
     rows, seen = sample.rows, sample.seen
@@ -390,7 +397,7 @@ def _add(
 
 
 def view_lookup(
-    views: Sequence[Sequence[View]], channels: Sequence[int], voxel_size_m: float, config: FusionConfig
+    views: Sequence[Sequence[View]], channels: Sequence[int], voxel_size_m: float, config: ViewSamplingConfig
 ) -> Callable[[int, Sites], torch.Tensor]:
     """Isomorphic fusion of a batch, as the network asks for it: ``lookup(level, sites)`` -> (N, C_level) averages.
 
@@ -425,7 +432,12 @@ class StreamingFusion:
     """
 
     def __init__(
-        self, level: int, channels: int, voxel_size_m: float, config: FusionConfig, device: str | torch.device = "cpu"
+        self,
+        level: int,
+        channels: int,
+        voxel_size_m: float,
+        config: ViewSamplingConfig,
+        device: str | torch.device = "cpu",
     ) -> None:
         self.level = level
         self.config = config
@@ -516,7 +528,11 @@ class StreamingLookup:
     """
 
     def __init__(
-        self, channels: Sequence[int], voxel_size_m: float, config: FusionConfig, device: str | torch.device = "cpu"
+        self,
+        channels: Sequence[int],
+        voxel_size_m: float,
+        config: ViewSamplingConfig,
+        device: str | torch.device = "cpu",
     ) -> None:
         self.views: Sequence[View] = ()
         self._channels = tuple(channels)

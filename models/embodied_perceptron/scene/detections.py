@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DOUBTFUL = 0.5  # of the score of an object: what scores less says nothing, be it of a known object or of a new one
+LOW_CONFIDENCE_SHARE = (
+    0.5  # of the score of an object: what scores less says nothing, be it of a known object or of a new one
+)
 
 
 @dataclass(frozen=True, eq=False)

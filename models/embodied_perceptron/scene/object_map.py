@@ -18,7 +18,7 @@ from embodied_perceptron.geometry.bounds import box_rotations
 from embodied_perceptron.geometry.boxes import box_iou, matrix_to_euler, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.detections import DOUBTFUL, Detections
+from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
 
 # --------------------------------------------------------------------------------------------------------------------
 # Which box is of which object: overlap, affinity, and the mean of two boxes. All nine degrees.
@@ -358,7 +358,7 @@ class ObjectMap:
             for track in self._tracks:
                 track.excuse(away_ns, now_ns)
             away_ns = 0
-        found = _distinct(found.above(DOUBTFUL * begin_score), snapshot)
+        found = _distinct(found.above(LOW_CONFIDENCE_SHARE * begin_score), snapshot)
         matched = self._match(found)
         for row in range(len(found)):
             whole = not _cut_by(looked_at, found.boxes[row])
@@ -578,6 +578,6 @@ def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
     """Whether a (9,) box does not lie whole within the region."""
     if region is None:
         return False
-    R = region.lattice.T_world_lattice[:3, :3].T @ box_rotations(box[None])[0]
-    center, half = region.lattice.from_world(box[:3]), np.abs(R) @ (box[3:6] / 2)
+    R = region.manhattan.T_world_manhattan[:3, :3].T @ box_rotations(box[None])[0]
+    center, half = region.manhattan.from_world(box[:3]), np.abs(R) @ (box[3:6] / 2)
     return bool(((center - half < region.lower_m) | (center + half > region.upper_m)).any())

@@ -14,7 +14,7 @@ _TOGETHER_NS = 1_000_000_000  # cameras whose newest frames are no further apart
 
 
 @dataclass(frozen=True, eq=False)
-class Gaze:
+class ViewDirection:
     """A point and a direction.
 
     Attributes:
@@ -26,7 +26,7 @@ class Gaze:
     direction: F64
 
     @classmethod
-    def of(cls, *T_world_camera: F64) -> Gaze:
+    def of(cls, *T_world_camera: F64) -> ViewDirection:
         """Of one or more (4, 4) poses of optical frames."""
         poses = np.stack(T_world_camera)
         return cls(poses[:, :3, 3].mean(axis=0), poses[:, :3, 2].mean(axis=0))
@@ -39,7 +39,7 @@ class Gaze:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class LatestCameraPoses:
     """The newest fused frames. Immutable: a perception keeps what it began with.
 
     Attributes:
@@ -58,24 +58,26 @@ class Seen:
         return self.poses[self.camera][1][:3, 3] if self.poses else None
 
     @property
-    def gaze(self) -> Gaze | None:
+    def view_direction(self) -> ViewDirection | None:
         """Of all cameras that gave a frame of late; None before the first frame."""
         if not self.poses:
             return None
         newest_ns = self.poses[self.camera][0]
-        return Gaze.of(*(T for stamp_ns, T in self.poses.values() if abs(newest_ns - stamp_ns) <= _TOGETHER_NS))
+        return ViewDirection.of(
+            *(T for stamp_ns, T in self.poses.values() if abs(newest_ns - stamp_ns) <= _TOGETHER_NS)
+        )
 
-    def after(self, camera: str, stamp_ns: int, T_world_camera: F64) -> Seen:
+    def after(self, camera: str, stamp_ns: int, T_world_camera: F64) -> LatestCameraPoses:
         """With one more frame."""
         poses = {**self.poses, camera: (stamp_ns, T_world_camera.copy())}
-        return Seen(max(self.stamp_ns, stamp_ns), camera, poses)
+        return LatestCameraPoses(max(self.stamp_ns, stamp_ns), camera, poses)
 
-    def without_stamps(self) -> Seen:
+    def without_stamps(self) -> LatestCameraPoses:
         """For a clock that was set back: only the newest camera's place is still known."""
         if not self.poses:
             return self
-        return Seen(0, self.camera, {self.camera: (0, self.poses[self.camera][1])})
+        return LatestCameraPoses(0, self.camera, {self.camera: (0, self.poses[self.camera][1])})
 
-    def moved(self, T: F64) -> Seen:
+    def moved(self, T: F64) -> LatestCameraPoses:
         """After the world was moved by the rigid (4, 4) ``T``."""
         return replace(self, poses={name: (stamp_ns, T @ pose) for name, (stamp_ns, pose) in self.poses.items()})

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.inference.loading import load_inference, save_network
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
@@ -29,7 +29,7 @@ from embodied_perceptron_training.evaluation.calibration import (
     calibrate,
     count_right,
     final_objects,
-    look_around,
+    predict_around,
     tour_config,
     write_calibration,
 )
@@ -91,8 +91,8 @@ def test_figures_of_a_point_by_hand() -> None:
 
 def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Path) -> None:
     scene = scene_of(root)
-    inference = NetworkInference(small_network(small_config()), KNOWN, CELLS)
-    looks = look_around(scene, inference, every=2)
+    inference = Predictor(small_network(small_config()), KNOWN, CELLS)
+    looks = predict_around(scene, inference, every=2)
     assert [look.now_ns for look in looks] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]  # after views 2, 4 and 5
     config = tour_config(len(scene.frames))
     scores = np.sort(np.concatenate([look.found.scores for look in looks]))
@@ -112,20 +112,20 @@ def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Pat
     assert counts[1] > 0
 
 
-def knowing(scene: EvaluationScene, inference: NetworkInference, every: int) -> list[Look]:
+def knowing(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
     """Looks of a network that knows everything with 0.5 to 0.9, and says as much that is wrong with 0.2."""
     truth = scene.truth()
     names = tuple(DETECTION_CLASSES[i] for i in truth.labels)
     wrong = truth.boxes + np.array([0.0, 0.0, 0.05, 0.9, 0.9, 0.9, 0, 0, 0])
     scores = np.concatenate([np.linspace(0.9, 0.5, len(names)), np.full(len(names), 0.2)])
     found = Detections(np.concatenate([truth.boxes, wrong]), scores, (*names, *("pillow",) * len(names)))
-    return [dataclasses.replace(look, found=found) for look in look_around(scene, inference, every)]
+    return [dataclasses.replace(look, found=found) for look in predict_around(scene, inference, every)]
 
 
 def test_the_score_parts_right_from_wrong_and_is_read_back(
     root: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "look_around", knowing)
+    monkeypatch.setattr(calibration, "predict_around", knowing)
     before = load_checkpoint(weights)
     plugin = EntryPoint("training", "embodied_perceptron_training.commands:register", "embodied_perceptron.commands")
     app = build_app([plugin])
@@ -149,7 +149,7 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
 
 
 def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "look_around", knowing)
+    monkeypatch.setattr(calibration, "predict_around", knowing)
     before = weights.read_bytes()
     found = calibrate(EvaluationSpec(str(root), "val", str(weights), ("detection",)), scores=(0.1, 0.4))
     assert [p.min_score for p in found.curve] == [0.1, 0.4]
@@ -163,7 +163,7 @@ def test_what_cannot_be_calibrated_is_said(root: Path, weights: Path, monkeypatc
         calibrate(spec, scores=(1.5,))
     with pytest.raises(ValueError, match="every"):
         calibrate(spec, every=0)
-    monkeypatch.setattr(calibration, "look_around", lambda *_: [])
+    monkeypatch.setattr(calibration, "predict_around", lambda *_: [])
     with pytest.raises(EvaluationError, match="no object is right"):
         calibrate(spec)
     with pytest.raises(EvaluationError, match="weights add"):

@@ -7,7 +7,7 @@ import pytest
 
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.inference.map_predictor import ScenePart, Sight
+from embodied_perceptron.inference.map_predictor import ScenePart, ScenePrediction
 from embodied_perceptron.inference.phrases import PhraseCandidates
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.neural_candidates import propose
@@ -88,7 +88,7 @@ class Decoder:
         return [[PhraseCandidates(phrase, BOXES[self.rows][:limit], scores[:limit])] for _, (phrase,) in sentences]
 
 
-def sight(split_x_m: float | None = None) -> Sight:
+def prediction(split_x_m: float | None = None) -> ScenePrediction:
     """A look of one window, or of two that meet at an x."""
     everywhere = Region.everywhere()
     cores = [everywhere]
@@ -97,7 +97,7 @@ def sight(split_x_m: float | None = None) -> Sight:
         cores = [Region(everywhere.lower_m, middle_high), Region(middle_low, everywhere.upper_m)]
     parts = [ScenePart(None, core) for core in cores]  # type: ignore[arg-type]  # the stand-in reads no scene
     nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
-    return Sight(nothing, None, everywhere, everywhere, parts=tuple(parts))
+    return ScenePrediction(nothing, None, everywhere, everywhere, parts=tuple(parts))
 
 
 def test_three_ways_are_scored_beside_each_other() -> None:
@@ -114,7 +114,7 @@ def test_three_ways_are_scored_beside_each_other() -> None:
         }
     )
     decoder = Decoder([0, 1])
-    result = ground_scene(asked, perceptron, perceptron, sight(), decoder)  # type: ignore[arg-type]
+    result = ground_scene(asked, perceptron, perceptron, prediction(), decoder)  # type: ignore[arg-type]
     assert result.skipped == 1
     assert [o.id for o in result.objects] == [1, 2, 3]
     assert hidden.text not in perceptron.asked
@@ -130,26 +130,26 @@ def test_three_ways_are_scored_beside_each_other() -> None:
     assert figures["negatives/not_found"] == figures["negatives/found"] == 50.0
 
 
-def proposed(look: Sight, decoder: Decoder, sentences: list) -> list[np.ndarray]:
+def proposed(look: ScenePrediction, decoder: Decoder, sentences: list) -> list[np.ndarray]:
     return [c.boxes for c in propose(decoder, look, sentences, np.eye(4))]  # type: ignore[arg-type]
 
 
 def test_of_each_window_only_what_it_sees_best_counts() -> None:
     decoder = Decoder([0, 1, 2])
-    (boxes,) = proposed(sight(2.0), decoder, [("the chair", None)])
+    (boxes,) = proposed(prediction(2.0), decoder, [("the chair", None)])
     assert len(decoder.phrases) == 2
     np.testing.assert_array_equal(boxes, BOXES[:3])  # each once, by score
 
 
 def test_a_look_at_nothing_has_no_candidates() -> None:
-    empty = Sight(None, None, Region.nowhere(), Region.nowhere())
+    empty = ScenePrediction(None, None, Region.nowhere(), Region.nowhere())
     assert [b.shape for b in proposed(empty, Decoder([0]), [("a", None)])] == [(0, 9)]
-    assert proposed(sight(), Decoder([0]), []) == []
+    assert proposed(prediction(), Decoder([0]), []) == []
 
 
 def test_more_sentences_than_one_pass_takes_keep_their_order() -> None:
     decoder = Decoder([0])
-    assert len(proposed(sight(), decoder, [(f"the chair number {i}", (0, i + 1)) for i in range(45)])) == 45
+    assert len(proposed(prediction(), decoder, [(f"the chair number {i}", (0, i + 1)) for i in range(45)])) == 45
     assert decoder.phrases == [(0, i + 1) for i in range(45)]
 
 

@@ -20,8 +20,8 @@ from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import back_project, invert_transform, transform_points
 from embodied_perceptron.inference.loading import save_network
-from embodied_perceptron.inference.map_predictor import Sight
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron.scene.detections import Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
@@ -120,7 +120,7 @@ def test_a_turned_scene_is_the_same_scene_elsewhere(root: Path) -> None:
 # -- oracles
 
 
-def oracle(scene: EvaluationScene) -> Sight:
+def oracle(scene: EvaluationScene) -> ScenePrediction:
     """A network that knows: all boxes of the last views that could be seen, and the true cells on its own lattice."""
     truth, cells = scene.truth(), scene.occupancy
     assert cells is not None
@@ -136,7 +136,7 @@ def oracle(scene: EvaluationScene) -> Sight:
     )
     names = tuple(DETECTION_CLASSES[i] for i in truth.labels)
     found = Detections(truth.boxes, np.linspace(0.9, 0.5, len(names)), names)
-    return Sight(found, semantic, Region.everywhere(), Region.everywhere())
+    return ScenePrediction(found, semantic, Region.everywhere(), Region.everywhere())
 
 
 @pytest.mark.parametrize("turn_seed", [None, 5])
@@ -148,7 +148,7 @@ def test_an_oracle_scores_full_marks(
     inference.occupancy_classes = OCCUPANCY_CLASSES
     for name in NAMES:
         scene = load(root, name, turn_seed=turn_seed)
-        monkeypatch.setattr(scene_tasks, "look_everywhere", lambda _, scene=scene: oracle(scene))
+        monkeypatch.setattr(scene_tasks, "predict_everywhere", lambda _, scene=scene: oracle(scene))
         results.append(evaluate_scene(scene, inference, ("detection", "occupancy")))
     figures = score(results, ("detection", "occupancy"))
     assert figures["AP25"] == figures["AP50"] == figures["AR50"] == figures["AP25_furniture"] == 100.0
@@ -161,7 +161,7 @@ def test_an_oracle_scores_full_marks(
 def test_truth_of_early_steps_is_what_was_seen_by_then(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever says from the first step on what is seen at the last is right about all, and wrong about the unseen."""
     scene = load(root)
-    monkeypatch.setattr(scene_tasks, "look_everywhere", lambda _: oracle(scene))
+    monkeypatch.setattr(scene_tasks, "predict_everywhere", lambda _: oracle(scene))
     inference = small_inference()
     inference.occupancy_classes = OCCUPANCY_CLASSES
     tasks = ("continuous-detection", "monocular-detection", "continuous-occupancy")
@@ -198,8 +198,8 @@ def test_cells_are_read_where_they_are() -> None:
 # -- the whole way
 
 
-def small_inference() -> NetworkInference:
-    return NetworkInference(small_network(small_config()), KNOWN, CELLS)
+def small_inference() -> Predictor:
+    return Predictor(small_network(small_config()), KNOWN, CELLS)
 
 
 def command(*arguments: str) -> tuple[int, str]:

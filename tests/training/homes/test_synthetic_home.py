@@ -33,7 +33,7 @@ def home() -> Home:
     return build_home(3, HomeSpec(1, "living room"))
 
 
-def look_around(home: Home) -> list[np.ndarray]:
+def predict_around(home: Home) -> list[np.ndarray]:
     """Eight views from the middle of the first room."""
     poses = []
     x, y = home.rooms[0].center
@@ -76,7 +76,7 @@ def test_boxes_hold_what_is_rendered_and_touch_the_geometry(home: Home) -> None:
     inside, total = np.zeros(len(home.objects)), np.zeros(len(home.objects))
     boxes = home.boxes()
     rotations = euler_to_matrix(torch.from_numpy(boxes[:, 6:9])).numpy()
-    for T in look_around(home):
+    for T in predict_around(home):
         view = renderer.render(CAMERA, T)
         points = transform_points(T, back_project(view.depth_m, CAMERA)[0])
         for o in home.objects:

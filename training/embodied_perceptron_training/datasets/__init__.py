@@ -6,7 +6,7 @@ from embodied_perceptron_training.datasets.embodiedscan import (
     Prompt,
     Scan,
     ScanImage,
-    View,
+    ScanView,
 )
 
-__all__ = ["DatasetError", "EmbodiedScanDataset", "Prompt", "Scan", "ScanImage", "View"]
+__all__ = ["DatasetError", "EmbodiedScanDataset", "Prompt", "Scan", "ScanImage", "ScanView"]

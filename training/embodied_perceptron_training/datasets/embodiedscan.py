@@ -74,7 +74,7 @@ class ScanImage:
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class ScanView:
     """One loaded view: (H, W, 3) uint8 RGB, (h, w) float32 metres (0 unknown), both cameras, and their pose."""
 
     color: NDArray[np.uint8]
@@ -114,7 +114,7 @@ class Scan:
         # a clockwise turn takes image right to image down
         return int(np.argmax([down[1], down[0], -down[1], -down[0]]))
 
-    def load_view(self, index: int, upright: bool = True) -> View:
+    def load_view(self, index: int, upright: bool = True) -> ScanView:
         """Read view ``index``; ``upright`` turns images that are stored sideways, and their cameras with them.
 
         Raises :class:`DatasetError` naming a file that is missing or is no image.
@@ -125,7 +125,7 @@ class Scan:
         if raw.ndim != 2 or raw.dtype != np.uint16:
             raise DatasetError(f"{image.depth_path} must be 16-bit gray, got {raw.dtype} {raw.shape}")
         raw = np.where(raw == np.iinfo(np.uint16).max, 0, raw)
-        view = View(
+        view = ScanView(
             np.ascontiguousarray(color),
             (raw * np.float32(self.facts.depth_unit_m)).astype(np.float32),
             _intrinsics(image.K_color, color.shape),
@@ -149,14 +149,14 @@ def _intrinsics(K: F64, shape: tuple[int, ...]) -> Intrinsics:
     return Intrinsics(float(K[0, 0]), float(K[1, 1]), float(K[0, 2]), float(K[1, 2]), int(shape[1]), int(shape[0]))
 
 
-def _turn_clockwise(view: View) -> View:
+def _turn_clockwise(view: ScanView) -> ScanView:
     """Pixel (u, v) goes to (height - 1 - v, u); the camera's axes turn with the image, so that points stay in place."""
 
     def turned(k: Intrinsics) -> Intrinsics:
         return Intrinsics(k.fy, k.fx, k.height - 1 - k.cy, k.cx, k.height, k.width)
 
     R_old_new = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
-    return View(
+    return ScanView(
         np.ascontiguousarray(np.rot90(view.color, -1)),
         np.ascontiguousarray(np.rot90(view.depth_m, -1)),
         turned(view.color_camera),

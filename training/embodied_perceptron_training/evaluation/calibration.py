@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import ObjectsConfig, PerceptronConfig
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.manhattan import Region
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
@@ -101,7 +101,7 @@ def tour_config(views: int, base: PerceptronConfig | None = None) -> PerceptronC
     return dataclasses.replace(evaluation_config(views, base.network.window_m, base), objects=base.objects)
 
 
-def look_around(scene: EvaluationScene, inference: NetworkInference, every: int) -> list[Look]:
+def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
     """Integrate the views one by one and look around the camera after each ``every``, and after the last."""
     perceptron = Perceptron(tour_config(len(scene.frames)), inference=inference)
     looks: list[Look] = []
@@ -111,12 +111,12 @@ def look_around(scene: EvaluationScene, inference: NetworkInference, every: int)
             continue
         now_ns = (len(looks) + 1) * PERIOD_NS
         perception = perceptron.perceive(now_ns)
-        sight = perceptron.sight
-        if sight is None or sight.detections is None or perception.voxels is None:
-            reason = "no sight" if sight is None else "; ".join(sight.diagnostics)
+        prediction = perceptron.prediction
+        if prediction is None or prediction.detections is None or perception.voxels is None:
+            reason = "no prediction" if prediction is None else "; ".join(prediction.diagnostics)
             raise EvaluationError(f"{scene.name}: the network could not look: {reason}")
         camera_m = frame.T_world_camera[:3, 3].copy()
-        looks.append(Look(now_ns, sight.detections, perception.voxels, camera_m, sight.region))
+        looks.append(Look(now_ns, prediction.detections, perception.voxels, camera_m, prediction.region))
     return looks
 
 
@@ -159,7 +159,7 @@ class _Work:
     def __call__(self, name: str) -> tuple[Point, ...]:
         scene = load(self.spec, name)
         inference = load_network(self.spec.weights)
-        looks, truth = look_around(scene, inference, self.every), scene.truth()
+        looks, truth = predict_around(scene, inference, self.every), scene.truth()
         config = tour_config(len(scene.frames)).objects
         points = []
         for score in self.scores:

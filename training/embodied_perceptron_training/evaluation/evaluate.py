@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_perceptron.inference.loading import load_inference
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.weights.categories import (
     COMMON_CLASSES,
     DETECTION_CLASSES,
@@ -187,7 +187,7 @@ def score_boxes(samples: list[Sample]) -> dict[str, float]:
     )
 
 
-def check_heads(inference: NetworkInference, tasks: tuple[str, ...]) -> None:
+def check_heads(inference: Predictor, tasks: tuple[str, ...]) -> None:
     """Raise :class:`EvaluationError` for a task that the network was not made for."""
     config = inference.network.config
     for task in tasks:
@@ -253,6 +253,6 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
 
 
 @functools.lru_cache(maxsize=2)
-def load_network(weights: str) -> NetworkInference:
+def load_network(weights: str) -> Predictor:
     """Kept: loading takes longer than a scene. Raises as ``load_inference``."""
     return load_inference(weights)

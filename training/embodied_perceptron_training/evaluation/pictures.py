@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, draw_boxes_on_image, text, text_size
@@ -83,7 +83,7 @@ def compare(found: SceneBoxes, true: SceneBoxes, min_score: float) -> Comparison
     return Comparison(truth, tuple(predicted), colors)
 
 
-def draw_scene(scene: EvaluationScene, inference: NetworkInference, sample: Comparison, title: str) -> Image:
+def draw_scene(scene: EvaluationScene, inference: Predictor, sample: Comparison, title: str) -> Image:
     """One picture: truth and predictions from above, and in the image that shows most true objects."""
     perceptron = scene_perceptron(inference, len(scene.frames))
     for frame in scene.frames:

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
-from embodied_perceptron.inference.map_predictor import Sight
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.neural_candidates import propose
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, Perception, SceneObject, SemanticVoxels
@@ -51,7 +51,7 @@ def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig 
     )
 
 
-def scene_perceptron(inference: NetworkInference, views: int, window_m: float = 6.4) -> Perceptron:
+def scene_perceptron(inference: Predictor, views: int, window_m: float = 6.4) -> Perceptron:
     """A perceptron for one scene of so many views."""
     return Perceptron(evaluation_config(views, window_m), inference=inference)
 
@@ -72,13 +72,13 @@ def cells_at(points_m: F64, semantic: SemanticVoxels | None) -> NDArray[np.int64
     return labels
 
 
-def look_everywhere(perceptron: Perceptron) -> Sight:
+def predict_everywhere(perceptron: Perceptron) -> ScenePrediction:
     """The network over the whole map, boxes of any score."""
-    return perceptron.look(EVERYWHERE)
+    return perceptron.predict(EVERYWHERE)
 
 
 def perceive_everywhere(perceptron: Perceptron) -> Perception:
-    """Objects and cells of the whole map; ``perceptron.sight`` is then what the network saw."""
+    """Objects and cells of the whole map; ``perceptron.prediction`` is then what the network saw."""
     return perceptron.perceive(window_m=EVERYWHERE)
 
 
@@ -115,9 +115,14 @@ class GroundingResult:
 
 
 def ground_scene(
-    scene: EvaluationScene, perceptron: Perceptron, perception: Perception, sight: Sight, inference: NetworkInference
+    scene: EvaluationScene,
+    perceptron: Perceptron,
+    perception: Perception,
+    prediction: ScenePrediction,
+    inference: Predictor,
 ) -> GroundingResult:
-    """Ask everything about a scene. ``perception`` is what ``perceptron`` made of all of it, ``sight`` what the network
+    """Ask everything about a scene. ``perception`` is what ``perceptron`` made of all of it, ``prediction`` what the
+    network
     saw then."""
     result = GroundingResult()
     objects = perception.objects
@@ -127,7 +132,7 @@ def ground_scene(
     asked = [p for p in scene.prompts if shown.issuperset(p.target_ids)]
     result.skipped = len(scene.prompts) - len(asked)
     sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
-    proposed = propose(inference, sight, sentences, pose, _LIMIT)
+    proposed = propose(inference, prediction, sentences, pose, _LIMIT)
     answers = perceptron.ground_many([p.text for p in asked], pose, _LIMIT)
     plain = perceptron.ground_many([p.text for p in asked], pose, _LIMIT, neural=False)
     for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
@@ -237,7 +242,7 @@ def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
 
 
 def evaluate_scene(
-    scene: EvaluationScene, inference: NetworkInference, tasks: Iterable[str], window_m: float = 6.4
+    scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = 6.4
 ) -> SceneResult:
     """Everything that ``tasks`` ask of one scene, in as few replays as they allow.
 
@@ -252,7 +257,7 @@ def evaluate_scene(
             result.unusable_views += not perceptron.integrate(frame).fused
             start = result.clock("integrate", start)
             if wanted & {"continuous-detection", "continuous-occupancy"}:
-                _score_step(result, scene, look_everywhere(perceptron), step, inference, wanted)
+                _score_step(result, scene, predict_everywhere(perceptron), step, inference, wanted)
                 start = result.clock("look", start)
         if wanted & {"detection", "occupancy", "grounding"}:
             _score_whole(result, scene, perceptron, inference, wanted)
@@ -264,48 +269,55 @@ def evaluate_scene(
 
 
 def _score_whole(
-    result: SceneResult, scene: EvaluationScene, perceptron: Perceptron, inference: NetworkInference, wanted: set[str]
+    result: SceneResult, scene: EvaluationScene, perceptron: Perceptron, inference: Predictor, wanted: set[str]
 ) -> None:
     """From all views together: one look, and one perception where sentences are asked about it."""
     start = time.perf_counter()
     perception: Perception | None = None
     if "grounding" in wanted:
         perception = perceive_everywhere(perceptron)
-        seen = perceptron.sight
+        seen = perceptron.prediction
         assert seen is not None
-        sight = seen
+        prediction = seen
     else:
-        sight = look_everywhere(perceptron)
-    result.windows = len(sight.parts)
+        prediction = predict_everywhere(perceptron)
+    result.windows = len(prediction.parts)
     start = result.clock("look", start)
     if "detection" in wanted:
-        result.boxes["detection"] = [(scene.name, sight_boxes(sight), scene.truth())]
+        result.boxes["detection"] = [(scene.name, prediction_boxes(prediction), scene.truth())]
     if "occupancy" in wanted:
-        result.occupancy["occupancy"] = _occupancy(scene, sight, inference, len(scene.frames))
+        result.occupancy["occupancy"] = _occupancy(scene, prediction, inference, len(scene.frames))
     if perception is not None:
-        result.grounding = ground_scene(scene, perceptron, perception, sight, inference)
+        result.grounding = ground_scene(scene, perceptron, perception, prediction, inference)
         result.boxes["objects"] = [(scene.name, object_boxes(result.grounding.objects), scene.truth())]
         result.clock("grounding", start)
 
 
-def sight_boxes(sight: Sight) -> SceneBoxes:
+def prediction_boxes(prediction: ScenePrediction) -> SceneBoxes:
     """All boxes of a look as predictions. Raises ``EvaluationError`` when the look failed."""
-    if sight.detections is None:
-        raise EvaluationError(f"the network could not look: {'; '.join(sight.diagnostics)}")
-    return predicted_boxes(sight.detections)
+    if prediction.detections is None:
+        raise EvaluationError(f"the network could not look: {'; '.join(prediction.diagnostics)}")
+    return predicted_boxes(prediction.detections)
 
 
 def _score_step(
-    result: SceneResult, scene: EvaluationScene, sight: Sight, step: int, inference: NetworkInference, wanted: set[str]
+    result: SceneResult,
+    scene: EvaluationScene,
+    prediction: ScenePrediction,
+    step: int,
+    inference: Predictor,
+    wanted: set[str],
 ) -> None:
     if "continuous-detection" in wanted:
-        sample = (f"{scene.name}#{step:03d}", sight_boxes(sight), scene.truth(0, step))
+        sample = (f"{scene.name}#{step:03d}", prediction_boxes(prediction), scene.truth(0, step))
         result.boxes.setdefault("continuous-detection", []).append(sample)
     if "continuous-occupancy" in wanted:
-        result.occupancy.setdefault("continuous-occupancy", []).extend(_occupancy(scene, sight, inference, step))
+        result.occupancy.setdefault("continuous-occupancy", []).extend(_occupancy(scene, prediction, inference, step))
 
 
-def _occupancy(scene: EvaluationScene, sight: Sight, inference: NetworkInference, views: int) -> list[SceneOccupancy]:
+def _occupancy(
+    scene: EvaluationScene, prediction: ScenePrediction, inference: Predictor, views: int
+) -> list[SceneOccupancy]:
     """The network's cells at the centres of the true ones, as far as the first ``views`` views determine them."""
     truth = scene.occupancy
     if truth is None:
@@ -315,16 +327,16 @@ def _occupancy(scene: EvaluationScene, sight: Sight, inference: NetworkInference
         raise EvaluationError(f"the network names occupancy classes that the benchmark lacks: {strangers[:5]}")
     lookup = np.array([0, *(_OCCUPANCY_INDEX[name] for name in inference.occupancy_classes)], np.uint8)
     seen = np.any(np.stack(truth.seen[:views]), axis=0)
-    predicted = lookup[cells_at(truth.centers_m, sight.semantic)].reshape(truth.labels.shape)
+    predicted = lookup[cells_at(truth.centers_m, prediction.semantic)].reshape(truth.labels.shape)
     return [SceneOccupancy(predicted, truth.labels, seen)]
 
 
-def _monocular(scene: EvaluationScene, inference: NetworkInference, window_m: float) -> list[Sample]:
+def _monocular(scene: EvaluationScene, inference: Predictor, window_m: float) -> list[Sample]:
     """Each view alone, against what it shows."""
     samples = []
     for view, frame in enumerate(scene.frames):
         perceptron = scene_perceptron(inference, 1, window_m)
         perceptron.integrate(frame)
         truth = scene.truth(view, view + 1)
-        samples.append((f"{scene.name}#{view:03d}", sight_boxes(look_everywhere(perceptron)), truth))
+        samples.append((f"{scene.name}#{view:03d}", prediction_boxes(predict_everywhere(perceptron)), truth))
     return samples

@@ -18,7 +18,7 @@ from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.freespace import FreeSpace, free_space
 from embodied_perceptron_training.homes.building.home import Home
 from embodied_perceptron_training.homes.objects import PlacedObject, pose_at
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, View
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, RenderedView
 from embodied_perceptron_training.homes.tours import look_at
 
 F64 = NDArray[np.float64]
@@ -42,7 +42,7 @@ class AxisFrame:
         target_pixels: pixels of the target.
     """
 
-    view: View
+    view: RenderedView
     factor: float
     measured: float
     target_id: int
@@ -82,7 +82,7 @@ def axis_video(home: Home, axis: Axis, target_id: int, frames: int, camera: Intr
     yield from make(home, home.objects[target_id], factors, camera)
 
 
-def _frame(view: View, factor: float, measured: float, target: PlacedObject) -> AxisFrame:
+def _frame(view: RenderedView, factor: float, measured: float, target: PlacedObject) -> AxisFrame:
     pixels = int((view.instance == target.id + 1).sum())
     return AxisFrame(view, float(factor), float(measured), target.id, target.box9(), pixels)
 

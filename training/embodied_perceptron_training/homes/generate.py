@@ -38,7 +38,7 @@ from embodied_perceptron_training.homes.occupancy import GridSpec, occupancy_tru
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_negatives, make_prompts
 from embodied_perceptron_training.homes.relations import frame_labels, make_scene, unary_states
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, View
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, RenderedView
 from embodied_perceptron_training.homes.tours import view_set
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -175,7 +175,9 @@ def _library() -> AssetLibrary:
     return open_library()  # once per process: catalogues and meshes are worth keeping
 
 
-def _write_view(folder: Path, i: int, view: View, T_next: NDArray[np.float64], spec: SampleSpec, rng: Any) -> None:
+def _write_view(
+    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], spec: SampleSpec, rng: Any
+) -> None:
     color = view.color
     if spec.noise.motion_blur_s > 0:  # views are apart; the hand moves a little during the exposure
         share = min(0.1, spec.noise.motion_blur_s)

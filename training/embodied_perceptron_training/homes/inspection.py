@@ -19,7 +19,7 @@ from embodied_perceptron.weights.categories import (
     OCCUPANCY_IGNORED,
     TAIL_CLASSES,
 )
-from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, View
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, ScanView
 
 Picture = NDArray[np.uint8]
 
@@ -53,7 +53,7 @@ def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
     return corners
 
 
-def draw_boxes(view: View, scan: Scan) -> Picture:
+def draw_boxes(view: ScanView, scan: Scan) -> Picture:
     """The colour image with the boxes of the visible instances and their names."""
     canvas: Picture = view.color.copy()
     T_camera_world = invert_transform(view.T_world_camera)

@@ -311,7 +311,7 @@ class GroundingCriterion:
 
 
 @dataclass(frozen=True, eq=False)
-class Pointed:
+class PointerOutput:
     """Answers about one scene, and what is right.
 
     Attributes:
@@ -327,7 +327,7 @@ class Pointed:
 
 
 @dataclass(frozen=True)
-class PointingCriterion:
+class PointerCriterion:
     """Cross entropy of every token's shares; the mean over layers, then sentences.
 
     Attributes:
@@ -341,7 +341,7 @@ class PointingCriterion:
     other_weight: float = 0.2
     reduce: Reduce = same
 
-    def __call__(self, answers: Sequence[Pointed], like: Tensor) -> Losses:
+    def __call__(self, answers: Sequence[PointerOutput], like: Tensor) -> Losses:
         """``{"named", "others"}``; 0 without any sentence. ``like``: a tensor of the device to count on."""
         number = self.reduce(like.new_tensor(float(sum(len(a.pad) for a in answers)))).clamp_min(1.0)
         named, others = [like.new_zeros(())], [like.new_zeros(())]
@@ -355,7 +355,7 @@ class PointingCriterion:
             others.append(self.other_weight * _mean_of(silent, rest).sum())
         return {"named": torch.stack(named).sum() / number, "others": torch.stack(others).sum() / number}
 
-    def targets(self, answer: Pointed) -> Tensor:
+    def targets(self, answer: PointerOutput) -> Tensor:
         """(S, 1 + Q) how the tokens that name what is meant are shared out: "none of these" first, then the objects."""
         boxes, valid = answer.output.boxes[-1, 0], answer.output.query_valid[0]
         right = boxes.new_zeros(len(answer.boxes), 1 + len(boxes))

@@ -71,7 +71,7 @@ def _tensors(model: nn.Module) -> list[Tensor]:
 
 
 @dataclass
-class Passed:
+class StepResult:
     """What one step's passes met.
 
     Attributes:
@@ -89,7 +89,7 @@ class Passed:
     complete: bool = True
 
 
-class Passes:
+class ForwardBackward:
     """Adds the gradients of a step's batches.
 
     Args:
@@ -108,9 +108,9 @@ class Passes:
             devices = [self.device] if self.device.type == "cuda" else None
             self._losses = DistributedDataParallel(self._losses, device_ids=devices, find_unused_parameters=True)
 
-    def run(self, batches: Iterator[Fetched]) -> Passed:
+    def run(self, batches: Iterator[Fetched]) -> StepResult:
         """Forward and backward over the next ``accumulate`` batches."""
-        passed = Passed()
+        passed = StepResult()
         for part in range(self.accumulate):
             asked = time.monotonic()
             fetched = next(batches)

@@ -32,7 +32,7 @@ class TaskOptions:
         balance: scenes with a class that fewer than this share of all scenes has come more often, see
             :func:`balanced_order`; 0 = all alike.
         turns: how scenes are turned in training (not ``paper``): ``aligned`` with the lattice up to quarter turns and a
-            few degrees, as :class:`~embodied_perceptron.inference.map_predictor.LiveNetwork` turns its lattice, or
+            few degrees, as :class:`~embodied_perceptron.inference.map_predictor.MapPredictor` turns its lattice, or
             ``any``.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
         w_detection, w_occupancy, w_grounding: of the heads' losses.

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
-from embodied_perceptron.inference.predictor import NetworkInference
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.nn.presets import PRESETS, network_config
 from embodied_perceptron.nn.text_encoder import TextEncoder
@@ -122,7 +122,7 @@ class SceneCache:
         dataset: EmbodiedScanDataset,
         folder: str | Path,
         preparation: Preparation,
-        inference: NetworkInference | None = None,
+        inference: Predictor | None = None,
         text_encoder: TextEncoder | None = None,
         prompts: Sequence[str] = ("vg",),
     ) -> None:

@@ -21,10 +21,10 @@ from embodied_perceptron.nn.network import (
     Viewpoint,
     pad_samples,
 )
-from embodied_perceptron.nn.view_fusion import FusionConfig, View, view_lookup
+from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
-from embodied_perceptron_training.training.criteria import GroundingTarget, Pointed
+from embodied_perceptron_training.training.criteria import GroundingTarget, PointerOutput
 from embodied_perceptron_training.training.losses import sigmoid_focal
 from embodied_perceptron_training.training.objectives import sites_in_boxes
 from embodied_perceptron_training.training.samples import SceneSample, Sentences
@@ -59,7 +59,7 @@ class Run:
     """
 
     def __init__(
-        self, network: PerceptionNetwork, batch: SceneBatch, fusion: FusionConfig, min_points: int = 0
+        self, network: PerceptionNetwork, batch: SceneBatch, fusion: ViewSamplingConfig, min_points: int = 0
     ) -> None:
         self.network = network
         self.batch = batch
@@ -75,7 +75,7 @@ class Run:
         if network.detection is not None:
             wanted = None
             if min_points:
-                boxes = [thick(s.boxes) for s in batch.samples]
+                boxes = [clamp_min_size(s.boxes) for s in batch.samples]
                 wanted = sites_in_boxes(boxes, self.levels, config.voxel_size_m, min_points)
             self.detection = network.detect(self.levels, wanted)
 
@@ -87,20 +87,22 @@ class Run:
         if config.dense_images:  # reads images at the cells themselves: one sample after the other
             parts = [self._dense_occupancy(i, scales) for i in rows]
             return [torch.cat(scale) for scale in zip(*parts, strict=True)]
-        moved = [moved_to_origin(only(self.levels[level], i), self.batch.samples[i].occupancy_origin) for i in rows]
+        moved = [
+            moved_to_origin(select_sample(self.levels[level], i), self.batch.samples[i].occupancy_origin) for i in rows
+        ]
         levels = [join_samples(moved) if k == level else t for k, t in enumerate(self.levels)]
         return self.network.occupy(levels, (0, 0, 0), None, scales)
 
     def _dense_occupancy(self, sample: int, scales: int | None) -> list[Tensor]:
         network = self.network
-        levels = [only(t, sample) for t in self.levels]
+        levels = [select_sample(t, sample) for t in self.levels]
         lookup = None
         if network.config.uses_images:
             views = [self.views[sample]]
             lookup = view_lookup(views, network.image_channels, network.config.voxel_size_m, self.fusion)
         return network.occupy(levels, self.batch.samples[sample].occupancy_origin, lookup, scales)
 
-    def pointed(self) -> list[Pointed]:
+    def pointed(self) -> list[PointerOutput]:
         """What a decoder over objects says about the sentences of each sample that has any."""
         branch = self.network.grounding
         assert isinstance(branch, ObjectGroundingBranch)
@@ -118,7 +120,7 @@ class Run:
                 torch.tensor([sentences.viewpoint_yaw_rad], device=sentences.viewpoint_m.device),
             )
             out = branch(objects.scene(i), sentences.tokens, sentences.pad, viewpoint)
-            answers.append(Pointed(out, sentences.boxes, sentences.named, sentences.pad))
+            answers.append(PointerOutput(out, sentences.boxes, sentences.named, sentences.pad))
         return answers
 
     def answers(self) -> GroundingOutput | None:
@@ -170,7 +172,7 @@ class Run:
         and how many do."""
         total, positives = points.new_zeros(()), points.new_zeros(())
         for b, target in enumerate(targets):
-            inside = points_in_boxes(points[b], thick(target.boxes)).float()  # (N, G)
+            inside = points_in_boxes(points[b], clamp_min_size(target.boxes)).float()  # (N, G)
             wanted = (inside @ target.positive.float()).clamp(max=1.0)
             real, words = ~pad[b], ~token_pad[b]
             total = total + sigmoid_focal(out.selection_logits[b][real][:, words], wanted[real][:, words]).sum()
@@ -192,7 +194,7 @@ def views_of(network: PerceptionNetwork, sample: SceneSample) -> list[View]:
     ]
 
 
-def only(x: SparseTensor, sample: int) -> SparseTensor:
+def select_sample(x: SparseTensor, sample: int) -> SparseTensor:
     """One sample of a batch."""
     rows = slice(x.sites.bounds[sample], x.sites.bounds[sample + 1])
     coords = x.coords[rows]
@@ -219,6 +221,6 @@ def _pad_tokens(sentences: Sequence[Sentences]) -> tuple[Tensor, Tensor]:
     return torch.cat(tokens), torch.cat(pad)
 
 
-def thick(boxes: Tensor) -> Tensor:
+def clamp_min_size(boxes: Tensor) -> Tensor:
     """(G, 9) boxes, no side thinner than :data:`MIN_BOX_M`."""
     return torch.cat([boxes[:, :3], boxes[:, 3:6].clamp_min(MIN_BOX_M), boxes[:, 6:]], dim=1)

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from embodied_perceptron.inference.loading import save_network
-from embodied_perceptron.inference.predictor import NetworkInference, view_reading
+from embodied_perceptron.inference.predictor import Predictor, view_reading
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import NetworkConfig, fcaf3d, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
@@ -35,7 +35,7 @@ from embodied_perceptron_training.training.criteria import (
     DetectionCriterion,
     GroundingCriterion,
     OccupancyCriterion,
-    PointingCriterion,
+    PointerCriterion,
 )
 from embodied_perceptron_training.training.images import ImageTask, load_images
 from embodied_perceptron_training.training.matching import coarse_labels
@@ -149,7 +149,7 @@ class SceneTask:
         )
         self.occupancy_criterion = OccupancyCriterion()
         self.grounding_criterion = GroundingCriterion(iou_weight=1.0, two_sided=True)
-        self.pointing_criterion = PointingCriterion()
+        self.pointing_criterion = PointerCriterion()
 
     # ----------------------------------------------------------------------------------------------------------- data
 
@@ -186,7 +186,7 @@ class SceneTask:
         inference, digest = None, ""
         if config.uses_images and not self.end_to_end:
             occupied = OCCUPANCY_CLASSES if config.occupancy is not None else ()
-            inference = NetworkInference(copy.deepcopy(network), self.classes, occupied)
+            inference = Predictor(copy.deepcopy(network), self.classes, occupied)
             digest = image_digest(network)
         text, name = None, ""
         if config.grounding is not None:

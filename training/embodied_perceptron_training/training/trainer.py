@@ -21,7 +21,7 @@ from rich.progress import Progress as RichProgress
 from torch import nn
 
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Order, sample_stream
-from embodied_perceptron_training.training.optimization import AveragedModel, Passes
+from embodied_perceptron_training.training.optimization import AveragedModel, ForwardBackward
 from embodied_perceptron_training.training.processes import Processes
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.settings import TrainSettings
@@ -158,7 +158,7 @@ class Trainer:
         self.average = AveragedModel(self.model, settings.ema_decay)
         groups = parameter_groups(self.model, settings.weight_decay, settings.rate_scales)
         self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
-        self.passes = Passes(task, settings, self.processes)
+        self.passes = ForwardBackward(task, settings, self.processes)
         self.scaler = self.passes.scaler
         self.counters = Counters()
         self.parameters = [p for group in groups for p in group["params"]]

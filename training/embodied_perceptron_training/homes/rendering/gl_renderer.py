@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
 from embodied_perceptron_training.homes.mesh import face_normals
 from embodied_perceptron_training.homes.rendering import materials, shading
-from embodied_perceptron_training.homes.rendering.ray_renderer import View, auto_gain
+from embodied_perceptron_training.homes.rendering.ray_renderer import RenderedView, auto_gain
 from embodied_perceptron_training.homes.rendering.scene import RenderScene
 
 _NEAR_M, _FAR_M = 0.02, 60.0
@@ -152,7 +152,7 @@ class GlRenderer:
         exposure: float = 1.0,
         seed: int = 0,
         gain: float | None = None,
-    ) -> View:
+    ) -> RenderedView:
         """One view, as :meth:`render.RayCastRenderer.render`; ``seed`` changes nothing here."""
         T = check_transform(np.asarray(T_world_camera), "T_world_camera")
         self._set_uniforms(intrinsics, T)
@@ -167,7 +167,7 @@ class GlRenderer:
         hit = data[..., 3] == 1.0
         linear = np.ascontiguousarray(np.where(hit[..., None], color[..., :3], (0.7, 0.8, 1.0)), np.float32)
         factor = exposure * (auto_gain(linear) if gain is None else gain)
-        return View(
+        return RenderedView(
             shading.tone_kernel(linear.reshape(-1, 3), factor).reshape(*shape, 3),
             np.where(hit, data[..., 0], np.float32(0.0)).astype(np.float32),
             np.where(hit, np.rint(data[..., 1]), 0).astype(np.int32),

@@ -84,7 +84,7 @@ _EXPOSURE_PULL = 0.7
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class RenderedView:
     """One rendered view.
 
     Attributes:
@@ -140,7 +140,7 @@ class RayCastRenderer:
         exposure: float = 1.0,
         seed: int = 0,
         gain: float | None = None,
-    ) -> View:
+    ) -> RenderedView:
         """One view.
 
         ``exposure`` multiplies the automatic exposure, which a fixed ``gain`` replaces; ``seed`` drives the grain of
@@ -150,7 +150,7 @@ class RayCastRenderer:
         hits, linear, incidence = self._shade(intrinsics, T, seed)
         shape = (intrinsics.height, intrinsics.width)
         factor = exposure * (auto_gain(linear) if gain is None else gain)
-        return View(
+        return RenderedView(
             shading.tone_kernel(linear, factor).reshape(*shape, 3),
             _depth(hits, shape),
             _lookup(self.scene.instance, hits, shape),

@@ -66,7 +66,7 @@ class PerceptionNode(LifecycleNode):
         self._parameters_now: NodeParameters | None = None
         self._state = "unconfigured"
         self._map: _ConfiguredMap | None = None
-        self._live: _LiveParts | None = None
+        self._map_predictor: _LiveParts | None = None
         declare_parameters(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
@@ -109,7 +109,7 @@ class PerceptionNode(LifecycleNode):
         assert self._map is not None
         result = super().on_activate(state)  # publishers first, so that nothing early is lost
         try:
-            self._live = _LiveParts(self, self._map)
+            self._map_predictor = _LiveParts(self, self._map)
         except Exception as error:
             self.get_logger().error(f"activation failed: {type(error).__name__}: {error}\n{traceback.format_exc()}")
             super().on_deactivate(state)
@@ -155,9 +155,9 @@ class PerceptionNode(LifecycleNode):
 
     def stop_listening(self) -> None:
         """Take nothing more; what waits is answered."""
-        if self._live is not None:
-            self._live.close()
-            self._live = None
+        if self._map_predictor is not None:
+            self._map_predictor.close()
+            self._map_predictor = None
 
     def _free(self) -> None:
         self.stop_listening()

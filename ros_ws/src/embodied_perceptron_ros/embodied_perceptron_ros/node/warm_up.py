@@ -61,7 +61,7 @@ class LanguagePreparation:
 # Compile and load everything before the first frame comes, so that no frame waits for a compiler.
 
 if TYPE_CHECKING:
-    from embodied_perceptron.inference.predictor import NetworkInference
+    from embodied_perceptron.inference.predictor import Predictor
 
 _CAMERA = Intrinsics(125.0, 125.0, 79.5, 59.5, 160, 120)
 # in the room: level, one metre above the floor, looking along x
@@ -80,7 +80,7 @@ class WarmUpStoppedError(RuntimeError):
 
 
 def warm_up(
-    config: PerceptronConfig, inference: NetworkInference | None = None, stopped: Callable[[], bool] = lambda: False
+    config: PerceptronConfig, inference: Predictor | None = None, stopped: Callable[[], bool] = lambda: False
 ) -> None:
     """Run a small room through a throw-away perceptron of the same configuration: things come and go.
 
