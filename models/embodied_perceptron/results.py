@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.sensors.frame import PosedFrame
+
 
 @dataclass(frozen=True)
 class FusionReport:
@@ -179,6 +181,8 @@ class Perception:
         stage_ms: wall time by stage.
         stale: objects that are not found any more although their place still looks occupied.
         diagnostics: what the user should know, in words: memory ran out and the window is smaller, for example.
+        source: the newest frame in the map that everything above was computed from; None where there is none (a map
+            from a file). Overlay and latency speak of this frame.
     """
 
     stamp_ns: int
@@ -190,6 +194,7 @@ class Perception:
     stage_ms: dict[str, float] = field(default_factory=dict)
     stale: tuple[SceneObject, ...] = ()
     diagnostics: tuple[str, ...] = ()
+    source: PosedFrame | None = None
 
 
 class GroundingStatus(IntEnum):

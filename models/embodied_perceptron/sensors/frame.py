@@ -96,10 +96,13 @@ class PosedFrame:
     Attributes:
         frame: the images.
         T_world_camera: (4, 4) float64 rigid transform; checked.
+        arrival_ns: wall clock when the colour image was sent, or arrived where the transport does not say; 0 = not
+            known (recordings). What latencies are measured from.
     """
 
     frame: RgbdFrame
     T_world_camera: NDArray[np.float64]
+    arrival_ns: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "T_world_camera", check_transform(self.T_world_camera, "T_world_camera"))
