@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
 from embodied_perceptron_training.homes.mesh import face_normals
-from embodied_perceptron_training.homes.rendering import materials, shading
+from embodied_perceptron_training.homes.rendering import shading
+from embodied_perceptron_training.homes.rendering.materials import SIZE, texture
 from embodied_perceptron_training.homes.rendering.ray_renderer import RenderedView, auto_gain
 from embodied_perceptron_training.homes.rendering.scene import RenderScene
 
@@ -118,8 +119,8 @@ class GlRenderer:
         for i, m in enumerate(mesh.materials):
             layer = -1 if m.texture == "plain" else slots.setdefault((m.texture, m.seed), len(slots))
             look[i] = (1.0 if m.is_image else 1.0 / m.scale_m, m.gloss, m.emission, layer)
-        images = [materials.texture(*key) for key in slots] or [np.zeros((materials.SIZE, materials.SIZE, 3), np.uint8)]
-        size = (materials.SIZE, materials.SIZE, len(images))
+        images = [texture(*key) for key in slots] or [np.zeros((SIZE, SIZE, 3), np.uint8)]
+        size = (SIZE, SIZE, len(images))
         layers = self._context.texture_array(size, 3, np.stack(images).tobytes())
         layers.build_mipmaps()
         layers.use(0)

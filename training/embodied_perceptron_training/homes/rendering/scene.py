@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.mesh import Mesh, merge_meshes
-from embodied_perceptron_training.homes.rendering.materials import Material
+from embodied_perceptron_training.homes.rendering.materials import SIZE, Material, texture
 
 
 @dataclass(frozen=True)
@@ -118,23 +118,21 @@ class MaterialTable:
 
 def material_table(materials: tuple[Material, ...]) -> MaterialTable:
     """Pack ``materials`` and the textures that they use."""
-    from embodied_perceptron_training.homes.rendering import materials
-
     slots: dict[tuple[str, int], int] = {}
     look = np.zeros((len(materials), 4), np.float32)
     for i, m in enumerate(materials):
         slot = -1 if m.texture == "plain" else slots.setdefault((m.texture, m.seed), len(slots))
         look[i] = (1.0 if m.is_image else 1.0 / m.scale_m, m.gloss, m.emission, slot)
-    pyramids = [_pyramid(materials.texture(*key)) for key in slots]
-    levels = int(np.log2(materials.SIZE)) + 1
-    stride = sum((materials.SIZE >> k) ** 2 * 3 for k in range(levels))
+    pyramids = [_pyramid(texture(*key)) for key in slots]
+    levels = int(np.log2(SIZE)) + 1
+    stride = sum((SIZE >> k) ** 2 * 3 for k in range(levels))
     texels = np.concatenate(pyramids) if pyramids else np.zeros(stride, np.uint8)
     return MaterialTable(
         np.array([m.color for m in materials], np.float32),
         look,
         np.array([m.is_image for m in materials], bool),
         texels,
-        materials.SIZE,
+        SIZE,
         levels,
         stride,
     )
