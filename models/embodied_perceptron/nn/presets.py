@@ -14,6 +14,7 @@ from typing import Literal
 
 from embodied_perceptron.nn.backbone import BackboneConfig
 from embodied_perceptron.nn.detection import Pruning
+from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
 
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color", "height_color_offset"]
@@ -133,7 +134,7 @@ class NetworkConfig:
         modality: what the network sees: geometry with images lifted to every level (``rgbd``), geometry alone
             (``depth``), images on a dense grid (``rgb``), or images at the input sites only (``painting``).
         inputs: features of an input site, see :func:`~embodied_perceptron.nn.input_features.input_from_points`.
-        official: behave as the released code does where it deviates from the paper or has a fault.
+        official: :attr:`conventions` of the released code, where it deviates from the paper or has a fault.
     """
 
     name: str
@@ -162,6 +163,10 @@ class NetworkConfig:
             raise ValueError("objects are told apart from a viewpoint: not with inputs in world coordinates (xyz)")
         if self.occupancy is not None:
             self.occupancy_level()  # raises when no level has the cells' stride
+
+    @property
+    def conventions(self) -> Conventions:
+        return RELEASED if self.official else CORRECTED
 
     @property
     def uses_images(self) -> bool:
