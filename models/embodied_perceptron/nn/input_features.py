@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import SITE_BITS, pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.mapping.export import SiteFeature
-from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.ops import best_rows
+from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
