@@ -24,6 +24,13 @@ def serves(*tensors: torch.Tensor) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
+def site_coordinates(key: int) -> tuple[int, int, int]:
+    """x, y, z of a site: ``geometry.unpack_site_keys`` of one key."""
+    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
+    return (key >> (2 * SITE_BITS) & mask) - offset, (key >> SITE_BITS & mask) - offset, (key & mask) - offset
+
+
+@numba.njit(cache=True, nogil=True)
 def scatter_add(out: Floats, rows: NDArray[np.int64], values: Floats) -> None:
     """``out[rows] += values``."""
     for i in range(rows.shape[0]):
