@@ -20,7 +20,7 @@ from vision_msgs.msg import (
 )
 from visualization_msgs.msg import Marker, MarkerArray
 
-from embodied_perceptron.geometry.boxes import euler_to_matrix, matrix_to_euler
+from embodied_perceptron.geometry.boxes import corners, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.visualization.drawing import color_of_class
@@ -39,6 +39,11 @@ def box_pose(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None =
     """(9,) box -> (4, 4) pose of its centre, in the world frame or moved by ``T_out_world``."""
     T = make_transform(euler_to_matrix(torch.from_numpy(np.asarray(box[6:9], np.float64))).numpy(), box[:3])
     return T if T_out_world is None else T_out_world @ T
+
+
+def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(9,) box -> (8, 3) corners in the world frame, joined by :data:`BOX_EDGES`."""
+    return corners(torch.from_numpy(np.asarray(box, np.float64))[None])[0].numpy()
 
 
 def box_to_message(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> BoundingBox3D:

@@ -18,7 +18,6 @@ from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron.geometry.bounds import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
@@ -26,6 +25,7 @@ from embodied_perceptron_ros.conversion.maps import grid_to_message, make_label_
 from embodied_perceptron_ros.conversion.objects import (
     BOX_EDGES,
     MarkerKey,
+    box_corners,
     label_color,
     object_markers,
     objects_to_detections,
