@@ -14,6 +14,7 @@ from torch import Tensor
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, WINDOW_M
 from embodied_perceptron.nn.input_features import mean_sites
 from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron.nn.text_encoder import tokens_between
 from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
@@ -302,9 +303,8 @@ class SampleMaker:
 def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:
     """(length,) bool: the tokens that name the target; all tokens when the sentence does not say which."""
     mask = torch.zeros(length, dtype=torch.bool)
-    first, last = spans[:, 0], spans[:, 1]
     for start, end in prompt.tokens_positive or ((0, len(prompt.text)),):
-        mask[: len(spans)] |= (first < end) & (last > start) & (last > first)
+        mask[: len(spans)] |= tokens_between(spans, start, end)
     return mask
 
 
