@@ -1,4 +1,4 @@
-"""Boxes as numpy arrays: rotations, corners, and axis-aligned bounds, cheap, and exact for boxes along the axes."""
+"""Axis-aligned bounds of boxes, and how much they share: cheap, and exact for boxes along the axes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import corners, euler_to_matrix
+from embodied_perceptron.geometry.boxes import euler_to_matrix
 
 F64 = NDArray[np.float64]
 _LEAST_M3 = 1e-9
-# corners count in binary, x slowest: an edge joins two that differ in one bit
-BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)
 
 
 def box_rotations(boxes: F64) -> F64:
     """(N, 9) -> (N, 3, 3) world <- box: :func:`~embodied_perceptron.geometry.boxes.rotations` of arrays, float64."""
     R: F64 = euler_to_matrix(torch.from_numpy(np.array(boxes[:, 6:9], dtype=np.float64))).numpy()
     return R
-
-
-def box_corners(boxes: F64) -> F64:
-    """(..., 9) -> (..., 8, 3) corners, x slowest, z fastest: :func:`~embodied_perceptron.geometry.boxes.corners`."""
-    flat = np.ascontiguousarray(boxes, dtype=np.float64).reshape(-1, 9)
-    found: F64 = corners(torch.from_numpy(flat)).numpy()
-    return found.reshape(*np.shape(boxes)[:-1], 8, 3)
 
 
 @dataclass(frozen=True, eq=False)

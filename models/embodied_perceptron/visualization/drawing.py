@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import BOX_EDGES, box_corners
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import SceneObject
 
@@ -98,7 +98,7 @@ def box_segments(
     box: NDArray[np.float64], T_world_camera: NDArray[np.float64], intrinsics: Intrinsics
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Edges of a (9,) box in the optical frame, cut at the near plane and to what may touch the image."""
-    points = transform_points(invert_transform(T_world_camera), box_corners(box))
+    points = transform_points(invert_transform(T_world_camera), box_corners(box[None])[0])
     segments = []
     for i, j in BOX_EDGES:
         clipped = clip_to_near_plane(points[i], points[j])

@@ -16,7 +16,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import BOX_EDGES, box_corners
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     invert_transform,
@@ -384,7 +384,7 @@ def _draw_lines(
     """Boxes, and the path with a dot at its end."""
     lines = _Lines(invert_transform(T_world_camera), intrinsics, depth)
     for thing in objects:
-        corners = box_corners(thing.box)
+        corners = box_corners(thing.box[None])[0]
         for i, j in BOX_EDGES:
             lines.add(corners[i], corners[j], color_of_id(thing.id))
     for p, q in itertools.pairwise(path):

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import box_corners
+from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.visualization.drawing import (
     INK,
@@ -142,7 +142,7 @@ def _shade_steps(image: Image, height: NDArray[np.float64]) -> Image:
 
 def _draw_box(image: Image, thing: SceneObject, frame: TopViewFrame, color: Color) -> None:
     """Outline of the box's footprint (its hull, where it is tilted)."""
-    hull = cv2.convexHull(frame.pixel(box_corners(thing.box)[:, :2]).astype(np.float32))
+    hull = cv2.convexHull(frame.pixel(box_corners(thing.box[None])[0, :, :2]).astype(np.float32))
     outline = np.round(hull).astype(np.int32)
     fill = image.copy()
     cv2.fillPoly(fill, [outline], color)

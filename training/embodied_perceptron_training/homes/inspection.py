@@ -11,9 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
-from embodied_perceptron.visualization.drawing import clip_to_near_plane
 from embodied_perceptron.weights.categories import (
     COMMON_CLASSES,
     DETECTION_CLASSES,
@@ -33,12 +31,26 @@ _KINDS = {
     "supporting": "support",
 }  # fmt: skip
 
+_EDGES = [(a, b) for a in range(8) for b in range(a) if bin(a ^ b).count("1") == 1]
+_SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) / 2
+
 
 def id_colors(ids: NDArray[np.integer]) -> Picture:
     """Any integer image -> a stable colour per id, 0 black."""
     h = (np.asarray(ids, np.int64) * 2654435761) & 0xFFFFFF
     color = np.stack([(h >> s) & 255 for s in (16, 8, 0)], -1) // 2 + 90
     return np.where(np.asarray(ids)[..., None] == 0, 0, color).astype(np.uint8)
+
+
+def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(9,) box -> (8, 3) corners, x slowest."""
+    import torch
+
+    from embodied_perceptron.geometry.boxes import euler_to_matrix
+
+    R = euler_to_matrix(torch.from_numpy(np.ascontiguousarray(box[6:9]))).numpy()
+    corners: NDArray[np.float64] = (_SIGNS * box[3:6]) @ R.T + box[:3]
+    return corners
 
 
 def draw_boxes(view: ScanView, scan: Scan) -> Picture:
@@ -51,8 +63,8 @@ def draw_boxes(view: ScanView, scan: Scan) -> Picture:
             continue
         p = transform_points(T_camera_world, box_corners(scan.boxes[i]))
         color = tuple(int(c) for c in id_colors(np.array([i + 1]))[0])
-        for a, b in BOX_EDGES:
-            ends = clip_to_near_plane(p[a], p[b], near_m=0.1)
+        for a, b in _EDGES:
+            ends = _clipped(p[a], p[b])
             if ends is not None:
                 uv = [(round(k.fx * q[0] / q[2] + k.cx), round(k.fy * q[1] / q[2] + k.cy)) for q in ends]
                 cv2.line(canvas, uv[0], uv[1], color, 1, cv2.LINE_AA)
@@ -61,6 +73,16 @@ def draw_boxes(view: ScanView, scan: Scan) -> Picture:
             at = (round(k.fx * center[0] / center[2] + k.cx) - 15, round(k.fy * center[1] / center[2] + k.cy))
             cv2.putText(canvas, scan.labels[i], at, cv2.FONT_HERSHEY_SIMPLEX, 0.33, (255, 255, 255), 1, cv2.LINE_AA)
     return canvas
+
+
+def _clipped(a: NDArray[np.float64], b: NDArray[np.float64], near: float = 0.1) -> list[NDArray[np.float64]] | None:
+    if a[2] < near and b[2] < near:
+        return None
+    if a[2] < near:
+        a = a + (b - a) * (near - a[2]) / (b[2] - a[2])
+    if b[2] < near:
+        b = b + (a - b) * (near - b[2]) / (a[2] - b[2])
+    return [a, b]
 
 
 def depth_picture(depth_m: NDArray[np.float32]) -> Picture:
