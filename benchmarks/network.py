@@ -251,7 +251,7 @@ def fusion_rows(config: NetworkConfig, net: PerceptionNetwork, x: SparseTensor) 
     for _ in config.backbone.channels:
         site_levels.append(sites)
         sites = sites.coarser(2)
-    fusion = ViewSamplingConfig(official=config.official)
+    fusion = ViewSamplingConfig(conventions=config.conventions)
     batch = view_lookup([views[:VIEWS]], net.image_channels, config.voxel_size_m, fusion)
     live = StreamingLookup(net.image_channels, config.voxel_size_m, fusion)
 

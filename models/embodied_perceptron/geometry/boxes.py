@@ -19,9 +19,11 @@ from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.transforms import check_transform
 
 Tensor = torch.Tensor
+F64 = NDArray[np.float64]
 
 # x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
 CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)  # corners that an edge joins
 
 
 def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
@@ -348,3 +350,13 @@ def footprint_iou(a: Tensor, b: Tensor) -> Tensor:
     inter = footprint_overlaps(a.double(), b.double())
     union = footprint_areas(a.double())[:, None] + footprint_areas(b.double())[None].to(inter.device) - inter
     return torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0).clamp(0.0, 1.0).to(a.dtype)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# boxes as float64 arrays
+
+
+def box_corners(boxes: F64) -> F64:
+    """(N, 9) -> (N, 8, 3) metres: :func:`corners` of arrays, joined by :data:`BOX_EDGES`."""
+    points: F64 = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
+    return points

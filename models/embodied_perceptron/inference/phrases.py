@@ -14,6 +14,7 @@ from torch import Tensor
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import ManhattanFrame
 from embodied_perceptron.nn.grounding import GroundingOutput
+from embodied_perceptron.nn.text_encoder import tokens_between
 
 Phrase: TypeAlias = "tuple[int, int] | None"  # [start, end) characters; None = the sentence as a whole
 Sentences: TypeAlias = Sequence[tuple[str, Sequence[Phrase]]]  # each with its phrases
@@ -50,7 +51,7 @@ def _tokens(spans: Tensor, phrase: Phrase, text: str) -> Tensor:
     start, end = (0, len(text)) if phrase is None else phrase
     if not 0 <= start <= end <= len(text):
         raise ValueError(f"phrase {phrase} is outside of the text of {len(text)} characters")
-    tokens = (spans[:, 0] < end) & (spans[:, 1] > start) & (spans[:, 1] > spans[:, 0])
+    tokens = tokens_between(spans, start, end)
     if not bool(tokens.any()):
         shown = text[start : min(end, start + 40)]
         raise ValueError(f"phrase {(start, end)} {shown!r} has no token; the encoder read up to {int(spans.max())}")

@@ -247,7 +247,7 @@ class Predictor:
             config.max_per_level,
             max(config.min_score, least_score),
             config.iou_threshold,
-            self.network.config.official,
+            self.network.config.conventions,
             config.max_candidates,
         )
         return Detections(
@@ -404,7 +404,7 @@ def view_reading(config: NetworkConfig) -> ViewSamplingConfig:
     """How a network reads views: with an occlusion test, but not where it was released without one, and not where it
     sees images alone and so knows no depth."""
     if config.official:
-        return ViewSamplingConfig(official=True)
+        return ViewSamplingConfig(conventions=config.conventions)
     return ViewSamplingConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.nn.detection import decode_faces, decode_offsets
+from embodied_perceptron.nn.official import CORRECTED, Conventions
 
 BoxCoder = Literal["offsets", "faces"]
 
@@ -107,8 +108,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """(B, Q, C) -> (B, Q, C); ``*_pad`` are True at padded entries.
 
-        ``position_on_equal_text`` repeats a fault of the released code: its attention adds the queries' positions to
-        the text keys whenever there are as many words as queries.
+        ``position_on_equal_text``: see :class:`~embodied_perceptron.nn.official.Conventions`.
         """
         q = query + query_position
         query = self.norms[0](query + self.self_attention(q, q, query, need_weights=False)[0])
@@ -172,7 +172,7 @@ class GroundingHead(nn.Module):
         box_coder: ``offsets`` (centre offset, log size) or ``faces`` (log face distances).
         regression_channels: 12 = 6-D rotation (default), 9 = Euler angles (released weights).
         alignment: see :class:`TokenAlignment`.
-        official: repeat the released code's attention fault (see :class:`DecoderLayer`).
+        conventions: of the attention to the text.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class GroundingHead(nn.Module):
         box_coder: BoxCoder = "offsets",
         regression_channels: int = 12,
         alignment: Literal["projected", "dot"] = "projected",
-        official: bool = False,
+        conventions: Conventions = CORRECTED,
     ) -> None:
         super().__init__()
         if regression_channels not in (9, 12):
@@ -194,7 +194,7 @@ class GroundingHead(nn.Module):
         if box_coder not in ("offsets", "faces"):
             raise ValueError(f"box_coder must be 'offsets' or 'faces', got {box_coder!r}")
         self.num_queries = num_queries
-        self.official = official
+        self.conventions = conventions
         self.decode = decode_offsets if box_coder == "offsets" else decode_faces
         self.text_projection = nn.Linear(text_channels, channels)
         self.box_position = PositionEncoding(9, channels)
@@ -270,7 +270,7 @@ class GroundingHead(nn.Module):
                 visual,
                 visual_position,
                 visual_pad,
-                self.official,
+                self.conventions.position_on_equal_text,
             )
             hidden = self.norm(query)
             predicted = self.decode(query_coords_m, self.box_branch(query))  # before the norm: it scales boxes away

@@ -26,6 +26,7 @@ from embodied_perceptron.nn.object_grounding import (
     detected_objects,
 )
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
+from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -115,7 +116,7 @@ class GroundingBranch(nn.Module):
     decoder."""
 
     def __init__(
-        self, config: GroundingConfig, level_channels: Sequence[int], shared_channels: int, official: bool
+        self, config: GroundingConfig, level_channels: Sequence[int], shared_channels: int, conventions: Conventions
     ) -> None:
         super().__init__()
         self.keep = config.keep
@@ -123,7 +124,7 @@ class GroundingBranch(nn.Module):
         self.score: SparseConv | None = None
         self.project: nn.Module = nn.Identity()
         if config.own_neck:
-            self.neck = TopDownNeck(level_channels, config.channels, config.keep, official=official)
+            self.neck = TopDownNeck(level_channels, config.channels, config.keep, conventions=conventions)
             self.score = SparseConv(config.channels, 1, kernel_size=1, bias=True)
         elif shared_channels != config.channels:
             self.project = nn.Linear(shared_channels, config.channels)
@@ -137,7 +138,7 @@ class GroundingBranch(nn.Module):
             config.box_coder,
             6 + ROTATION_CHANNELS[config.rotation],
             config.alignment,
-            official,
+            conventions,
         )
 
     def visual(self, levels: Sequence[SparseTensor], shared: DetectionOutput | None) -> list[SparseTensor]:
@@ -234,7 +235,7 @@ class PerceptionNetwork(nn.Module):
                 config.detection.lateral_channels,
                 config.detection.pruning,
                 config.detection.anchor_shift,
-                config.official,
+                config.conventions,
             )
         if config.occupancy is not None:
             fused = self.level_channels[config.occupancy_level()]
@@ -247,7 +248,7 @@ class PerceptionNetwork(nn.Module):
             if config.grounding.queries == "objects":
                 self.grounding = ObjectGroundingBranch(config.grounding, shared, config.num_classes)
             else:
-                self.grounding = GroundingBranch(config.grounding, self.level_channels, shared, config.official)
+                self.grounding = GroundingBranch(config.grounding, self.level_channels, shared, config.conventions)
 
     def encode_images(self, images: Tensor) -> list[Tensor]:
         """(V, 3, h, w) images from ``image_encoder.prepare`` -> maps per level, (V, C, h / s, w / s)."""
@@ -348,7 +349,7 @@ class PerceptionNetwork(nn.Module):
             assert viewpoint is not None
             return _ground_objects(self.grounding, shared, tokens, token_pad, viewpoint)
         visual, coords, pad = pad_samples(
-            self.grounding.visual(levels, shared), self.config.voxel_size_m, self.config.official
+            self.grounding.visual(levels, shared), self.config.voxel_size_m, self.config.conventions
         )
         if len(visual) == 1 < len(tokens):  # many sentences about one scene
             visual, coords, pad = (x.expand(len(tokens), *x.shape[1:]) for x in (visual, coords, pad))
@@ -410,7 +411,9 @@ def window_sites(like: Sites, origin: Sequence[int], cells: Sequence[int]) -> Si
     return like.derive(pack_site_keys(samples, coords), like.stride)
 
 
-def pad_samples(levels: Sequence[SparseTensor], voxel_size_m: float, official: bool) -> tuple[Tensor, Tensor, Tensor]:
+def pad_samples(
+    levels: Sequence[SparseTensor], voxel_size_m: float, conventions: Conventions
+) -> tuple[Tensor, Tensor, Tensor]:
     """Levels -> (B, N, C) features, (B, N, 3) points in metres, (B, N) True where padded; coarsest level first."""
     batch_size = levels[0].batch_size
     feats, points = [], []
@@ -418,9 +421,8 @@ def pad_samples(levels: Sequence[SparseTensor], voxel_size_m: float, official: b
         f, p = [], []
         for level in reversed(levels):
             rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
-            offset = 0.0 if official else 0.5 * level.stride
             f.append(level.feats[rows])
-            p.append((level.coords[rows].to(level.feats.dtype) + offset) * voxel_size_m)
+            p.append(conventions.site_points(level.sites, voxel_size_m, level.feats.dtype)[rows])
         feats.append(torch.cat(f))
         points.append(torch.cat(p))
     pad_feats = nn.utils.rnn.pad_sequence(feats, batch_first=True)

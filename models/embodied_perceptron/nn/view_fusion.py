@@ -13,6 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
+from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.tensor import Sites
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -141,22 +142,20 @@ class ViewSamplingConfig:
         mode: nearest cell of the feature map, or bilinear between cells.
         occlusion_margin_m: a voxel counts as hidden in a view when its centre lies further behind the measured depth
             than this plus half the voxel's diagonal; None = no test. Where depth is unknown the voxel counts as seen.
-        official: behave as the released EmbodiedScan code: voxels stand at their corner instead of their centre,
-            feature maps are read with aligned corners, and the sum runs over all views whose sample falls on the
-            feature map, also views that the count leaves out (behind the camera, on the border).
+        conventions: where voxels stand in their cells, and whether views are masked.
     """
 
     mode: Literal["nearest", "bilinear"] = "nearest"
     occlusion_margin_m: float | None = None
-    official: bool = False
+    conventions: Conventions = CORRECTED
 
     def __post_init__(self) -> None:
         if self.mode not in ("nearest", "bilinear"):
             raise ValueError(f"mode must be nearest or bilinear, got {self.mode!r}")
         if self.occlusion_margin_m is not None and not self.occlusion_margin_m >= 0:
             raise ValueError(f"occlusion_margin_m must not be negative, got {self.occlusion_margin_m}")
-        if self.official and self.occlusion_margin_m is not None:
-            raise ValueError("the official behaviour has no occlusion test")
+        if self.conventions.unmasked_views and self.occlusion_margin_m is not None:
+            raise ValueError("unmasked views, the official behaviour, have no occlusion test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +210,6 @@ def view_projection(
     return torch.from_numpy(K @ T_camera_world[:3])
 
 
-def site_points(sites: Sites, voxel_size_m: float, official: bool = False) -> torch.Tensor:
-    """(N, 3) float64 world positions at which sites read images: centres of their cells, or corners if ``official``."""
-    offset = 0.0 if official else 0.5 * sites.stride
-    return (sites.coords.double() + offset) * voxel_size_m
-
-
 def site_radius(stride: int, voxel_size_m: float) -> float:
     """Half the diagonal of a cell, metres."""
     return 0.5 * stride * voxel_size_m * 3**0.5
@@ -253,7 +246,7 @@ def _visible(
     view: View, u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor, config: ViewSamplingConfig, radius_m: float
 ) -> torch.Tensor:
     h, w = view.image_size
-    if config.official:
+    if config.conventions.unmasked_views:
         return (u > 0) & (u < w) & (v > 0) & (v < h) & (depth > 0)
     seen = (u >= -0.5) & (u < w - 0.5) & (v >= -0.5) & (v < h - 0.5) & (depth > MIN_DEPTH_M)
     if config.occlusion_margin_m is None:
@@ -277,7 +270,7 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
 def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
     """Whether there are compiled kernels for it."""
     on_cpu = points.device.type == "cpu" and points.dtype == torch.float64
-    return on_cpu and config.mode == "nearest" and not config.official
+    return on_cpu and config.mode == "nearest" and not config.conventions.unmasked_views
 
 
 def _sample(view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float) -> _Sample:
@@ -309,7 +302,7 @@ def _sample_by_tensors(
     feature_map = view.levels[level]
     h, w = feature_map.shape[:2]
     image_h, image_w = view.image_size
-    if not config.official:
+    if not config.conventions.unmasked_views:
         rows = seen.nonzero()[:, 0]
         u, v = u[rows], v[rows]
         if config.mode == "nearest":
@@ -412,7 +405,7 @@ def view_lookup(
     def lookup(level: int, sites: Sites) -> torch.Tensor:
         if len(views) != sites.batch_size:
             raise ValueError(f"need views for {sites.batch_size} samples, got {len(views)}")
-        points = site_points(sites, voxel_size_m, config.official)
+        points = config.conventions.site_points(sites, voxel_size_m)
         radius = site_radius(sites.stride, voxel_size_m)
         parts = [
             fuse_views(points[start:end], seen, level, channels[level], config, radius)[0]
@@ -516,7 +509,7 @@ class StreamingFusion:
         total[rows] = self._total[survivors]
         count[rows] = self._count[survivors]
         self._keys, self._total, self._count = sites.keys, total, count
-        self._points = site_points(sites, self.voxel_size_m, self.config.official)
+        self._points = self.config.conventions.site_points(sites, self.voxel_size_m)
         return self._points, fresh
 
 

@@ -1,13 +1,12 @@
 """Weights on disk: safetensors with the network's configuration and class list inside; released checkpoints.
 
 Nothing here runs code from a file. Our files hold tensors and JSON only. Released EmbodiedScan checkpoints are pickles
-that hold more than tensors (training logs, configuration objects); they are read by an unpickler that builds tensors
-and plain values and replaces every other class by an inert stand-in.
+that hold more than tensors (training logs, configuration objects): whatever is no tensor or plain value becomes an
+inert stand-in.
 """
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import io
 import json
@@ -26,6 +25,7 @@ from torch import nn
 
 from embodied_perceptron.nn.official import OfficialTask, map_state_dict
 from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.weights.restricted_pickle import RestrictedUnpickler
 
 FORMAT = "embodied_perceptron.weights"
 VERSION = 1
@@ -199,43 +199,32 @@ class _Inert:
         """Lists of foreign classes are filled like this."""
 
 
-_HARMLESS: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
-    ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
-    ("torch", "Size"): torch.Size,
+_TENSORS = {("collections", "OrderedDict"), ("torch", "Size")} | {
+    ("torch._utils", f"_rebuild_{kind}") for kind in ("tensor_v2", "parameter")
 }
-_STORAGES = (
-    "FloatStorage",
-    "DoubleStorage",
-    "HalfStorage",
-    "BFloat16Storage",
-    "LongStorage",
-    "IntStorage",
-    "ShortStorage",
-    "CharStorage",
-    "ByteStorage",
-    "BoolStorage",
-)
+_STORAGES = {
+    ("torch", f"{kind}Storage")
+    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+}
 
 
-class _RestrictedUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _HARMLESS:
-            return _HARMLESS[module, name]
-        if module == "torch" and name in _STORAGES:
-            return getattr(torch, name)
-        return _Inert
+class _CheckpointUnpickler(RestrictedUnpickler):
+    """Tensors and plain containers; the rest becomes inert."""
+
+    stand_in = _Inert
+
+    def allows(self, module: str, name: str) -> bool:
+        return (module, name) in _TENSORS | _STORAGES
 
 
 def _restricted_pickle() -> types.ModuleType:
     """A stand-in for the pickle module, as ``torch.load`` wants one."""
     module = types.ModuleType("restricted_pickle")
-    module.Unpickler = _RestrictedUnpickler  # type: ignore[attr-defined]
+    module.Unpickler = _CheckpointUnpickler  # type: ignore[attr-defined]
     module.UnpicklingError = pickle.UnpicklingError  # type: ignore[attr-defined]
 
     def load(file: Any, **kwargs: Any) -> Any:
-        return _RestrictedUnpickler(file, **kwargs).load()
+        return _CheckpointUnpickler(file, **kwargs).load()
 
     def loads(data: bytes, **kwargs: Any) -> Any:
         return load(io.BytesIO(data), **kwargs)

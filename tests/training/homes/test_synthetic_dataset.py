@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.geometry.transforms import back_project, transform_points
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron.weights.restricted_pickle import UnsafePickleError, load_plain_pickle
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.datasets.restricted_pickle import UnsafePickleError, load_plain_pickle
 from embodied_perceptron_training.homes import commands, relations
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.descriptions import make_language, openlex_labels

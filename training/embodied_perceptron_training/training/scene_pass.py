@@ -140,7 +140,9 @@ class Run:
         if not spoken:
             return None
         visual, coords, pad = pad_samples(
-            branch.visual(self.levels, self.detection), self.network.config.voxel_size_m, self.network.config.official
+            branch.visual(self.levels, self.detection),
+            self.network.config.voxel_size_m,
+            self.network.config.conventions,
         )
         spoken = [(i, s) for i, s in spoken if not bool(pad[i].all())]
         if not spoken:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.inference.predictor import Predictor, view_reading
 from embodied_perceptron.nn.network import PerceptionNetwork
@@ -47,7 +48,6 @@ from embodied_perceptron_training.training.scene_pass import MIN_BOX_M, Run, Sce
 from embodied_perceptron_training.training.task import Losses, Reduce, SampleError, TaskRequest, TrainingTask, to_device
 from embodied_perceptron_training.training.validation import Judged
 
-WINDOW_M = 6.4  # what the robot looks at
 _HEADS = {
     "detection": "detection",
     "continuous-detection": "detection",
