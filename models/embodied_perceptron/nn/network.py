@@ -496,8 +496,8 @@ class PerceptionNetwork(nn.Module):
         Args:
             candidates: of :meth:`candidates`.
             tokens: (S, T, C) text features; token_pad: (S, T) True at padding.
-            viewpoint: one for all, or one per sentence; ignored when the preset reads world coordinates (``inputs`` is
-                ``xyz``) and needed otherwise.
+            viewpoint: one for all, or one per sentence; None where the preset reads world coordinates (``inputs`` is
+                ``xyz``).
             scenes: (S,) which of the scenes each sentence is about; None = one per scene, or all about a single one.
 
         Raises:
@@ -506,9 +506,7 @@ class PerceptionNetwork(nn.Module):
         """
         if self.grounding is None:
             raise ValueError("this network has no grounding head")
-        if self.config.inputs == "xyz":
-            viewpoint = None
-        elif viewpoint is None:
+        if viewpoint is None and self.config.inputs != "xyz":
             raise ValueError("this network understands sentences from a viewpoint: none was given")
         if isinstance(candidates, DetectedObjects):
             assert isinstance(self.grounding, ObjectGroundingBranch)

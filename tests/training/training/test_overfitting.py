@@ -24,9 +24,10 @@ from embodied_perceptron_training.training.criteria import (
     GroundingCriterion,
     GroundingTarget,
     OccupancyCriterion,
+    detection_predictions,
+    grounding_layers,
 )
-from embodied_perceptron_training.training.matching import coarse_labels
-from embodied_perceptron_training.training.objectives import detection_predictions, grounding_layers, sites_in_boxes
+from embodied_perceptron_training.training.matching import coarse_labels, sites_in_boxes
 
 BOXES = torch.tensor(
     [

@@ -19,7 +19,8 @@ Tensor = torch.Tensor
 IGNORE_LABEL = 255
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
-Reduce = Callable[[Tensor], Tensor]
+Losses = dict[str, Tensor]  # named, weighted scalars; their sum is minimised
+Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without gradient
 
 
 def same(value: Tensor) -> Tensor:

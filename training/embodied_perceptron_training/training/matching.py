@@ -15,6 +15,8 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.nn.neck import SiteMask
+from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 from embodied_perceptron_training.training.losses import IGNORE_LABEL
 
 Tensor = torch.Tensor
@@ -125,6 +127,38 @@ def learning_levels(points: Sequence[Tensor], boxes: Tensor, min_points: int) ->
     or a finer one if more points are still to come."""
     counts = torch.stack([bx.points_in_boxes(p.to(boxes.dtype), boxes).sum(0) for p in points])
     return _learning_level(counts, min_points)
+
+
+def sites_in_boxes(
+    boxes: Sequence[Tensor], levels: Sequence[SparseTensor], voxel_size_m: float, min_points: int
+) -> SiteMask:
+    """For :meth:`PerceptionNetwork.detect`: sites whose centre lies in one of their scene's (G, 9) boxes, down to
+    the level that each box is learned on, as far as the fused ``levels`` (finest first) can tell.
+
+    ``min_points``: see :func:`assign_points`.
+    """
+    strides = torch.tensor([level.stride for level in levels])
+    centers_m = [_centers(level.sites, voxel_size_m) for level in levels]
+    needed = []  # per sample (G,) stride of the level that each box is learned on
+    for sample, scene in enumerate(boxes):
+        rows = [slice(x.sites.bounds[sample], x.sites.bounds[sample + 1]) for x in levels]
+        points = [centers[r] for centers, r in zip(centers_m, rows, strict=True)]
+        needed.append(strides.to(scene.device)[learning_levels(points, scene, min_points)])
+
+    def mask(sites: Sites) -> Tensor:
+        centers = _centers(sites, voxel_size_m)
+        inside = torch.zeros(len(sites), dtype=torch.bool, device=sites.device)
+        for sample, (scene, stride) in enumerate(zip(boxes, needed, strict=True)):
+            rows = slice(sites.bounds[sample], sites.bounds[sample + 1])
+            inside[rows] = bx.points_in_boxes(centers[rows], scene[stride <= sites.stride].to(centers)).any(dim=1)
+        return inside
+
+    return mask
+
+
+def _centers(sites: Sites, voxel_size_m: float) -> Tensor:
+    """(N, 3) metres."""
+    return (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
 
 
 def _pair_face_distances(points: Tensor, boxes: Tensor) -> Tensor:

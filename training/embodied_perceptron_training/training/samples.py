@@ -75,7 +75,7 @@ class SceneSample:
 
 
 @dataclass(frozen=True)
-class SampleSpec:
+class WindowSpec:
     """How scenes become samples.
 
     Attributes:
@@ -119,7 +119,7 @@ class SampleMaker:
         self,
         config: NetworkConfig,
         classes: tuple[str, ...],
-        spec: SampleSpec,
+        spec: WindowSpec,
         scenes: SceneCache,
         colors: bool = False,
     ) -> None:
