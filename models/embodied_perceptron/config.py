@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
+
 
 class ConfigError(ValueError):
     """A configuration value or key that does not fit; the message names its full path."""
@@ -214,7 +216,7 @@ class NetworkOptions:
 
     weights: str = "tiny"
     device: str = "cpu"
-    window_m: float = 6.4
+    window_m: float = WINDOW_M
     window_ahead: float = 0.25
     min_score: float | None = None
     all_boxes: bool = False

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.keyframe_features import KeyframeFeatureCache
 from embodied_perceptron.inference.loading import LazyTextEncoder
 from embodied_perceptron.inference.predictor import Predictor, SceneFeatures
@@ -230,7 +231,7 @@ class MapPredictor:
 
     def _usual_m(self) -> float:
         """Window size of one pass when all of the map is asked for."""
-        return self.window_m if math.isfinite(self.window_m) else 6.4
+        return self.window_m if math.isfinite(self.window_m) else WINDOW_M
 
     def _predict(
         self,

@@ -31,7 +31,8 @@ from embodied_perceptron.mapping.voxels import (
     VoxelRows,
 )
 from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.sparse.engine import Engine, get_engine
+from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------

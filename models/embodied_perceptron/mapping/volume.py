@@ -33,7 +33,7 @@ from embodied_perceptron.mapping.torch_voxels import TorchVoxels
 from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.sparse.engine import Engine
+from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 __all__ = ["FeatureVolume", "VolumeStatistics", "warm_up"]

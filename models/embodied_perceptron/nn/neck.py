@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import best_rows, interpolate, sum_at, union, union_add
+from embodied_perceptron.sparse.ops import best_rows, interpolate, prune, sum_at, union, union_add
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 SiteMask = Callable[[Sites], Tensor]
@@ -133,8 +133,7 @@ class TopDownNeck(nn.Module):
             if self.prune_first:
                 children = x.sites.children(kernel_size=2, factor=2)
                 kept = self._kept(union(skip.sites, children), pruning_score, prefer)
-                rows = (kept.rows_of(skip.sites) >= 0).nonzero()[:, 0]
-                here = SparseTensor(skip.sites.derive(skip.keys[rows], skip.stride), skip.feats[rows])
+                here = prune(skip, kept.rows_of(skip.sites) >= 0)
                 born = skip.sites.derive(children.keys[kept.rows_of(children) >= 0], children.stride)
                 if len(born) == len(kept):  # the same: neighbours are searched once
                     born = kept

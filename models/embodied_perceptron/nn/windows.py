@@ -14,7 +14,8 @@ import torch
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
-from embodied_perceptron.sparse.engine import Engine, get_engine
+from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
 

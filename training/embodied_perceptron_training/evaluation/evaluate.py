@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.weights.categories import (
@@ -75,7 +76,7 @@ class EvaluationSpec:
     views: int = 20
     turn_seed: int | None = None
     prompts: str = "vg"
-    window_m: float = 6.4
+    window_m: float = WINDOW_M
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]

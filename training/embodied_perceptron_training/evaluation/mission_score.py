@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.results import SceneObject, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
@@ -36,7 +37,7 @@ def score_objects(tour: Tour, objects: Sequence[SceneObject]) -> dict[str, float
     return {name: value for name, value in figures.items() if "/" not in name}
 
 
-def score_occupancy(tour: Tour, semantic: SemanticVoxels, cell_m: float = 0.16) -> dict[str, float]:
+def score_occupancy(tour: Tour, semantic: SemanticVoxels, cell_m: float = BENCHMARK_GRID.cell_m) -> dict[str, float]:
     """``mIoU`` and ``mIoU_classes`` in percent over the cells that the tour determines."""
     grid, truth, seen = tour.occupancy(cell_m)
     predicted = rasterise(semantic, np.asarray(grid.origin_m), grid.cell_m, grid.shape)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.neural_candidates import propose
@@ -36,7 +37,7 @@ EVERYWHERE = math.inf  # window of a look at the whole scene
 _RADIUS_M = 1000.0  # nothing of a scene is forgotten
 
 
-def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig | None = None) -> PerceptronConfig:
+def evaluation_config(views: int, window_m: float = WINDOW_M, base: PerceptronConfig | None = None) -> PerceptronConfig:
     """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
 
     A benchmark's views are few and far apart, and the whole scene is looked at once.
@@ -51,7 +52,7 @@ def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig 
     )
 
 
-def scene_perceptron(inference: Predictor, views: int, window_m: float = 6.4) -> Perceptron:
+def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_M) -> Perceptron:
     """A perceptron for one scene of so many views."""
     return Perceptron(evaluation_config(views, window_m), inference=inference)
 
@@ -242,7 +243,7 @@ def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
 
 
 def evaluate_scene(
-    scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = 6.4
+    scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = WINDOW_M
 ) -> SceneResult:
     """Everything that ``tasks`` ask of one scene, in as few replays as they allow.
 

@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -34,7 +35,7 @@ from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.descriptions import make_language, openlex_labels
 from embodied_perceptron_training.homes.noise import NoiseModel
-from embodied_perceptron_training.homes.occupancy import GridSpec, occupancy_truth, visible_cells
+from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_negatives, make_prompts
 from embodied_perceptron_training.homes.relations import frame_labels, make_scene, unary_states
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
@@ -202,7 +203,7 @@ def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], s
     if spec.fine_occupancy > 1:
         np.save(
             folder / "occupancy_fine.npy",
-            occupancy_truth(home, ALL_CATEGORIES, GridSpec().refined(spec.fine_occupancy)),
+            occupancy_truth(home, ALL_CATEGORIES, BENCHMARK_GRID.refined(spec.fine_occupancy)),
         )
 
 
@@ -410,7 +411,7 @@ def _write_scan_files(root: Path, record: dict[str, Any]) -> None:
     for folder in ("openlex3d", "language"):
         (root / folder / name).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target / "occupancy.npy", (root / name / "occupancy.npy").read_bytes())
-    shape = (len(record["images"]), *GridSpec().shape)
+    shape = (len(record["images"]), *BENCHMARK_GRID.shape)
     masks = np.unpackbits(np.load(root / name / "visible.npy"), count=int(np.prod(shape))).reshape(shape).astype(bool)
     by_image = {image["img_path"]: mask for image, mask in zip(record["images"], masks, strict=True)}
     write_atomically(target / "visible_occupancy.pkl", pickle.dumps(by_image, protocol=4))

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.homes.building.home import Home
 from embodied_perceptron_training.homes.map_error import recorded_home
-from embodied_perceptron_training.homes.occupancy import GridSpec, occupancy_truth, visible_cells
+from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 
 F64 = NDArray[np.float64]
@@ -62,14 +63,16 @@ class Tour:
             raise ValueError(f"object {object_id} is never seen")
         return int(self.stamps_ns[views[0]])
 
-    def occupancy(self, cell_m: float = 0.16) -> tuple[GridSpec, NDArray[np.uint8], NDArray[np.bool_]]:
+    def occupancy(
+        self, cell_m: float = BENCHMARK_GRID.cell_m
+    ) -> tuple[OccupancyGridSpec, NDArray[np.uint8], NDArray[np.bool_]]:
         """Grid over the home on the lattice of ``cell_m``, its labels (0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 not
         judged), and which cells the views determine."""
         corners = self.home.triangles().reshape(-1, 3)
         low = np.floor(corners.min(axis=0) / cell_m).astype(int)
         nx, ny, nz = (np.floor(corners.max(axis=0) / cell_m).astype(int) + 1 - low).tolist()
         x, y, z = (low * cell_m).tolist()
-        grid = GridSpec((x, y, z), (nx, ny, nz), cell_m)
+        grid = OccupancyGridSpec((x, y, z), (nx, ny, nz), cell_m)
         lookup = np.array([_LABEL.get(name, OCCUPANCY_IGNORED) for name in ALL_CATEGORIES], np.uint8)
         rows = occupancy_truth(self.home, ALL_CATEGORIES, grid)
         labels = np.zeros(grid.shape, np.uint8)

@@ -11,17 +11,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, WINDOW_M
 from embodied_perceptron.nn.input_features import sites_of_voxels
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
-from embodied_perceptron_training.datasets.embodiedscan import OCCUPANCY_SHAPE, Prompt
+from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections, spread
 
-OCCUPANCY_ORIGIN_M = (-3.2, -3.2, -0.78)  # of the truth's grid, in the scene's frame
-OCCUPANCY_CELL_M = 0.16
 UNKNOWN = 255
 ViewChoice = Literal["all", "prefix", "one"]
 
@@ -92,7 +91,7 @@ class WindowSpec:
         sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
     """
 
-    window_m: float = 6.4
+    window_m: float = WINDOW_M
     motion: MotionRange | None = None
     choice: ViewChoice = "all"
     views: int = 0
@@ -309,8 +308,7 @@ def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:
 
 def read_truth(grid: NDArray[np.uint8], points_m: NDArray[np.float64]) -> Tensor:
     """(X, Y, Z) labels in the scene's frame, (N, 3) places there -> (N,) int64 labels, 255 outside of the grid."""
-    index = np.floor((points_m - np.array(OCCUPANCY_ORIGIN_M)) / OCCUPANCY_CELL_M).astype(np.int64)
-    inside = ((index >= 0) & (index < np.array(OCCUPANCY_SHAPE))).all(axis=1)
+    index, inside = BENCHMARK_GRID.locate(points_m)
     labels = np.full(len(points_m), UNKNOWN, np.int64)
     labels[inside] = grid[tuple(index[inside].T)]
     return torch.from_numpy(labels)

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
@@ -41,7 +42,6 @@ from embodied_perceptron_training.training.task import SampleError, TrainingTask
 from embodied_perceptron_training.training.training_run import TrainingRun
 from embodied_perceptron_training.training.validation import ValidationMetrics
 
-WINDOW_M = 6.4  # what the robot looks at
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 
 
