@@ -166,8 +166,9 @@ class Predictor:
         Args:
             sites: one sample at stride 1; thinned to the preset's ``max_sites``.
             views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
-                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). They look at the manhattan.
-            manhattan: that the sites stand on.
+                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). Projections are of the ``manhattan``
+                frame.
+            manhattan: the wall-aligned frame of the sites.
         """
         if sites.batch_size != 1:
             raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
@@ -194,8 +195,8 @@ class Predictor:
 
     @torch.inference_mode()
     def occupancy(self, scene: SceneFeatures, anchor_m: Sequence[float]) -> SemanticVoxels:
-        """Cells that are not empty, with label and confidence; ``anchor_m`` on the manhattan: see
-        :func:`occupancy_origin`. A cell of the world is what the manhattan has at its centre.
+        """Cells that are not empty, with label and confidence; ``anchor_m`` in the wall-aligned frame: see
+        :func:`occupancy_origin`. A cell of the world has the label of the wall-aligned cell at its centre.
 
         Raises ``ValueError`` for a network without occupancy.
         """

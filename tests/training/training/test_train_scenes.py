@@ -22,6 +22,7 @@ from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.nn.windows import rgb_grid
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.scenes import choose_views
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import SampleSpec as HomeSampleSpec
 from embodied_perceptron_training.homes.generate import generate
@@ -34,7 +35,6 @@ from embodied_perceptron_training.training.prepared_scenes import (
     PreparedScene,
     SceneCache,
     resize_projections,
-    spread,
 )
 from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec, read_truth
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
@@ -108,8 +108,8 @@ def test_motions_are_drawn_from_their_range_and_repeat_with_their_seed() -> None
 
 
 def test_views_are_spread_over_the_scan() -> None:
-    assert spread(5, 20) == [0, 1, 2, 3, 4]
-    assert spread(11, 3) == [0, 5, 10]
+    assert choose_views(5, 20) == [0, 1, 2, 3, 4]
+    assert choose_views(11, 3) == [0, 5, 10]
 
 
 def test_resized_projections_hit_the_same_place_of_the_image() -> None:

@@ -15,9 +15,9 @@ from embodied_perceptron_training.evaluation.evaluate import (
     ALL_TASKS,
     Evaluation,
     EvaluationSpec,
+    cached_predictor,
     evaluate,
     load,
-    load_network,
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
@@ -122,7 +122,7 @@ def write_pictures(evaluation: Evaluation, out: Path, count: int) -> list[Path]:
     count = min(count, len(ranked) // 2 or len(ranked))
     chosen = [("best", k + 1, *ranked[k]) for k in range(count)]
     chosen += [("worst", k + 1, *ranked[-1 - k]) for k in range(min(count, len(ranked) - count))]
-    inference = load_network(spec.weights)
+    inference = cached_predictor(spec.weights)
     by_name = {result.name: result for result in evaluation.results}
     paths = []
     for kind, number, name, figure in chosen:

@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.nn.neck import SiteMask
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
-from embodied_perceptron_training.training.losses import IGNORE_LABEL
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 
 Tensor = torch.Tensor
 
@@ -263,7 +263,7 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     B, X, Y, Z = labels.shape
     if ratio < 1 or X % ratio or Y % ratio or Z % ratio:
         raise ValueError(f"ratio must divide the grid {(X, Y, Z)}, got {ratio}")
-    known = labels != IGNORE_LABEL
+    known = labels != OCCUPANCY_IGNORED
     if bool((labels[known] >= classes).any()) or bool((labels < 0).any()):
         worst = labels[(known & (labels >= classes)) | (labels < 0)][0]
         raise ValueError(f"label {int(worst)} is not below {classes}")
@@ -276,8 +276,8 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     counts = torch.bincount(index.flatten(), minlength=len(cells) * 256).reshape(-1, 256)
     occupied = counts[:, 1:classes]
     best = occupied.argmax(1) + 1
-    unknown = counts[:, IGNORE_LABEL] == ratio**3
-    result = torch.where(occupied.sum(1) > 0, best, torch.where(unknown, IGNORE_LABEL, 0))
+    unknown = counts[:, OCCUPANCY_IGNORED] == ratio**3
+    result = torch.where(occupied.sum(1) > 0, best, torch.where(unknown, OCCUPANCY_IGNORED, 0))
     return result.reshape(shape).to(labels.dtype)
 
 
@@ -291,5 +291,5 @@ def released_coarse_labels(occupancy: Tensor, mask: Tensor | None, grid: tuple[i
         coarse[x // ratio, y // ratio, z // ratio] = label
     if mask is not None:
         seen = mask.cpu().numpy().reshape(grid[0] // ratio, ratio, grid[1] // ratio, ratio, grid[2] // ratio, ratio)
-        coarse[~seen.any(axis=(1, 3, 5))] = IGNORE_LABEL
+        coarse[~seen.any(axis=(1, 3, 5))] = OCCUPANCY_IGNORED
     return torch.from_numpy(coarse)

@@ -16,12 +16,13 @@ from embodied_perceptron.nn.input_features import sites_of_voxels
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
+from embodied_perceptron_training.evaluation.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections, spread
+from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
 
-UNKNOWN = 255
 ViewChoice = Literal["all", "prefix", "one"]
 
 
@@ -169,7 +170,7 @@ class SampleMaker:
             return [int(rng.integers(count))]
         if self.spec.choice == "prefix":
             return list(range(int(rng.integers(1, count + 1))))
-        return spread(count, self.spec.views or count)
+        return choose_views(count, self.spec.views or count)
 
     def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
         if self.spec.choice != "all" or self.spec.motion is None or self.spec.min_views >= len(chosen):
@@ -309,6 +310,6 @@ def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:
 def read_truth(grid: NDArray[np.uint8], points_m: NDArray[np.float64]) -> Tensor:
     """(X, Y, Z) labels in the scene's frame, (N, 3) places there -> (N,) int64 labels, 255 outside of the grid."""
     index, inside = BENCHMARK_GRID.locate(points_m)
-    labels = np.full(len(points_m), UNKNOWN, np.int64)
+    labels = np.full(len(points_m), OCCUPANCY_IGNORED, np.int64)
     labels[inside] = grid[tuple(index[inside].T)]
     return torch.from_numpy(labels)
