@@ -160,9 +160,9 @@ class MapPredictor:
     def _turn_to(self, manhattan: ManhattanFrame) -> None:
         """Begin on another manhattan, with nothing known of it."""
         network = self.inference.network
-        fusion, size_m = self.inference.fusion, network.config.voxel_size_m
+        size_m = network.config.voxel_size_m
         self._manhattan = manhattan
-        self._lookup = StreamingLookup(network.image_channels, size_m, fusion, self._device)
+        self._lookup = StreamingLookup(network.image_channels, size_m, network.view_sampling, self._device)
         self._turned = WeakKeyDictionary[View, View]()
 
     def _views(self, keyframes: Sequence[Keyframe]) -> list[View]:

@@ -1,4 +1,4 @@
-"""Phrases of sentences: which tokens name them, and what the grounding decoder's answers make of them."""
+"""Phrases of sentences: the tokens that name them, and their candidates from the grounding decoder's output."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def ranked(
     iou_threshold: float,
     manhattan: ManhattanFrame,
 ) -> list[list[PhraseCandidates]]:
-    """The decoder's answers as candidates for each phrase of each sentence, best first; boxes on ``manhattan`` ->
+    """The decoder's output as candidates for each phrase of each sentence, best first; boxes from ``manhattan`` to the
     world.
 
     Args:
@@ -79,7 +79,7 @@ def ranked(
         sentences, named: with their phrases, and the tokens of each (:func:`phrase_tokens`).
         limit: candidates per phrase.
         iou_threshold: of two candidates that overlap more, the better stays.
-        manhattan: that the boxes stand on.
+        manhattan: wall-aligned frame of the decoder's boxes.
     """
     results = []
     for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):

@@ -1,4 +1,10 @@
-"""What the network sees of geometry: features of the input sites."""
+"""What the network sees of geometry: features of the input sites, and their thinning.
+
+A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the floor,
+colour, a constant and where in the site the mean point lies (``height_color_offset``), on gravity-aligned coordinates.
+Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
+picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +21,6 @@ from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
-
-# --------------------------------------------------------------------------------------------------------------------
-# Compiled for the CPU: sparse sites and the cells of a regular grid, in one pass, without the interpreter's lock.
-
-
-@njit(cache=True, nogil=True)
-def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
-    """See ``input_features.thinning_ranks``, whose arithmetic this is."""
-    for i in range(keys.shape[0]):
-        site = cpu_kernels.site_coordinates(keys[i])
-        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
-        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
-        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What the network sees of geometry: features of the input sites.
-#
-# A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the
-# floor, colour, a constant and where in the site the mean point lies (``height_color_offset``), on gravity-aligned
-# coordinates.
-# Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
-# picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
 
 # Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
 SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {
@@ -115,8 +98,7 @@ def _columns(
     return np.concatenate(columns, axis=1)
 
 
-def mean_sites(
-    coords: torch.Tensor,
+def sites_of_voxels(
     points_m: NDArray[np.floating],
     colors: NDArray[np.uint8],
     hits: NDArray[np.integer],
@@ -125,11 +107,11 @@ def mean_sites(
     floor_z_m: float,
     max_sites: int,
 ) -> SparseTensor:
-    """Voxels of a map -> network input: means over all points of a site, so a voxel counts by the points that it saw.
+    """Voxels of a map, moved anywhere -> network input: means over all points of a site, so a voxel counts by the
+    points that it saw. For a map where it lies, ``FeatureVolume.as_sparse_tensor`` gives the same.
 
     Args:
-        coords: (P, 3) int64 the site of each voxel.
-        points_m: (P, 3) mean point of each voxel, on the sites' lattice.
+        points_m: (P, 3) mean point of each voxel.
         colors: (P, 3) uint8 mean RGB.
         hits: (P,) points of each voxel.
         voxel_size_m: edge of a site.
@@ -137,6 +119,7 @@ def mean_sites(
         floor_z_m: height of the floor.
         max_sites: more are thinned.
     """
+    coords = torch.from_numpy(np.floor(points_m / voxel_size_m).astype(np.int64))
     weight = hits[:, None].astype(np.float64)
     feats = _columns(coords, points_m, colors, voxel_size_m, inputs, floor_z_m)
     weighted = torch.from_numpy(np.concatenate([feats * weight, weight], axis=1))
@@ -188,3 +171,13 @@ def _ranks_compiled(sites: Sites) -> torch.Tensor:
     rank = torch.empty(len(sites), dtype=torch.int64)
     rank_sites(sites.keys.numpy(), sites.stride, _THINNING_PERIOD, rank.numpy())
     return rank
+
+
+@njit(cache=True, nogil=True)
+def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
+    """:func:`thinning_ranks` on the CPU, in one pass and without the interpreter's lock."""
+    for i in range(keys.shape[0]):
+        site = cpu_kernels.site_coordinates(keys[i])
+        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
+        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
+        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF

@@ -127,7 +127,9 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
 ) -> None:
     monkeypatch.setattr(calibration, "predict_around", knowing)
     before = load_checkpoint(weights)
-    plugin = EntryPoint("training", "embodied_perceptron_training.commands:register", "embodied_perceptron.commands")
+    plugin = EntryPoint(
+        "evaluate", "embodied_perceptron_training.evaluation.evaluate_command:register", "embodied_perceptron.commands"
+    )
     app = build_app([plugin])
     out = tmp_path / "out"
     arguments = ["evaluate", "calibrate", "--data", str(root), "--weights", str(weights), "--workers", "1"]

@@ -203,7 +203,9 @@ def small_inference() -> Predictor:
 
 
 def command(*arguments: str) -> tuple[int, str]:
-    plugin = EntryPoint("training", "embodied_perceptron_training.commands:register", "embodied_perceptron.commands")
+    plugin = EntryPoint(
+        "evaluate", "embodied_perceptron_training.evaluation.evaluate_command:register", "embodied_perceptron.commands"
+    )
     result = CliRunner().invoke(build_app([plugin]), ["evaluate", *arguments])
     return result.exit_code, result.output + (f"{result.exception}" if result.exception else "")
 

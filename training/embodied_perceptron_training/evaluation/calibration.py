@@ -30,9 +30,9 @@ from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpo
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 from embodied_perceptron_training.evaluation.evaluate import (
     EvaluationSpec,
+    cached_predictor,
     check_heads,
     load,
-    load_network,
     scene_names,
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError, map_scenes
@@ -158,7 +158,7 @@ class _Work:
 
     def __call__(self, name: str) -> tuple[Point, ...]:
         scene = load(self.spec, name)
-        inference = load_network(self.spec.weights)
+        inference = cached_predictor(self.spec.weights)
         looks, truth = predict_around(scene, inference, self.every), scene.truth()
         config = tour_config(len(scene.frames)).objects
         points = []
@@ -188,7 +188,7 @@ def calibrate(
     if every < 1:
         raise ValueError(f"every must be at least 1, got {every}")
     names = scene_names(spec)
-    check_heads(load_network(spec.weights), ("detection",))
+    check_heads(cached_predictor(spec.weights), ("detection",))
     outcome = map_scenes(_Work(spec, every, grid), names, workers, progress)
     if not outcome.results:
         raise EvaluationError("no scene to calibrate on")

@@ -125,7 +125,7 @@ def evaluate(
     names = scene_names(spec)
     if "grounding" in spec.tasks:
         sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
-    inference = load_network(spec.weights)
+    inference = cached_predictor(spec.weights)
     check_heads(inference, spec.tasks)
     outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
     if not outcome.results:
@@ -217,7 +217,7 @@ class _Work:
 
     def __call__(self, name: str) -> SceneResult:
         return evaluate_scene(
-            load(self.spec, name), load_network(self.spec.weights), self.spec.tasks, self.spec.window_m
+            load(self.spec, name), cached_predictor(self.spec.weights), self.spec.tasks, self.spec.window_m
         )
 
 
@@ -254,6 +254,6 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
 
 
 @functools.lru_cache(maxsize=2)
-def load_network(weights: str) -> Predictor:
-    """Kept: loading takes longer than a scene. Raises as ``load_inference``."""
+def cached_predictor(weights: str) -> Predictor:
+    """The predictor of a weights file, loaded once: that takes longer than a scene. Raises as ``load_inference``."""
     return load_inference(weights)

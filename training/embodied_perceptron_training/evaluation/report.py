@@ -12,17 +12,13 @@ from pathlib import Path
 from embodied_perceptron import __version__
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights import weights_file
-from embodied_perceptron.weights.categories import COMMON_CLASSES, DETECTION_CLASSES, HEAD_CLASSES, TAIL_CLASSES
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron.weights.shipping import without_folders
-from embodied_perceptron_training.evaluation.evaluate import Evaluation
+from embodied_perceptron_training.evaluation.evaluate import GROUPS, Evaluation
 
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
-_GROUP_OF = {
-    **{DETECTION_CLASSES[i]: "head" for i in HEAD_CLASSES},
-    **{DETECTION_CLASSES[i]: "common" for i in COMMON_CLASSES},
-    **{DETECTION_CLASSES[i]: "tail" for i in TAIL_CLASSES},
-}
+_GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
 _CLASS_FIGURES = ("AP25", "AR25", "AP50", "AR50")
 
 
