@@ -25,9 +25,8 @@ from torch import Tensor
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
-from embodied_perceptron.mapping.export import SiteFeature
 from embodied_perceptron.nn.detection import decode_detections
-from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
+from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, mean_sites, thin
 from embodied_perceptron.nn.network import (
     DetectionOutput,
     ImageLookup,
@@ -215,7 +214,7 @@ class Predictor:
         Args:
             sites: one sample at stride 1; thinned to the preset's ``max_sites``.
             views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
-                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). They look at the manhattan.
+                (:class:`~embodied_perceptron.mapping.image_features.StreamingLookup`). They look at the manhattan.
             manhattan: that the sites stand on.
         """
         if sites.batch_size != 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,7 +11,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import SITE_BITS, pack_site_keys, unpack_site_keys, world_to_voxel
-from embodied_perceptron.mapping.export import SiteFeature
 from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -73,7 +73,8 @@ def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[
 # Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
 # picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
 
-# Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
+# Columns that ``FeatureVolume.as_sparse_tensor`` makes of a map, and those of each kind of input.
+SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
 SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {
     "xyz": ("point",),
     "height_color": ("height", "color", "one"),
