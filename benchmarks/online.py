@@ -47,7 +47,6 @@ from embodied_perceptron.mapping.export import Window
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
-from embodied_perceptron.nn.view_fusion import view_lookup
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE
 from embodied_perceptron.sensors.camera_rig import ViewDirection
@@ -184,8 +183,7 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
             views = []
             with clock("encode"):
                 views = [inference.view(f) for f in frames[:n]]
-            config = inference.network.config
-            batch = view_lookup([views], inference.network.image_channels, config.voxel_size_m, inference.fusion)
+            batch = inference.network.lookup([views])
 
             def timed(level: int, sites: Any, batch: Any = batch) -> torch.Tensor:
                 with clock("fuse"):

@@ -15,7 +15,7 @@ from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.nn.view_fusion import View, view_lookup
+from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -97,7 +97,7 @@ def test_live_equals_batch(seed, tmp_path):
     manhattan = prediction.region.manhattan
     views = retained_views(it, NETWORKS["float32"], manhattan)
     assert len(views) == len(it.volume.keyframes) > 0
-    batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
+    batch = network.lookup([views])
 
     # features at every level that the network reads
     assert prediction.scene is not None
@@ -133,7 +133,7 @@ def test_the_comparison_would_notice_a_missing_view():
     prediction = look(it)
     network = NETWORKS["float32"].network
     views = retained_views(it, NETWORKS["float32"])[1:]
-    batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
+    batch = network.lookup([views])
     tensor = prediction.scene.levels[0]
     assert float((prediction.scene.lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 
@@ -273,8 +272,7 @@ def test_labels_outside_of_the_window_stay():
 
 
 def test_half_and_full_precision_agree_on_what_matters():
-    wide = dataclasses.replace(inference().fusion)
-    assert wide.occlusion_margin_m == 0.1  # as in training
+    assert inference().network.view_sampling.occlusion_margin_m == 0.1  # as in training
     frames = walk(29, 5)
     pair = [Perceptron(config(features=f), inference=inference(f)) for f in ("float32", "float16")]
     for frame in frames:

@@ -79,7 +79,7 @@ def image_features(inference: Predictor) -> ImageFeatures | None:
     if not network.config.uses_images:
         return None
     size_m = network.config.voxel_size_m
-    return ImageFeatures(inference.view, network.image_channels, size_m, inference.fusion, inference.device)
+    return ImageFeatures(inference.view, network.image_channels, size_m, network.view_sampling, inference.device)
 
 
 class MapPredictor:

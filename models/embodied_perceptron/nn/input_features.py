@@ -1,4 +1,10 @@
-"""What the network sees of geometry: features of the input sites."""
+"""What the network sees of geometry: features of the input sites, and their thinning.
+
+A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the floor,
+colour, a constant and where in the site the mean point lies (``height_color_offset``), on gravity-aligned coordinates.
+Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
+picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
+"""
 
 from __future__ import annotations
 
@@ -14,64 +20,6 @@ from embodied_perceptron.geometry.transforms import SITE_BITS, pack_site_keys, u
 from embodied_perceptron.sparse.engine import Engine
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
-
-# --------------------------------------------------------------------------------------------------------------------
-# Compiled for the CPU: sparse sites and the cells of a regular grid, in one pass, without the interpreter's lock.
-
-
-@njit(cache=True, nogil=True)
-def _coordinates(key: int) -> tuple[int, int, int]:
-    """x, y, z of a site: ``geometry.unpack_site_keys`` of one key."""
-    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
-    return (key >> (2 * SITE_BITS) & mask) - offset, (key >> SITE_BITS & mask) - offset, (key & mask) - offset
-
-
-@njit(cache=True, nogil=True)
-def sum_in_cells(
-    keys: NDArray[np.int64],
-    feats: NDArray[np.float32],
-    first: NDArray[np.int64],
-    stride: int,
-    cells: NDArray[np.int64],
-    total: NDArray[np.float32],
-) -> None:
-    """Add up columns of the sites in each cell of a grid, and count them.
-
-    Args:
-        keys: (N,) site keys of one sample.
-        feats: (N, C), any columns.
-        first: (3,) lower corner of the grid, in sites; stride: edge of a cell, in sites; cells: (3,) of the grid.
-        total: (X * Y * Z, C + 1) out, filled with zeros: sums, and the number of sites.
-    """
-    for i in range(keys.shape[0]):
-        site = _coordinates(keys[i])
-        x, y, z = (site[0] - first[0]) // stride, (site[1] - first[1]) // stride, (site[2] - first[2]) // stride
-        if x < 0 or y < 0 or z < 0 or x >= cells[0] or y >= cells[1] or z >= cells[2]:
-            continue
-        flat = (x * cells[1] + y) * cells[2] + z
-        for c in range(feats.shape[1]):
-            total[flat, c] += feats[i, c]
-        total[flat, feats.shape[1]] += 1
-
-
-@njit(cache=True, nogil=True)
-def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
-    """See ``input_features.thinning_ranks``, whose arithmetic this is."""
-    for i in range(keys.shape[0]):
-        site = _coordinates(keys[i])
-        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
-        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
-        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What the network sees of geometry: features of the input sites.
-#
-# A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the
-# floor, colour, a constant and where in the site the mean point lies (``height_color_offset``), on gravity-aligned
-# coordinates.
-# Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
-# picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
 
 # Columns that ``FeatureVolume.as_sparse_tensor`` makes of a map, and those of each kind of input.
 SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
@@ -150,8 +98,7 @@ def _columns(
     return np.concatenate(columns, axis=1)
 
 
-def mean_sites(
-    coords: torch.Tensor,
+def sites_of_voxels(
     points_m: NDArray[np.floating],
     colors: NDArray[np.uint8],
     hits: NDArray[np.integer],
@@ -160,11 +107,11 @@ def mean_sites(
     floor_z_m: float,
     max_sites: int,
 ) -> SparseTensor:
-    """Voxels of a map -> network input: means over all points of a site, so a voxel counts by the points that it saw.
+    """Voxels of a map, moved anywhere -> network input: means over all points of a site, so a voxel counts by the
+    points that it saw. For a map where it lies, ``FeatureVolume.as_sparse_tensor`` gives the same.
 
     Args:
-        coords: (P, 3) int64 the site of each voxel.
-        points_m: (P, 3) mean point of each voxel, on the sites' lattice.
+        points_m: (P, 3) mean point of each voxel.
         colors: (P, 3) uint8 mean RGB.
         hits: (P,) points of each voxel.
         voxel_size_m: edge of a site.
@@ -172,6 +119,7 @@ def mean_sites(
         floor_z_m: height of the floor.
         max_sites: more are thinned.
     """
+    coords = torch.from_numpy(np.floor(points_m / voxel_size_m).astype(np.int64))
     weight = hits[:, None].astype(np.float64)
     feats = _columns(coords, points_m, colors, voxel_size_m, inputs, floor_z_m)
     weighted = torch.from_numpy(np.concatenate([feats * weight, weight], axis=1))
@@ -223,3 +171,52 @@ def _ranks_compiled(sites: Sites) -> torch.Tensor:
     rank = torch.empty(len(sites), dtype=torch.int64)
     rank_sites(sites.keys.numpy(), sites.stride, _THINNING_PERIOD, rank.numpy())
     return rank
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Compiled for the CPU: one pass, without the interpreter's lock.
+
+
+@njit(cache=True, nogil=True)
+def _coordinates(key: int) -> tuple[int, int, int]:
+    """x, y, z of a site: ``geometry.unpack_site_keys`` of one key."""
+    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
+    return (key >> (2 * SITE_BITS) & mask) - offset, (key >> SITE_BITS & mask) - offset, (key & mask) - offset
+
+
+@njit(cache=True, nogil=True)
+def sum_in_cells(
+    keys: NDArray[np.int64],
+    feats: NDArray[np.float32],
+    first: NDArray[np.int64],
+    stride: int,
+    cells: NDArray[np.int64],
+    total: NDArray[np.float32],
+) -> None:
+    """Add up columns of the sites in each cell of a grid, and count them.
+
+    Args:
+        keys: (N,) site keys of one sample.
+        feats: (N, C), any columns.
+        first: (3,) lower corner of the grid, in sites; stride: edge of a cell, in sites; cells: (3,) of the grid.
+        total: (X * Y * Z, C + 1) out, filled with zeros: sums, and the number of sites.
+    """
+    for i in range(keys.shape[0]):
+        site = _coordinates(keys[i])
+        x, y, z = (site[0] - first[0]) // stride, (site[1] - first[1]) // stride, (site[2] - first[2]) // stride
+        if x < 0 or y < 0 or z < 0 or x >= cells[0] or y >= cells[1] or z >= cells[2]:
+            continue
+        flat = (x * cells[1] + y) * cells[2] + z
+        for c in range(feats.shape[1]):
+            total[flat, c] += feats[i, c]
+        total[flat, feats.shape[1]] += 1
+
+
+@njit(cache=True, nogil=True)
+def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
+    """See ``input_features.thinning_ranks``, whose arithmetic this is."""
+    for i in range(keys.shape[0]):
+        site = _coordinates(keys[i])
+        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
+        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
+        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF

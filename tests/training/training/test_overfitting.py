@@ -196,7 +196,7 @@ def test_grounding_with_voxels(scene: SparseTensor) -> None:
     network.grounding.visual = lambda *_: batch
 
     def run() -> GroundingOutput:
-        return network.ground(levels, shared, tokens, token_pad, viewpoint)
+        return network.ground(network.candidates(levels, shared), tokens, token_pad, viewpoint)
 
     def loss() -> Tensor:
         terms = criterion(grounding_layers(run()), targets, ~token_pad)

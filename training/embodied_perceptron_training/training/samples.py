@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_perceptron.nn.input_features import mean_sites
+from embodied_perceptron.nn.input_features import sites_of_voxels
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -195,9 +195,7 @@ class SampleMaker:
         points = motion.points(voxels.points_m.numpy())
         inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
         points, colors, hits = points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside]
-        coords = torch.from_numpy(np.floor(points / config.voxel_size_m).astype(np.int64))
-        size_m = config.voxel_size_m
-        return mean_sites(coords, points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
+        return sites_of_voxels(points, colors, hits, config.voxel_size_m, config.inputs, floor_z_m, config.max_sites)
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator
