@@ -28,11 +28,12 @@ from rich.table import Table
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 from embodied_perceptron.geometry.transforms import back_project, transform_points
+from embodied_perceptron.mapping.image_features import StreamingLookup
 from embodied_perceptron.nn.input_features import input_from_points, thin
 from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
-from embodied_perceptron.nn.view_fusion import StreamingLookup, View, ViewSamplingConfig, view_lookup
+from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine

@@ -109,7 +109,7 @@ def test_voxels_stand_where_their_points_are_on_the_other_lattice():
     it = Perceptron(config(), inference=None)
     for frame in walk(3, 4):
         it.integrate(frame)
-    copy, manhattan = it._volume.copy(), ManhattanFrame(math.radians(21))
+    copy, manhattan = it.volume.copy(), ManhattanFrame(math.radians(21))
     turned = copy.turned(manhattan, np.zeros(3), math.inf)
     before, after = copy.snapshot(), turned.snapshot()
     step_m = copy.voxel_size_m / 1024
@@ -138,7 +138,7 @@ def test_voxels_turned_by_compiled_loops_are_those_of_tensors(radius: float):
     it = Perceptron(config(), inference=None)
     for frame in walk(3, 2):
         it.integrate(frame)
-    rows, manhattan, middle = it._volume.copy().rows, ManhattanFrame(math.radians(-12)), np.array([25.0, -3.0])
+    rows, manhattan, middle = it.volume.copy().rows, ManhattanFrame(math.radians(-12)), np.array([25.0, -3.0])
     found, expected = (turn(rows, manhattan, middle, radius) for turn in (_turn_compiled, turn_by_tensors))
     assert 0 < len(found) <= len(rows)
     assert (len(found) == len(rows)) == math.isinf(radius)
@@ -155,7 +155,7 @@ def test_a_turned_world_is_seen_alike():
     for frame in walk(5, 8):
         straight.integrate(frame)
         turned.integrate(PosedFrame(frame.frame, T @ frame.T_world_camera))
-    a, b = straight.look(), turned.look()
+    a, b = straight.predict(), turned.predict()
     assert a.region.manhattan == WORLD
     assert off_by_deg(b.region.manhattan, 0.5) <= 0.5 * STEP_DEG + 0.6
     # cells: what is filled is filled there too

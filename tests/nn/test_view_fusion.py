@@ -19,12 +19,12 @@ from embodied_perceptron.geometry.transforms import (
     pack_site_keys,
     transform_points,
 )
+from embodied_perceptron.mapping import image_features
+from embodied_perceptron.mapping.image_features import StreamingFusion, StreamingLookup
 from embodied_perceptron.nn import view_fusion
 from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.official import CORRECTED, RELEASED
 from embodied_perceptron.nn.view_fusion import (
-    StreamingFusion,
-    StreamingLookup,
     View,
     ViewSamplingConfig,
     fuse_views,
@@ -192,7 +192,7 @@ def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | Non
     found = 0
     for view in views:
         for level in range(len(view.levels)):
-            quick = view_fusion._sample(view, level, points, config, 0.03)
+            quick = view_fusion.sample_view(view, level, points, config, 0.03)
             slow = view_fusion._sample_by_tensors(view, level, points, config, 0.03)
             assert torch.equal(quick.rows, slow.rows)
             assert torch.equal(quick.seen, slow.seen)
@@ -214,7 +214,7 @@ def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: fl
         by_tensors, seen = total.clone(), count.clone()
         for seed in range(4):
             view = make_view(seed, dtype=torch.float16)
-            view_fusion._add(total, count, subset, points, view, level, config, 0.03)
+            view_fusion.add_view(total, count, subset, points, view, level, config, 0.03)
             sample = view_fusion._sample_by_tensors(view, level, points, config, 0.03)
             at = sample.rows if subset is None else subset[sample.rows]
             by_tensors.index_add_(0, at, sample.feats.float())
@@ -242,15 +242,15 @@ def test_halves_that_learn_keep_their_gradient() -> None:
 
 
 def test_streaming_touches_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = view_fusion
+    module = image_features
     work: list[int] = []
-    original = module._add
+    original = module.add_view
 
     def counting(total, count, subset, points, *rest):  # type: ignore[no-untyped-def]
         work.append(len(points))
         return original(total, count, subset, points, *rest)
 
-    monkeypatch.setattr(module, "_add", counting)
+    monkeypatch.setattr(module, "add_view", counting)
     views = [make_view(i) for i in range(5)]
     sites = make_sites(1, 300)
     state = StreamingFusion(0, 5, VOXEL_M, ViewSamplingConfig())

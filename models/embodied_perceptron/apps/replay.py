@@ -10,9 +10,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,8 @@ from embodied_perceptron.sensors.poses import seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import Drop
 from embodied_perceptron.visualization.top_view import render_top_view
 
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 NOT_FUSED = "no_usable_depth"  # a drop that only fusion can see
 
 
@@ -66,7 +67,6 @@ class ReplayResult:
         frames: colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
         fused, dropped: what became of them.
         fuse_ms, perceive_ms: wall time of each call.
-        T_world_camera: (4, 4) pose of the newest fused frame, or None.
     """
 
     perceptron: Perceptron
@@ -77,7 +77,12 @@ class ReplayResult:
     dropped: dict[str, int]
     fuse_ms: NDArray[np.float64]
     perceive_ms: NDArray[np.float64]
-    T_world_camera: NDArray[np.float64] | None = None
+
+    @property
+    def T_world_camera(self) -> NDArray[np.float64] | None:  # noqa: N802
+        """(4, 4) pose of the newest fused frame; None where nothing was fused."""
+        source = self.perception.source
+        return None if source is None else source.T_world_camera
 
     def ask(self, sentences: Sequence[str]) -> tuple[Grounding, ...]:
         """Answers about the map, as seen by the camera at the end."""
@@ -118,42 +123,43 @@ def replay(
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
     positions: list[NDArray[np.float64]] = []
-    last_pose: NDArray[np.float64] | None = None
     fuse_ms: list[float] = []
     perceive_ms: list[float] = []
-    unusable = 0
     due_ns: int | None = None
     jumps = 0
-    frames = iter(stream)
-    first = next(frames, None)
-    if first is not None:
-        _warm_up(perceptron, first)
-    for posed in chain([] if first is None else [first], frames):
+
+    def report_progress() -> None:
+        for drop in stream.take_drops():
+            if on_drop:
+                on_drop(drop)
+        progress.frames = stream.exposures
+        progress.dropped = stream.stats.dropped
+        if unusable := len(fuse_ms) - progress.fused:
+            progress.dropped[NOT_FUSED] = unusable
+        if on_progress:
+            on_progress(progress)
+
+    for posed in stream:
+        if not fuse_ms:
+            _warm_up(perceptron, posed)
         stamp_ns = posed.frame.stamp_ns
         if (seen := stream.stats.time_jumps) != jumps:  # the recording starts over
             jumps, due_ns = seen, None
             perceptron.forget_stamps()
-        started = time.perf_counter()
-        report = perceptron.integrate(posed)
-        fuse_ms.append((time.perf_counter() - started) * 1e3)
+        report = _timed(fuse_ms, perceptron.integrate, posed)
         if report.fused:
             progress.fused += 1
-            last_pose = posed.T_world_camera.copy()
-            positions.append(last_pose[:3, 3])
-        else:
-            unusable += 1
-            if on_drop:
-                on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
+            positions.append(posed.T_world_camera[:3, 3].copy())
+        elif on_drop:
+            on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
         if due_ns is None or stamp_ns >= due_ns:
             due_ns = stamp_ns + seconds_to_ns(perceive_every_s)
-            perceive_ms.append(_perceive_ms(perceptron))
-        _report(stream, progress, unusable, on_progress, on_drop)
+            _timed(perceive_ms, perceptron.perceive)
+        report_progress()
         if progress.fused == max_frames:
             break
-    _report(stream, progress, unusable, on_progress, on_drop)
-    started = time.perf_counter()
-    perception = perceptron.perceive()
-    perceive_ms.append((time.perf_counter() - started) * 1e3)
+    report_progress()
+    perception = _timed(perceive_ms, perceptron.perceive)
     return ReplayResult(
         perceptron=perceptron,
         perception=perception,
@@ -163,7 +169,6 @@ def replay(
         dropped=dict(progress.dropped),
         fuse_ms=np.array(fuse_ms),
         perceive_ms=np.array(perceive_ms),
-        T_world_camera=last_pose,
     )
 
 
@@ -174,28 +179,12 @@ def _warm_up(perceptron: Perceptron, posed: PosedFrame) -> None:
     scratch.perceive()
 
 
-def _perceive_ms(perceptron: Perceptron) -> float:
+def _timed(times_ms: list[float], call: Callable[P, ResultT], *args: P.args, **named: P.kwargs) -> ResultT:
+    """The result of a call; its wall time is appended to ``times_ms``."""
     started = time.perf_counter()
-    perceptron.perceive()
-    return (time.perf_counter() - started) * 1e3
-
-
-def _report(
-    stream: PosedFrameStream,
-    progress: ReplayProgress,
-    unusable: int,
-    on_progress: Callable[[ReplayProgress], None] | None,
-    on_drop: Callable[[Drop], None] | None,
-) -> None:
-    for drop in stream.take_drops():
-        if on_drop:
-            on_drop(drop)
-    progress.frames = stream.exposures
-    progress.dropped = stream.stats.dropped
-    if unusable:
-        progress.dropped[NOT_FUSED] = unusable
-    if on_progress:
-        on_progress(progress)
+    result = call(*args, **named)
+    times_ms.append((time.perf_counter() - started) * 1e3)
+    return result
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -26,8 +26,7 @@ from torch import Tensor
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
-from embodied_perceptron.mapping.export import SiteFeature
-from embodied_perceptron.nn.input_features import SITE_FEATURES, thin
+from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, thin
 from embodied_perceptron.nn.network import (
     ImageLookup,
     ObjectGroundingBranch,
@@ -166,7 +165,8 @@ class Predictor:
         Args:
             sites: one sample at stride 1; thinned to the preset's ``max_sites``.
             views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
-                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). Projections are of the ``manhattan``
+                (:class:`~embodied_perceptron.mapping.image_features.StreamingLookup`). Projections are of the
+                ``manhattan``
                 frame.
             manhattan: the wall-aligned frame of the sites.
         """

@@ -9,6 +9,7 @@ picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as rel
 from __future__ import annotations
 
 import itertools
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,13 +17,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
-from embodied_perceptron.mapping.export import SiteFeature
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
 
-# Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
+# Columns that ``FeatureVolume.as_sparse_tensor`` makes of a map, and those of each kind of input.
+SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
 SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {
     "xyz": ("point",),
     "height_color": ("height", "color", "one"),

@@ -16,7 +16,6 @@ from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
 from embodied_perceptron.language.colors import mean_colors
-from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -91,10 +90,9 @@ def warm_up(
     Raises :class:`WarmUpStoppedError` when it was stopped.
     """
     small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
-    volume = FeatureVolume(small.volume, small.keyframes)
-    perceptron = Perceptron(small, volume, inference)
+    perceptron = Perceptron(small, inference=inference)
     # of the same voxels: whatever a network finds in this room or does not, things are found, compared and lost
-    shapes = perceptron if inference is None else Perceptron(small, volume)
+    shapes = perceptron if inference is None else Perceptron(small, perceptron.volume)
     furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
     stamp_ns = 0
     for depth_m in (*[furnished] * (config.objects.confirm_count + 1), *[empty] * _LOOKS_UNTIL_CLEARED):
