@@ -81,6 +81,7 @@ class Perceptron:
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._semantic = SemanticMap()
         self._seen = LatestCameraPoses()
+        self._newest_frame: PosedFrame | None = None
         self._floor = FloorHeight(max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m))
         self._map_predictor: MapPredictor | None = None
         self._prediction: ScenePrediction | None = None
@@ -108,6 +109,7 @@ class Perceptron:
         with self._volume_lock:
             report = self._volume.integrate(posed)
             if report.fused:
+                self._newest_frame = posed
                 self._seen = self._seen.after(posed.frame.camera, report.stamp_ns, posed.T_world_camera)
             if report.keyframe:
                 keyframe = self._volume.keyframes.newest
@@ -132,6 +134,7 @@ class Perceptron:
         with self._scene_lock:
             with _stage(ms, "copy"), self._volume_lock:
                 copy, keyframes, seen = self._volume.copy(), tuple(self._volume.keyframes), self._seen
+                source = self._newest_frame
             with _stage(ms, "snapshot"):
                 snapshot = copy.snapshot()
             with _stage(ms, "floor"):
@@ -162,6 +165,7 @@ class Perceptron:
             voxels=snapshot,
             stage_ms=ms,
             diagnostics=diagnostics,
+            source=source,
         )
 
     def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
@@ -291,6 +295,11 @@ class Perceptron:
                 self._seen = self._seen.moved(newest)
         return correction
 
+    @property
+    def newest_frame(self) -> PosedFrame | None:
+        """The newest frame in the map; None where there is none (an empty map, a map from a file)."""
+        return self._newest_frame
+
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
         """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
         with self._volume_lock:
@@ -411,6 +420,7 @@ class Perceptron:
             self._map_predictor.forget()
         self._prediction = None
         self._seen = LatestCameraPoses()
+        self._newest_frame = None
         self._floor.forget()
 
 

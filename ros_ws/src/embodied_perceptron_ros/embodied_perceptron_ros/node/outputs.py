@@ -20,6 +20,7 @@ from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
 from embodied_perceptron_ros.conversion.maps import grid_to_message, make_label_info, semantic_to_cloud, voxels_to_cloud
 from embodied_perceptron_ros.conversion.objects import (
@@ -31,7 +32,6 @@ from embodied_perceptron_ros.conversion.objects import (
     objects_to_detections,
 )
 from embodied_perceptron_ros.conversion.values import make_image
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame
 from embodied_perceptron_ros.node.health import WARN, Health
 from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.transforms import TransformSource
@@ -146,11 +146,14 @@ class Outputs:
         transforms: TransformSource,
         health: Health,
         parameters: Callable[[], NodeParameters],
+        camera_frame: Callable[[str], str],
     ) -> None:
+        """``camera_frame``: optical frame of a camera by its name."""
         self._node = node
         self._transforms = transforms
         self._health = health
         self._parameters = parameters
+        self._camera_frame = camera_frame
         reliable: dict[str, Any] = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
         plain: dict[str, Any] = {"depth": 2, **reliable}
         latched: dict[str, Any] = {"depth": 1, "durability": DurabilityPolicy.TRANSIENT_LOCAL, **reliable}
@@ -175,6 +178,7 @@ class Outputs:
         self._listeners: dict[str, int] = {}
         self._held: set[str] = set()
         self._voxels_limit, self._overlay_limit = Limiter(), Limiter()
+        self._timed: PosedFrame | None = None  # whose boxes' latency was counted last
 
     def close(self) -> None:
         """Destroy the publishers."""
@@ -192,7 +196,7 @@ class Outputs:
     def _heard(self, topic: str) -> bool:
         return bool(self._publishers[topic].get_subscription_count() > 0)
 
-    def publish(self, perception: Perception, newest: FusedFrame | None, *, everything: bool = False) -> None:
+    def publish(self, perception: Perception, everything: bool = False) -> None:
         """Publish one perception; ``everything``: rates do not hold this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         pose = find_output_pose(self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns)
@@ -205,8 +209,10 @@ class Outputs:
         # boxes first: theirs is the latency that is promised
         if self._heard("boxes"):
             self._send("boxes", objects_to_detections(perception.objects, *place))
-        if newest is not None:
-            self._health.latency("boxes", (time.time_ns() - newest.sent_ns) / 1e6)
+        source = perception.source
+        if source is not None and source is not self._timed:  # not again for those who began to listen later
+            self._health.latency("boxes", (time.time_ns() - source.arrival_ns) / 1e6)
+            self._timed = source
         if self._heard("box_markers"):
             markers, self._shown = object_markers(perception.objects, self._shown, *place)
             self._send("box_markers", markers)
@@ -217,9 +223,9 @@ class Outputs:
         if self._heard("semantic_voxels"):
             self._send("semantic_voxels", semantic_to_cloud(perception.semantic, *place))
         self._held = {"voxels", "overlay/image"}
-        self.publish_held(perception, newest, everything=everything)
+        self.publish_held(perception, everything)
 
-    def publish_held(self, perception: Perception, newest: FusedFrame | None, *, everything: bool = False) -> None:
+    def publish_held(self, perception: Perception, everything: bool = False) -> None:
         """Publish what its own rate held back, if it is due now: the last state of a map must reach its viewers."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         if (
@@ -231,19 +237,15 @@ class Outputs:
             if not isinstance(pose, str):
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
                 self._held.discard("voxels")
-        topic = "overlay/image"
-        if newest is None or topic not in self._held or not self._heard(topic):
+        topic, source = "overlay/image", perception.source
+        if source is None or topic not in self._held or not self._heard(topic):
             return
         if self._overlay_limit.due(parameters.overlay_hz, everything):
-            self._send(topic, _overlay(perception, newest))
+            frame = source.frame
+            drawn = draw_objects(frame.color, frame.intrinsics, source.T_world_camera, perception.objects)
+            self._send(topic, make_image(drawn, "rgb8", frame.stamp_ns, self._camera_frame(frame.camera)))
             self._held.discard(topic)
 
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)
         self._health.tick(f"published.{topic}")
-
-
-def _overlay(perception: Perception, newest: FusedFrame) -> Image:
-    frame = newest.posed.frame
-    drawn = draw_objects(frame.color, frame.intrinsics, newest.posed.T_world_camera, perception.objects)
-    return make_image(drawn, "rgb8", frame.stamp_ns, newest.frame_id)
