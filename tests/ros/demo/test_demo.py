@@ -257,7 +257,7 @@ def test_demo_on_the_simulated_drive(tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 def test_replay_of_a_small_folder_over_topics(tmp_path: Path) -> None:
     """Player, node, monitor, map service: the whole machinery on three frames."""
-    from embodied_perceptron_ros.commands import replay_over_topics
+    from embodied_perceptron_ros.ros_commands import replay_over_topics
 
     write_folder(tmp_path / "recording")
     out = tmp_path / "out"

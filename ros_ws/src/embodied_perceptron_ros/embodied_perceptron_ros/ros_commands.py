@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -57,6 +56,7 @@ def perceive_command(
         split_pair,
     )
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
+    from embodied_perceptron_ros.players.processes import module_command
 
     require_ros()
     if list_parameters:
@@ -74,7 +74,7 @@ def perceive_command(
         arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    commands = {"node": [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node", *arguments]}
+    commands = {"node": module_command("node.perception_node", *arguments)}
     if rviz:
         commands["rviz"] = _rviz_command(namespace)
     raise typer.Exit(run_processes(commands))
@@ -156,6 +156,7 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
     from embodied_perceptron.recordings.recording import open_recording
     from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
+    from embodied_perceptron_ros.players.processes import module_command
     from embodied_perceptron_ros.players.replaying import recording_parameters
 
     try:
@@ -163,11 +164,10 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
         parameters = recording_parameters(open_recording(source), reliable=True)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    module = [sys.executable, "-m"]
-    commands = {"player": [*module, f"embodied_perceptron_ros.{executable}", *player, "--timeout", "180"]}
+    commands = {"player": module_command(f"players.{executable}", *player, "--timeout", "180")}
     if with_node:
         arguments = make_arguments(DEFAULT_CONFIG, parameters)
-        commands = {"node": [*module, "embodied_perceptron_ros.node.perception_node", *arguments], **commands}
+        commands = {"node": module_command("node.perception_node", *arguments), **commands}
     return run_processes(commands, until=("player", "node") if keep and with_node else ("player",))
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,7 @@ from embodied_perceptron_ros.conversion.maps import cloud_to_semantic
 from embodied_perceptron_ros.demo.mission import Question, TimedAnswer
 from embodied_perceptron_ros.node.monitor import NodeMonitor, NodeStatus, Sighting
 from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
-from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, ros_environment
+from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command, ros_environment
 
 # --------------------------------------------------------------------------------------------------------------------
 # A recording through the real node over real topics: player and node as processes of their own, watched from here.
@@ -209,7 +208,6 @@ def replay_over_ros(
     environment["ROS_DOMAIN_ID"] = str(domain_id)
     environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = environment["ROS_AUTOMATIC_DISCOVERY_RANGE"]  # for the monitor
-    module = [sys.executable, "-m"]
 
     with Supervisor() as processes, NodeMonitor(domain_id) as monitor:
 
@@ -228,13 +226,13 @@ def replay_over_ros(
                 raise ReplayFailedError(f"the {name} ended with exit code {codes[name]}; log: {log}\n{tail}")
 
         arguments = ros_arguments(plan.config, parameters)
-        node_command = [*module, "embodied_perceptron_ros.node.perception_node", *arguments]
-        processes.start("node", node_command, environment, plan.out / "node.log")
+        command = module_command("node.perception_node", *arguments)
+        processes.start("node", command, environment, plan.out / "node.log")
         _wait(lambda: monitor.status.state == "active", lambda: watch("starting"), _START_TIMEOUT_S, "become active")
         for question in plan.questions:
             if question.standing:
                 monitor.ask(question)
-        player = [*module, f"embodied_perceptron_ros.{executable}", *player_arguments, "--report", str(report_file)]
+        player = module_command(f"players.{executable}", *player_arguments, "--report", str(report_file))
         started = time.monotonic()
         processes.start("player", player, environment, plan.out / "player.log")
         while processes.exit_codes()["player"] is None:
