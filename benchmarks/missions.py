@@ -22,7 +22,7 @@ from rich.table import Table
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 from embodied_perceptron.apps.replay import ReplayResult, replay
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
-from embodied_perceptron.recordings.recording import open_recording
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron_ros.demo.mission import Question, TimedAnswer, is_right, read_questions
 from embodied_perceptron_ros.demo.simulated import render, simulated_recording
 from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy

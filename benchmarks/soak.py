@@ -29,7 +29,8 @@ from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.recordings.recording import PosedFrameStream, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, render, simulated_recording

@@ -190,7 +190,7 @@ def _report(
     for drop in stream.take_drops():
         if on_drop:
             on_drop(drop)
-    progress.frames = stream.exposures
+    progress.frames = stream.colors_played
     progress.dropped = stream.stats.dropped
     if unusable:
         progress.dropped[NOT_FUSED] = unusable

@@ -17,7 +17,7 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from support import bag_tools
 
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.recordings.recording import open_recording
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron_ros.demo import simulated
 from embodied_perceptron_ros.demo.demo import find_problems

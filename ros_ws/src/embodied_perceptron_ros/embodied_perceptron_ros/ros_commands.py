@@ -153,7 +153,7 @@ def simulate_command(
 
 
 def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
-    from embodied_perceptron.recordings.recording import open_recording
+    from embodied_perceptron.recordings.open import open_recording
     from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
     from embodied_perceptron_ros.players.processes import module_command

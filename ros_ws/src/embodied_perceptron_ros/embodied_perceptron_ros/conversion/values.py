@@ -20,7 +20,7 @@ from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
     ImageDecodeError,
-    decode_compressed_color,
+    decode_color_file,
     decode_compressed_depth,
     decode_image,
 )
@@ -136,7 +136,7 @@ def color_from_message(message: Image | CompressedImage) -> NDArray[np.uint8]:
     Raises ``ValueError`` naming the encoding, size or defect.
     """
     if isinstance(message, CompressedImage):
-        return decode_compressed_color(message.data)
+        return decode_color_file(message.data)
     if message.encoding not in COLOR_ENCODINGS:
         raise ImageDecodeError(f"colour encoding {message.encoding!r} is none of {', '.join(COLOR_ENCODINGS)}")
     return _raw_image(message)

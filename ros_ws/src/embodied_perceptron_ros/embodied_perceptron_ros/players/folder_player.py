@@ -24,6 +24,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
@@ -32,7 +33,6 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
-    open_recording,
 )
 from embodied_perceptron.sensors.synchronizer import BadImage
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped

@@ -26,7 +26,8 @@ from embodied_perceptron.recordings.artifacts import (
     write_png,
 )
 from embodied_perceptron.recordings.bag import BagRecording
-from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.top_view import render_top_view
