@@ -54,7 +54,7 @@ def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
         fusion_frame=values["fusion_frame"],
         output_frame=values["output_frame"],
         use_sim_time=sim_time,
-        weights=values["weights"],
+        weights=values["weights"] or None,
         viewer=values["viewer"],
         overrides=parse_overrides(values["parameters"]),
     )

@@ -62,6 +62,7 @@ def test_bad_overrides_are_named(text: str) -> None:
 def test_only_what_was_given_overrides_the_file() -> None:
     assert options.node_parameters() == {}
     assert options.node_parameters(weights="tiny", viewer="rerun") == {"weights": "tiny", "viewer": "rerun"}
+    assert options.node_parameters(weights="") == {"weights": ""}, "no network, as in the YAML file"
     given = options.node_parameters(["front", "rear"], "odom2", "map", True, {"fusion_frame": "odom3"})
     assert given == {
         "cameras": ["front", "rear"],
@@ -149,6 +150,19 @@ def test_the_simulated_home_is_the_same_everywhere() -> None:
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
 
     assert declared_arguments(ast.parse((ROOT / "launch/simulate.launch.py").read_text()))["seed"] == str(DEFAULT_SEED)
+
+
+def test_what_launch_files_import_loads_nothing_heavy() -> None:
+    """They run in the system's Python, which may lack the library's packages."""
+    modules = {
+        module
+        for path in LAUNCH_FILES
+        for module in re.findall(r"^from (embodied_perceptron_ros[\w.]+) import", path.read_text(), re.MULTILINE)
+    }
+    assert len(modules) >= 3
+    code = f"import sys, {', '.join(sorted(modules))}; print({{'torch', 'numpy', 'rclpy'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_all_launch_files_are_there() -> None:

@@ -38,7 +38,9 @@ def perceive_command(
     camera: Annotated[list[str] | None, typer.Option(help="Name of a camera; may be repeated.")] = None,
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
-    weights: Annotated[str, typer.Option(help="Network: a shipped name or a file; none = without.")] = "",
+    weights: Annotated[
+        str | None, typer.Option(help="Network: a shipped name or a file; '' or none = without.")
+    ] = None,
     viewer: Annotated[str, typer.Option(help="rerun = show everything in a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",

@@ -27,7 +27,7 @@ from embodied_perceptron.visualization.drawing import draw_boxes_on_image
 from embodied_perceptron.visualization.rerun import write_rrd
 from embodied_perceptron.visualization.room_view import render_3d
 from embodied_perceptron.weights import available
-from embodied_perceptron_ros.demo.mission import Question, verdict
+from embodied_perceptron_ros.demo.mission import MissionQuestion, verdict
 from embodied_perceptron_ros.demo.simulated import (
     DEFAULT_SEED,
     SimulationError,
@@ -61,7 +61,7 @@ def summarise(
     outcome: ReplayOutcome,
     perception: Perception,
     map_error_m: float | None,
-    questions: Sequence[Question] = (),
+    questions: Sequence[MissionQuestion] = (),
     scores: Mapping[str, float] | None = None,
     weights: str = "",
 ) -> dict[str, Any]:
@@ -234,8 +234,7 @@ def run_demo(
     if not weights:
         console.print("no trained weights: boxes have no class, and sentences cannot be understood")
     questions = _questions(source, sentences, console)
-    parameters = {"weights": weights} if weights else {}
-    plan = ReplayPlan(source, out, rate, parameters=parameters, questions=questions)
+    plan = ReplayPlan(source, out, rate, parameters={"weights": weights}, questions=questions)
     display = ProgressDisplay(console)
     with display.live:
         outcome = replay_over_ros(plan, display.update)
@@ -253,8 +252,8 @@ def run_demo(
     return DemoResult(results, find_problems(results))
 
 
-def _questions(source: Path, sentences: Sequence[str], console: Console) -> tuple[Question, ...]:
-    asked = tuple(Question(f"asked-{n}", text) for n, text in enumerate(sentences, 1))
+def _questions(source: Path, sentences: Sequence[str], console: Console) -> tuple[MissionQuestion, ...]:
+    asked = tuple(MissionQuestion(f"asked-{n}", text) for n, text in enumerate(sentences, 1))
     if not has_truth(source):
         return asked
     try:

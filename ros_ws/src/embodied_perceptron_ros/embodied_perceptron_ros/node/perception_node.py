@@ -92,6 +92,8 @@ class PerceptionNode(LifecycleNode):
             perceptron = Perceptron.from_config(self.parameters.config)
             warm_up(self.parameters.config, perceptron.inference, self._ending.is_set)
             self._map = _ConfiguredMap(self, perceptron)
+            if perceptron.inference is None:
+                self.get_logger().info("no network (weights): boxes have no class")
         except WarmUpStoppedError as stopped:
             self._free()
             self.get_logger().info(f"configuration given up: {stopped}")

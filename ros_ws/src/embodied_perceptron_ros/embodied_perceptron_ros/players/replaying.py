@@ -32,7 +32,7 @@ from embodied_perceptron.results import Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.top_view import render_top_view
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic
-from embodied_perceptron_ros.demo.mission import Question, TimedAnswer
+from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer
 from embodied_perceptron_ros.node.monitor import NodeMonitor, NodeStatus, Sighting
 from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
 from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command, ros_environment
@@ -77,7 +77,7 @@ class ReplayPlan:
     reliable: bool = True
     max_frames: int = 0
     domain_id: int | None = None
-    questions: tuple[Question, ...] = ()
+    questions: tuple[MissionQuestion, ...] = ()
 
 
 @dataclass(frozen=True)
