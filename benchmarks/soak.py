@@ -93,7 +93,7 @@ class Feeder:
         self.sent = 0
 
     def send(self, posed: PosedFrame) -> None:
-        """One exposure with its pose."""
+        """One frame with its pose."""
         stamp_ns, frame = time.time_ns(), posed.frame
         transform = make_transform_stamped(posed.T_world_camera, stamp_ns, "odom", CAMERA_FRAME)
         self._tf.publish(TFMessage(transforms=[transform]))

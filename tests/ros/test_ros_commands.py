@@ -21,7 +21,6 @@ from support.ros_live import own_domain
 from embodied_perceptron_ros import ros_commands
 from embodied_perceptron_ros.node.monitor import NodeMonitor
 from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
-from embodied_perceptron_ros.players.launch_options import RVIZ_TOPICS
 
 
 @pytest.fixture
@@ -68,13 +67,6 @@ def test_perceive_starts_the_node_with_what_was_asked(app: typer.Typer, monkeypa
     for part in ("cameras:=[front, rear]", "use_sim_time:=true", "__ns:=/robot", "voxel_size_m:=0.03"):
         assert part in text
     assert 'front.color_topic:="/rgb"' in text
-
-
-def test_rviz_topics_move_with_the_namespace() -> None:
-    assert ros_commands.rviz_remappings("") == []
-    arguments = ros_commands.rviz_remappings("/robot/")
-    assert arguments[:2] == ["-r", f"{RVIZ_TOPICS[0]}:=/robot{RVIZ_TOPICS[0]}"]
-    assert len(arguments) == 2 * len(RVIZ_TOPICS)
 
 
 def test_demo_of_nothing_is_an_error(app: typer.Typer, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class BagRecording:
 
     @property
     def world_frame(self) -> str:
-        """Frame in which poses are asked for."""
+        """Fixed frame in which poses are given."""
         return self._world_frame
 
     @property

@@ -217,7 +217,7 @@ class TumRecording:
 
 @dataclass(frozen=True)
 class TumCamera:
-    """One camera's folder: the contents of its text files, checked; images are read when they are asked for.
+    """One camera's folder: the contents of its text files, checked; images are read on demand.
 
     Attributes:
         folder: where it lies.

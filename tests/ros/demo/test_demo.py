@@ -73,7 +73,7 @@ def test_unexplained_frames_are_those_without_a_fate() -> None:
     assert percentiles(outcome, "boxes") == {"p50": None, "p99": None}
 
 
-def test_frames_sent_are_exposures() -> None:
+def test_frames_sent_are_pairs_of_images() -> None:
     parameters = {
         "cameras": ["front", "rear"],
         **{"front.color_topic": "front/color/image_raw", "front.color_transport": "raw"},

@@ -103,7 +103,7 @@ class Rig:
         info: dict[str, Any] | None = None,
         intrinsics: Intrinsics | None = None,
     ) -> int:
-        """Put one exposure; the dicts change fields of its messages."""
+        """Put one frame; the dicts change fields of its messages."""
         if stamp_ns is None:
             self.stamp_ns += 33 * MS
             stamp_ns = self.stamp_ns

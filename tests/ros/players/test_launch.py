@@ -102,6 +102,12 @@ def test_bad_pairs_are_named(text: str) -> None:
     assert options.split_pair("a:=b:=c", "remap") == ("a", "b:=c")
 
 
+def test_rviz_topics_move_with_the_namespace() -> None:
+    assert options.rviz_remappings("") == []
+    pairs = options.rviz_remappings("/robot/")
+    assert pairs == [(topic, f"/robot{topic}") for topic in options.RVIZ_TOPICS]
+
+
 def test_player_by_what_lies_there(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "rgb.txt").touch()

@@ -83,6 +83,8 @@ def perceive_command(
 
 
 def _rviz_command(namespace: str) -> list[str]:
+    from embodied_perceptron_ros.players.launch_options import rviz_remappings
+
     program = shutil.which("rviz2")
     if program is None:
         _fail("rviz2 is not installed here: it comes with a ROS 2 installation (or docker/compose.yaml)", 3)
@@ -91,16 +93,8 @@ def _rviz_command(namespace: str) -> list[str]:
         from ament_index_python.packages import get_package_share_directory
 
         layout = Path(get_package_share_directory("embodied_perceptron")) / "rviz" / "perception.rviz"
-    renamed = rviz_remappings(namespace)
+    renamed = [part for pair in rviz_remappings(namespace) for part in ("-r", ":=".join(pair))]
     return [program, "-d", str(layout), *(["--ros-args"] if renamed else []), *renamed]
-
-
-def rviz_remappings(namespace: str) -> list[str]:
-    """Arguments that move the layout's topics into ``namespace``."""
-    from embodied_perceptron_ros.players.launch_options import RVIZ_TOPICS
-
-    prefix = namespace.strip("/")
-    return [part for topic in RVIZ_TOPICS if prefix for part in ("-r", f"{topic}:=/{prefix}{topic}")]
 
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:

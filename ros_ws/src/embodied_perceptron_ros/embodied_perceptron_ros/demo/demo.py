@@ -49,10 +49,10 @@ from embodied_perceptron_ros.players.replaying import (
     write_result_files,
 )
 
-# --------------------------------------------------------------------------------------------------------------------
-# What the demonstration says of itself: ``results.json``, the tables, and what keeps it from having succeeded.
-
 MAX_MAP_ERROR_M = 0.02
+_SHOWN_IMAGES = 60  # camera images in the Rerun recording
+_VIEW_WIDTH = 960  # of the camera image with named boxes, about
+_WEIGHTS = "tiny"  # where they are shipped
 _SCORES = ("AP25", "AP50", "AP25_furniture", "AR25", "mIoU", "mIoU_classes")
 
 
@@ -178,14 +178,6 @@ def status_table(status: NodeStatus) -> Table:
         status.areas.get("map", {}).get("voxels", ""),
     )
     return table
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# The demonstration: a whole mission through the real node over real topics; pictures and figures afterwards.
-
-_SHOWN_IMAGES = 60  # camera images in the Rerun recording
-_VIEW_WIDTH = 960  # of the camera image with named boxes, about
-_WEIGHTS = "tiny"  # where they are shipped
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class TimedAnswer:
     """One answer.
 
     Attributes:
-        grounding: what it says.
+        grounding: the answer itself.
         ms: from asking to hearing it; of later answers to a standing question, since the one before.
         stamp_ns: of the map that was asked.
     """

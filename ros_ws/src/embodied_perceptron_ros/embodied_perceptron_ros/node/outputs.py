@@ -22,12 +22,10 @@ from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
+from embodied_perceptron.visualization.drawing import BOX_EDGES, box_corners, clip_to_near_plane, color_of_class, pixel
 from embodied_perceptron_ros.conversion.maps import grid_to_message, make_label_info, semantic_to_cloud, voxels_to_cloud
 from embodied_perceptron_ros.conversion.objects import (
-    BOX_EDGES,
     MarkerKey,
-    box_corners,
-    label_color,
     object_markers,
     objects_to_detections,
 )
@@ -36,10 +34,6 @@ from embodied_perceptron_ros.node.health import WARN, Health
 from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.transforms import TransformSource
 
-# --------------------------------------------------------------------------------------------------------------------
-# Objects drawn into a camera image.
-
-_NEAR_M = 0.05
 _FAR_PIXELS = 1e5  # OpenCV clips lines itself, in 32-bit integers with 16 fractional bits to spare
 
 
@@ -53,14 +47,15 @@ def draw_objects(
     image = np.ascontiguousarray(color).copy()
     T_camera_world = invert_transform(T_world_camera)
     for item in objects:
-        corners = transform_points(T_camera_world, box_corners(item.box))
-        rgb = tuple(int(255 * c) for c in label_color(item.label))
+        corners = transform_points(T_camera_world, box_corners(item.box[None])[0])
+        rgb = color_of_class(item.label)
         seen: list[tuple[int, int]] = []
         for a, b in BOX_EDGES:
-            segment = clip_to_front(corners[a], corners[b])
+            segment = clip_to_near_plane(corners[a], corners[b])
             if segment is None:
                 continue
-            first, second = (_to_pixel(p, intrinsics) for p in segment)
+            ends = np.clip(pixel(np.stack(segment), intrinsics), -_FAR_PIXELS, _FAR_PIXELS)
+            first, second = ((round(float(u)), round(float(v))) for u, v in ends)
             inside, start, end = cv2.clipLine((0, 0, intrinsics.width, intrinsics.height), first, second)
             if inside:
                 cv2.line(image, start, end, rgb, 2, cv2.LINE_AA)
@@ -70,29 +65,6 @@ def draw_objects(
             where = (min(max(x, 2), max(intrinsics.width - 120, 2)), max(y - 6, 14))
             cv2.putText(image, f"{item.label} {item.id}", where, cv2.FONT_HERSHEY_SIMPLEX, 0.5, rgb, 1, cv2.LINE_AA)
     return image
-
-
-def clip_to_front(
-    a: NDArray[np.float64], b: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The part of the segment between two (3,) optical-frame points that lies in front of the camera."""
-    if a[2] < _NEAR_M and b[2] < _NEAR_M:
-        return None
-    if a[2] < _NEAR_M:
-        a = a + (b - a) * ((_NEAR_M - a[2]) / (b[2] - a[2]))
-    elif b[2] < _NEAR_M:
-        b = b + (a - b) * ((_NEAR_M - b[2]) / (a[2] - b[2]))
-    return a, b
-
-
-def _to_pixel(point: NDArray[np.float64], intrinsics: Intrinsics) -> tuple[int, int]:
-    u = intrinsics.fx * point[0] / point[2] + intrinsics.cx
-    v = intrinsics.fy * point[1] / point[2] + intrinsics.cy
-    return round(float(np.clip(u, -_FAR_PIXELS, _FAR_PIXELS))), round(float(np.clip(v, -_FAR_PIXELS, _FAR_PIXELS)))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Publishers of everything that perception yields; nothing is built that nobody listens to.
 
 
 @dataclass(frozen=True)

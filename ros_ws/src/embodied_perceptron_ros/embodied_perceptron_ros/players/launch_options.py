@@ -130,6 +130,12 @@ def parameter_text(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True, width=2**20)).replace("\n...", "").strip()
 
 
+def rviz_remappings(namespace: str) -> list[tuple[str, str]]:
+    """(from, to) of the layout's topics moved into ``namespace``; none without one."""
+    prefix = namespace.strip("/")
+    return [(topic, f"/{prefix}{topic}") for topic in RVIZ_TOPICS] if prefix else []
+
+
 def split_pair(text: str, what: str) -> tuple[str, str]:
     """``a:=b`` -> (a, b); ``ValueError`` naming ``what`` else."""
     left, separator, right = text.partition(":=")
