@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -28,7 +28,7 @@ from embodied_perceptron.recordings.artifacts import (
     write_png,
 )
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
-from embodied_perceptron.results import Grounding, Perception
+from embodied_perceptron.results import Grounding, Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import Drop
@@ -132,7 +132,7 @@ def replay(
         for drop in stream.take_drops():
             if on_drop:
                 on_drop(drop)
-        progress.frames = stream.exposures
+        progress.frames = stream.colors_played
         progress.dropped = stream.stats.dropped
         if unusable := len(fuse_ms) - progress.fused:
             progress.dropped[NOT_FUSED] = unusable
@@ -222,28 +222,54 @@ def write_results(result: ReplayResult, out: str | Path, groundings: Sequence[Gr
     Args:
         result: of :func:`replay`.
         out: the folder.
-        groundings: answers about the map, if something was asked.
+        groundings: answers about the map, where something was asked.
 
     Returns:
-        What was written, by name: ``map.safetensors``, ``voxels.ply``, ``objects.json`` (confirmed objects),
-        ``occupancy.npz`` (labelled cells), ``top_view.png``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``,
-        ``timings.json``, and ``groundings.json`` where something was asked.
+        What was written, by name: ``map.safetensors``, the files of :func:`write_perception`, and ``groundings.json``
+        where something was asked.
 
     Raises:
         OSError: a file cannot be written.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    perception = result.perception
     result.perceptron.save(out / "map.safetensors")
-    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
-    write_objects_json(out / "objects.json", perception.objects)
-    write_occupancy_npz(out / "occupancy.npz", perception.semantic)
-    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=result.trajectory_m))
-    picture, description = write_occupancy_grid(out / "occupancy_grid", perception.grid)
-    write_json(out / "timings.json", timings(result))
-    names = ["map.safetensors", "voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json"]
+    written = write_perception(out, result.perception, result.trajectory_m, timings(result))
+    names = ["map.safetensors", *written]
     if groundings:
         write_groundings_json(out / "groundings.json", groundings)
         names.append("groundings.json")
-    return {name: out / name for name in names} | {picture.name: picture, description.name: description}
+    return {name: out / name for name in names}
+
+
+def write_perception(
+    out: Path,
+    perception: Perception,
+    trajectory_m: NDArray[np.float64],
+    numbers: Mapping[str, Any],
+    semantic: SemanticVoxels | None = None,
+) -> tuple[str, ...]:
+    """Write a perception of the whole map into the folder ``out``.
+
+    Args:
+        out: the folder.
+        perception: of the whole map.
+        trajectory_m: (N, 3) positions of the cameras, for the picture.
+        numbers: contents of ``timings.json``.
+        semantic: labelled cells for ``occupancy.npz`` instead of the perception's own.
+
+    Returns:
+        Names of the files: ``voxels.ply``, ``objects.json`` (confirmed objects), ``occupancy.npz`` (labelled cells),
+        ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
+    write_objects_json(out / "objects.json", perception.objects)
+    write_occupancy_npz(out / "occupancy.npz", perception.semantic if semantic is None else semantic)
+    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=trajectory_m))
+    grid_files = write_occupancy_grid(out / "occupancy_grid", perception.grid)
+    write_json(out / "timings.json", numbers)
+    names = ("voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json")
+    return (*names, *(path.name for path in grid_files))

@@ -28,6 +28,7 @@ from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
 from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
+from embodied_perceptron.sensors.frame import PosedFrame
 
 _OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
 
@@ -126,6 +127,11 @@ class LiveMap:
                 self._floor.forget()
                 self._cameras = self._cameras.moved(newest)
         return correction
+
+    @property
+    def newest_frame(self) -> PosedFrame | None:
+        """The frame that was fused last; None where there is none (an empty map, a map from a file)."""
+        return self._cameras.newest
 
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
         """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""

@@ -28,10 +28,11 @@ from embodied_perceptron.results import (
     VoxelSnapshot,
 )
 from embodied_perceptron.sensors.frame import canonical_depth
+from embodied_perceptron.visualization.drawing import box_corners, clip_to_near_plane
 from embodied_perceptron_ros.conversion import maps as maps
 from embodied_perceptron_ros.conversion import objects as objects
 from embodied_perceptron_ros.conversion import values as conv
-from embodied_perceptron_ros.node.outputs import clip_to_front, draw_objects
+from embodied_perceptron_ros.node.outputs import draw_objects
 
 pytestmark = pytest.mark.ros
 RNG = np.random.default_rng(3)
@@ -313,7 +314,7 @@ def test_detections_round_trip_with_tilt(seed):
         assert detection.results[0].hypothesis.class_id == "chair"
         assert detection.results[0].hypothesis.score == 0.75
         back = objects.message_to_box(detection.bbox, None if T_out_world is None else np.linalg.inv(T))
-        np.testing.assert_allclose(objects.box_corners(back), objects.box_corners(item.box), atol=1e-9)
+        np.testing.assert_allclose(box_corners(back[None]), box_corners(item.box[None]), atol=1e-9)
 
 
 def test_box_orientation_by_hand():
@@ -355,7 +356,7 @@ def test_markers_say_label_and_id_and_have_the_size_of_the_box():
     text = next(m for m in message.markers if m.type == Marker.TEXT_VIEW_FACING)
     np.testing.assert_allclose([cube.scale.x, cube.scale.y, cube.scale.z], item.box[3:6])
     assert "chair 3" in text.text
-    assert text.pose.position.z > objects.box_corners(item.box)[:, 2].max()
+    assert text.pose.position.z > box_corners(item.box[None])[0, :, 2].max()
 
 
 @pytest.mark.parametrize("status", list(GroundingStatus))
@@ -403,7 +404,7 @@ def test_overlay_survives_boxes_around_and_behind_the_camera():
     behind = SceneObject(2, "x", 1.0, np.array([0, 0, -5.0, 1, 1, 1, 0, 0, 0]))
     assert not draw_objects(color, intrinsics, np.eye(4), [behind]).any()
     draw_objects(color, intrinsics, np.eye(4), [around])
-    assert clip_to_front(np.array([0, 0, -1.0]), np.array([0, 0, -2.0])) is None
-    a, b = clip_to_front(np.array([0, 0, -1.0]), np.array([2.0, 0, 1.0]))
+    assert clip_to_near_plane(np.array([0, 0, -1.0]), np.array([0, 0, -2.0])) is None
+    a, b = clip_to_near_plane(np.array([0, 0, -1.0]), np.array([2.0, 0, 1.0]))
     assert a[2] == pytest.approx(0.05)
     np.testing.assert_array_equal(b, [2, 0, 1])

@@ -76,6 +76,15 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
     assert read_parameters(make()).config.network.weights == "tiny"
 
 
+@pytest.mark.parametrize("configured", ["mine.safetensors", ""])
+def test_empty_weights_are_no_network_in_the_file_and_as_a_parameter(make, tmp_path, configured):
+    config = tmp_path / "config.yaml"
+    config.write_text(f'network: {{weights: "{configured}"}}')
+    for said in ({}, {"weights": "config"}):
+        assert read_parameters(make(config_file=str(config), **said)).config.network.weights == configured
+    assert read_parameters(make(config_file=str(config), weights="")).config.network.weights == ""
+
+
 def test_the_viewer_is_one_that_exists(make):
     with pytest.raises(ValueError, match="viewer must be one of"):
         read_parameters(make(viewer="holodeck"))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes.building.home import HomeSpec

@@ -11,7 +11,8 @@ import numpy as np
 from embodied_perceptron.apps.replay import ReplayProgress, replay
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.recordings.files import write_atomically
-from embodied_perceptron.recordings.recording import PosedFrameStream, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.visualization.top_view import render_top_view

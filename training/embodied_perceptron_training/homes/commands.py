@@ -155,7 +155,7 @@ def export_bag_command(
     rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
 ) -> None:
     """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
-    from embodied_perceptron.recordings.recording import open_recording
+    from embodied_perceptron.recordings.open import open_recording
     from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
     from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 

@@ -26,7 +26,6 @@ from embodied_perceptron.results import Grounding
 from embodied_perceptron.sensors.poses import Found, TooEarly
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
@@ -81,14 +80,15 @@ class GroundingInterface:
         transforms: TransformSource,
         health: Health,
         parameters: Callable[[], NodeParameters],
-        newest: Callable[[], FusedFrame | None],
+        camera_frame: Callable[[str], str],
     ) -> None:
+        """``camera_frame``: optical frame of a camera by its name."""
         self._node = node
         self._perceptron = perceptron
         self._transforms = transforms
         self._health = health
         self._parameters = parameters
-        self._newest = newest
+        self._camera_frame = camera_frame
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
         self._shown: set[MarkerKey] = set()
         self._worker: QueryWorker | None = None
@@ -163,8 +163,8 @@ class GroundingInterface:
 
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
         """Where the robot was at ``stamp_ns`` (0 = now), in the fusion frame; None before the first frame."""
-        parameters, newest = self._parameters(), self._newest()
-        frame_id = parameters.viewpoint_frame or (newest.frame_id if newest is not None else "")
+        parameters, newest = self._parameters(), self._perceptron.newest_frame
+        frame_id = parameters.viewpoint_frame or ("" if newest is None else self._camera_frame(newest.frame.camera))
         if not frame_id:
             return None
         try:
@@ -173,7 +173,7 @@ class GroundingInterface:
         except ViewpointError:
             if stamp_ns or newest is None or parameters.viewpoint_frame:
                 raise
-            return newest.posed.T_world_camera
+            return newest.T_world_camera
 
     def _submit(self, query: Query, deliver: Callable[[Answer], None], begin: Begin = lambda: None) -> None:
         """Have it answered; from where the robot is now, or was at its stamp."""
@@ -189,8 +189,8 @@ class GroundingInterface:
         worker.submit(query, deliver, begin)
 
     def _stamp_ns(self) -> int:
-        newest = self._newest()
-        return 0 if newest is None else newest.posed.frame.stamp_ns
+        newest = self._perceptron.newest_frame
+        return 0 if newest is None else newest.frame.stamp_ns
 
     # ---- answering
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from embodied_perceptron.results import Grounding, Perception
 from embodied_perceptron.visualization.rerun import RerunRecorder
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame
 
 
 class LiveViewer:
@@ -27,13 +26,14 @@ class LiveViewer:
         self._last_frame_ns = -1
         self._recorder: RerunRecorder | None = RerunRecorder(path or None)
 
-    def show(self, perception: Perception, newest: FusedFrame | None) -> None:
-        """One perception, and the image that was newest."""
+    def show(self, perception: Perception) -> None:
+        """One perception, and the image that it is of."""
 
         def tell(recorder: RerunRecorder) -> None:
-            if newest is not None and newest.posed.frame.stamp_ns != self._last_frame_ns:
-                self._last_frame_ns = newest.posed.frame.stamp_ns
-                recorder.log_frame(newest.posed)
+            source = perception.source
+            if source is not None and source.frame.stamp_ns != self._last_frame_ns:
+                self._last_frame_ns = source.frame.stamp_ns
+                recorder.log_frame(source)
             recorder.log_perception(perception)
 
         self._tell(tell)

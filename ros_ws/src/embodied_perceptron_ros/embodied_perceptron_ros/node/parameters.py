@@ -1,7 +1,8 @@
 """The node's parameters: names, defaults, ranges, and what may change while it runs.
 
 ROS parameters carry topics, frames, rates and one path to a configuration file; everything else stands in that file.
-The few that repeat a value of the file (``voxel_size_m`` ...) override it where they are not 0.
+The few that repeat a value of the file (``voxel_size_m`` ...) override it where they are not 0 or empty; ``weights``,
+of which "" means "no network" here as there, overrides it where it is not ``config``.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ DECLARATIONS: dict[str, _Declaration] = {
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
-    "weights": _D("", "Network: a shipped name or a weights file; empty = as in the configuration, 'none' = none"),
+    "weights": _D(
+        "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
+    ),
     "device": _D("", "Where the network runs: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
     "window_m": _D(0.0, "Edge of the square that the network looks at; 0 = as in the configuration", 0.0, 100.0),
     "voxel_size_m": _D(0.0, "Edge length of a map voxel; 0 = as in the configuration", 0.0, 1.0),
@@ -98,8 +101,8 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
 }
 _VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
 _ASSEMBLER_OVERRIDES = ("max_pose_wait_s", "pair_tolerance_s")
-_NETWORK_OVERRIDES = ("weights", "device", "window_m")
-NO_WEIGHTS = "none"
+_NETWORK_OVERRIDES = ("device", "window_m")
+AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ def read_parameters(node: Node) -> NodeParameters:
         if problem:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
-    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES)
+    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, "weights")
     overrides = {name: values.pop(name) for name in names}
     return NodeParameters(**values, cameras=cameras, config=_read_config(values["config_file"], overrides))
 
@@ -183,8 +186,8 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     volume = {k: overrides[k] for k in _VOLUME_OVERRIDES if overrides[k]}
     assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
     network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
-    if network.get("weights") == NO_WEIGHTS:
-        network["weights"] = ""
+    if overrides["weights"] != AS_CONFIGURED:
+        network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     return dataclasses.replace(
         config,
         volume=dataclasses.replace(config.volume, **volume),

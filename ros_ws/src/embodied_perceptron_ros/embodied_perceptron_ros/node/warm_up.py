@@ -1,4 +1,5 @@
-"""Compile and load everything before the first frame comes, so that no frame and no sentence waits for it."""
+"""Compile everything before the first frame comes, so that no frame waits for a compiler; and read the text encoder
+beside everything else, so that activation does not wait for it, nor (mostly) the first sentence."""
 
 from __future__ import annotations
 
@@ -19,45 +20,6 @@ from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-
-# --------------------------------------------------------------------------------------------------------------------
-# Reads the text encoder beside everything else: activation does not wait for it, nor (mostly) the first sentence.
-
-
-class LanguagePreparation:
-    """One attempt in a thread of its own. When it fails that is logged, once; the first sentence tries again.
-
-    A sentence that comes while the encoder is read waits for the rest of it.
-    """
-
-    def __init__(self, perceptron: Perceptron, logger: Any) -> None:
-        self._perceptron = perceptron
-        self._logger = logger
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="language", daemon=True)
-
-    def start(self) -> None:
-        """Begin, unless it was stopped before."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End it, or wait until what has begun is read: a few seconds at most."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        if self._stopping.is_set():
-            return
-        try:
-            self._perceptron.prepare_language()
-        except Exception as error:  # whatever a package that is missing or broken raises: the node goes on without
-            reason = f"{type(error).__name__}: {error}"
-            self._logger.warning(f"the text encoder could not be read; the first sentence tries again: {reason}")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Compile and load everything before the first frame comes, so that no frame waits for a compiler.
 
 if TYPE_CHECKING:
     from embodied_perceptron.inference.predictor import Predictor
@@ -130,3 +92,35 @@ def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
         depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
     depth_m: NDArray[np.float32] = depth.astype(np.float32)
     return depth_m
+
+
+class LanguagePreparation:
+    """One attempt in a thread of its own. When it fails that is logged, once; the first sentence tries again.
+
+    A sentence that comes while the encoder is read waits for the rest of it.
+    """
+
+    def __init__(self, perceptron: Perceptron, logger: Any) -> None:
+        self._perceptron = perceptron
+        self._logger = logger
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="language", daemon=True)
+
+    def start(self) -> None:
+        """Begin, unless it was stopped before."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, or wait until what has begun is read: a few seconds at most."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            self._perceptron.prepare_language()
+        except Exception as error:  # whatever a package that is missing or broken raises: the node goes on without
+            reason = f"{type(error).__name__}: {error}"
+            self._logger.warning(f"the text encoder could not be read; the first sentence tries again: {reason}")

@@ -24,6 +24,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
@@ -32,7 +33,6 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
-    open_recording,
 )
 from embodied_perceptron.sensors.synchronizer import BadImage
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
@@ -49,7 +49,7 @@ from embodied_perceptron_ros.players.playback import (
 )
 
 DEPTH_ENCODINGS = ("32FC1", "16UC1")
-_AHEAD = 24  # messages made ahead: about six exposures
+_AHEAD = 24  # messages made ahead: about six frames
 
 
 def encode_depth(depth_m: NDArray[np.float32], encoding: str) -> NDArray[Any]:
@@ -115,7 +115,7 @@ class RecordingPlayer:
                 return
         started_s = time.monotonic()
         self._pacer.start()
-        # Decoded ahead: colour and depth of one exposure leave together, as from a driver, not a PNG apart.
+        # Decoded ahead: colour and depth of one frame leave together, as from a driver, not a PNG apart.
         for ready in read_ahead(map(self._prepare, self._recording), _AHEAD):
             # transforms come ahead of their images, and a robot's odometry is there before its images too
             if ready.is_image and not self._pacer.wait_until(ready.stamp_ns):
