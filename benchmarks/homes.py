@@ -24,7 +24,7 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-from embodied_perceptron_training.homes.generate import SampleSpec, generate, write_sample
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, write_sample
 from embodied_perceptron_training.homes.noise import noisy_depth
 from embodied_perceptron_training.homes.occupancy import occupancy_truth
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
@@ -110,10 +110,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         for seed in range(100, 104):
-            write_sample(seed, Path(folder) / "one", SampleSpec())
+            write_sample(seed, Path(folder) / "one", HomeSampleSpec())
         numbers["sample_processor_s"] = (time.process_time() - start) / 4
         start = time.perf_counter()
-        generate(Path(folder) / "many", range(200, 200 + options.homes), SampleSpec(), workers=options.workers)
+        generate(Path(folder) / "many", range(200, 200 + options.homes), HomeSampleSpec(), workers=options.workers)
         wall = time.perf_counter() - start
     numbers |= {"homes": options.homes, "workers": options.workers, "wall_s": wall}
     numbers["homes_per_minute"] = 60 * options.homes / wall

@@ -16,10 +16,10 @@ from embodied_perceptron.geometry.transforms import back_project, transform_poin
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.datasets.restricted_pickle import UnsafePickleError, load_plain_pickle
-from embodied_perceptron_training.homes import commands, relations
+from embodied_perceptron_training.homes import home_commands, relations
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.descriptions import make_language, openlex_labels
-from embodied_perceptron_training.homes.generate import SampleSpec, generate, load_record, write_sample
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, load_record, write_sample
 from embodied_perceptron_training.homes.prompts import (
     FREE,
     PLAIN,
@@ -32,7 +32,7 @@ from embodied_perceptron_training.homes.prompts import (
 )
 from embodied_perceptron_training.homes.tours import shortest_tour
 
-SPEC = SampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
+SPEC = HomeSampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
 SEEDS = range(20, 23)
 
 
@@ -105,7 +105,7 @@ def test_finished_samples_are_kept_and_others_made_anew(root: Path, tmp_path: Pa
     marker.write_text("")
     write_sample(20, copy, SPEC)
     assert marker.exists()
-    write_sample(20, copy, SampleSpec(views=2, width=96, height=72, home=HomeSpec(1)))
+    write_sample(20, copy, HomeSampleSpec(views=2, width=96, height=72, home=HomeSpec(1)))
     assert not marker.exists()
 
 
@@ -234,7 +234,7 @@ def test_tour_is_no_longer_than_the_best_of_all_orders() -> None:
 
 def test_commands(root: Path, tmp_path: Path) -> None:
     app = typer.Typer()
-    commands.register(app)
+    home_commands.register(app)
     runner = CliRunner()
     done = runner.invoke(app, ["inspect", str(root), "--out", str(tmp_path / "i"), "--limit", "1"])
     assert done.exit_code == 0, done.output

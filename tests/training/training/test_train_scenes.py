@@ -23,8 +23,7 @@ from embodied_perceptron.nn.windows import rgb_grid
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec as HomeSampleSpec
-from embodied_perceptron_training.homes.generate import generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.options import TaskOptions

@@ -50,7 +50,7 @@ _MIN_PIXELS_SHARE = 0.0004  # of the image: 31 pixels at 320 x 240
 
 
 @dataclass(frozen=True)
-class SampleSpec:
+class HomeSampleSpec:
     """What every sample of a set has in common.
 
     Attributes:
@@ -106,7 +106,7 @@ def load_record(root: str | Path, name: str) -> dict[str, Any]:
     return record
 
 
-def write_sample(seed: int, root: str | Path, spec: SampleSpec) -> str:
+def write_sample(seed: int, root: str | Path, spec: HomeSampleSpec) -> str:
     """Generate home ``seed`` below ``root`` and return its sample_idx.
 
     Everything is first written into a hidden folder that is renamed at the end, so that an interrupted run leaves no
@@ -130,7 +130,7 @@ def write_sample(seed: int, root: str | Path, spec: SampleSpec) -> str:
     return name
 
 
-def _is_complete(folder: Path, spec: SampleSpec) -> bool:
+def _is_complete(folder: Path, spec: HomeSampleSpec) -> bool:
     try:
         record = json.loads((folder / RECORD).read_text())
     except (OSError, json.JSONDecodeError):
@@ -139,7 +139,7 @@ def _is_complete(folder: Path, spec: SampleSpec) -> bool:
     return same and record["generator_version"] == GENERATOR_VERSION
 
 
-def _fill(seed: int, folder: Path, name: str, spec: SampleSpec) -> None:
+def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     library = _library() if spec.home.assets == "sweethome3d" else None
     if library is not None:
         library.used.clear()
@@ -176,7 +176,7 @@ def _library() -> AssetLibrary:
 
 
 def _write_view(
-    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], spec: SampleSpec, rng: Any
+    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], spec: HomeSampleSpec, rng: Any
 ) -> None:
     color = view.color
     if spec.noise.motion_blur_s > 0:  # views are apart; the hand moves a little during the exposure
@@ -196,7 +196,7 @@ def _save(path: Path, image: NDArray[Any], options: list[int]) -> None:
     path.write_bytes(data.tobytes())
 
 
-def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], spec: SampleSpec) -> None:
+def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], spec: HomeSampleSpec) -> None:
     np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
     np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
     if spec.fine_occupancy > 1:
@@ -209,7 +209,7 @@ def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], s
 def _record(
     home: Home,
     name: str,
-    spec: SampleSpec,
+    spec: HomeSampleSpec,
     object_ids: list[int],
     seen_per_view: list[set[int]],
     images: list[tuple[str, str, NDArray[np.float64]]],
@@ -288,7 +288,7 @@ Progress = Callable[[int, int], None]
 def generate(
     root: str | Path,
     seeds: Sequence[int],
-    spec: SampleSpec,
+    spec: HomeSampleSpec,
     split: str = "train",
     workers: int = 1,
     ray_address: str | None = None,
@@ -322,7 +322,7 @@ def _check_writable(root: Path) -> None:
     probe.unlink()
 
 
-def _run(seeds: list[int], root: Path, spec: SampleSpec, workers: int, ray_address: str | None) -> Iterator[str]:
+def _run(seeds: list[int], root: Path, spec: HomeSampleSpec, workers: int, ray_address: str | None) -> Iterator[str]:
     work = partial(write_sample, root=root, spec=spec)
     if ray_address is not None:
         yield from _run_ray(seeds, root, spec, ray_address)
@@ -346,7 +346,7 @@ def _one_thread() -> None:
     cv2.setNumThreads(1)
 
 
-def _run_ray(seeds: list[int], root: Path, spec: SampleSpec, address: str) -> Iterator[str]:
+def _run_ray(seeds: list[int], root: Path, spec: HomeSampleSpec, address: str) -> Iterator[str]:
     try:
         import ray
     except ImportError as error:
