@@ -22,7 +22,8 @@ from embodied_perceptron_training.homes.mesh import rotation
 from embodied_perceptron_training.homes.noise import PERFECT
 from embodied_perceptron_training.homes.objects import euler_zxy
 from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCaster, RayCastRenderer, pixel_rays
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCaster, RayCastRenderer
+from embodied_perceptron_training.homes.rendering.renderer import pixel_rays
 from embodied_perceptron_training.homes.tours import R_BODY_OPTICAL, RobotSpec, robot_tour
 
 CAMERA = Intrinsics(130.0, 130.0, 79.5, 59.5, 160, 120)

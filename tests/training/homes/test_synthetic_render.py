@@ -36,13 +36,13 @@ def slab_scene(occluder: bool) -> RenderScene:
     white = Material((0.8, 0.8, 0.8))
     floor = MeshBuilder()
     floor.box((6, 6, 0.1), (0, 0, -0.05), white)
-    parts = [(floor.build(), 0, "floor")]
+    parts = [(floor.build(), 0)]
     if occluder:
         plate = MeshBuilder()
         plate.box((0.5, 0.5, 0.02), (0, 0, 1.0), white)
-        parts.append((plate.build(), 1, "board"))
-    lamp = Light((0.0, 0.0, 2.0), (2.0, 2.0, 2.0), 0.02, (0.0, 0.0, 0.0), 0, (-3.0, -3.0, 3.0, 3.0))
-    return assemble_scene(parts, ("floor", "board"), (lamp,), (0.1, 0.1, 0.1))
+        parts.append((plate.build(), 1))
+    lamp = Light((0.0, 0.0, 2.0), (2.0, 2.0, 2.0), 0.02, (0.0, 0.0, 0.0), (-3.0, -3.0, 3.0, 3.0))
+    return assemble_scene(parts, (lamp,), (0.1, 0.1, 0.1))
 
 
 def test_a_plate_casts_a_shadow_of_the_right_size() -> None:
@@ -74,11 +74,6 @@ def test_ids_equal_those_of_the_full_render(home: Home) -> None:
     np.testing.assert_array_equal(view.instance, ids)
     again = renderer.render(CAMERA, T)
     np.testing.assert_array_equal(view.color, again.color)
-    labels = {o.id + 1: o.label for o in home.objects}
-    from embodied_perceptron_training.homes.building.home import CATEGORIES
-
-    for i in np.unique(ids[ids > 0]):
-        assert {CATEGORIES[s - 1] for s in np.unique(view.semantic[ids == i])} == {labels[int(i)]}
 
 
 def test_opengl_agrees_with_the_ray_caster(home: Home) -> None:
@@ -95,7 +90,6 @@ def test_opengl_agrees_with_the_ray_caster(home: Home) -> None:
         steady = inner & (ndimage.maximum_filter(a.depth_m, 3) - ndimage.minimum_filter(a.depth_m, 3) < 0.1)
         assert steady.mean() > 0.5
         assert (a.instance == b.instance)[steady].mean() > 0.999
-        assert (a.semantic == b.semantic)[steady].mean() > 0.999
         assert np.percentile(np.abs(a.depth_m - b.depth_m)[steady], 99.5) < 0.0005
         assert (a.instance == b.instance).mean() > 0.99
         gray_a, gray_b = (ndimage.uniform_filter(v.color.mean(-1), 7) for v in (a, b))

@@ -18,7 +18,8 @@ from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.freespace import FreeSpace, free_space
 from embodied_perceptron_training.homes.building.home import Home
 from embodied_perceptron_training.homes.objects import PlacedObject, pose_at
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, RenderedView
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.rendering.renderer import RenderedView, auto_gain
 from embodied_perceptron_training.homes.tours import look_at
 
 F64 = NDArray[np.float64]
@@ -133,8 +134,8 @@ def _lighting(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics
     scene = home.render_scene()
     full = RayCastRenderer(scene)
     T = look_at(best_eye(home, target, full, camera, from_front=False), target.box9()[:3])
-    reference = full.radiance(camera, T).mean()
-    gain = full.exposure_gain(camera, T)
+    light = full.radiance(camera, T)
+    reference, gain = light.mean(), auto_gain(light)
     for factor in factors:
         renderer = RayCastRenderer(scene.with_light_level(float(factor)))
         view = renderer.render(camera, T, gain=gain)  # a fixed exposure: the picture really gets darker

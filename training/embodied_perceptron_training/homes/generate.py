@@ -38,7 +38,8 @@ from embodied_perceptron_training.homes.occupancy import GridSpec, occupancy_tru
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_negatives, make_prompts
 from embodied_perceptron_training.homes.relations import frame_labels, make_scene, unary_states
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, RenderedView
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.tours import view_set
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     scene = home.render_scene()
     caster = RayCastRenderer(scene)
     poses = view_set(free_space(home), caster, spec.views, seed)
-    renderer: RayCastRenderer | GlRenderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
+    renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
     reported = sensor.shaken_poses(
         poses, spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, np.random.default_rng([seed, 61])
     )
