@@ -31,14 +31,9 @@ from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
 from embodied_perceptron_training.homes.relations import make_scene
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer, GlUnavailableError
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.tours import view_set
+from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "homes.json"
-
-
-def camera(width: int, height: int) -> Intrinsics:
-    """About 62 degrees across."""
-    return Intrinsics(0.83 * width, 0.83 * width, (width - 1) / 2, (height - 1) / 2, width, height)
 
 
 def processor_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
@@ -69,13 +64,13 @@ def stages(seed: int) -> dict[str, float]:
         ),
     }
     result = {name: processor_seconds(call) * 1000 for name, call in rows.items()}
-    view = caster.render(camera(320, 240), poses[0])
+    view = caster.render(rgbd_camera(320, 240), poses[0])
     rng = np.random.default_rng(0)
     result["structured-light noise 320x240"] = 1000 * processor_seconds(
         lambda: noisy_depth(view.depth_m, view.incidence, "structured-light", rng)
     )
     for size in ((320, 240), (640, 480)):
-        k = camera(*size)
+        k = rgbd_camera(*size)
 
         def views(renderer: RayCastRenderer | GlRenderer, k: Intrinsics = k) -> None:
             for T in poses:

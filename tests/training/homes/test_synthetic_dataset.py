@@ -23,12 +23,13 @@ from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.homes.prompts import (
     FREE,
     PLAIN,
+    Fact,
     PromptSpec,
     all_facts,
-    fact_holds,
     is_view_dependent,
     make_negatives,
     plural,
+    relation_holds,
 )
 from embodied_perceptron_training.homes.tours import shortest_tour
 
@@ -125,6 +126,19 @@ def test_prompts_are_unique_by_geometry(root: Path) -> None:
     free = sum(e["form"] == "free" for e in entries)
     assert free >= 0.2 * len(entries)
     assert all(e["view_dependent"] == is_view_dependent(e["text"]) for e in entries)
+
+
+def fact_holds(scene: relations.Scene, fact: Fact) -> list[int]:
+    """All rows of the target's class for which the fact's relation holds."""
+    rows = scene.rows_of(scene.objects[fact.target].label)
+    if fact.relation == "unique":
+        return [int(r) for r in rows]
+    if fact.relation == "attribute":
+        return [int(r) for r in rows if fact.attribute in scene.objects[r].model.attributes.values()]
+    if fact.relation in ("closest", "farthest"):
+        row = relations.nearest_row(scene, rows, fact.anchors[0], fact.relation == "farthest")
+        return [] if row is None else [row]
+    return [int(r) for r in rows if relation_holds(scene, fact.relation, int(r), fact.anchors)]
 
 
 def test_facts_hold_for_their_target_alone() -> None:
@@ -274,7 +288,7 @@ def test_things_under_a_table_are_found_by_geometry() -> None:
     from dataclasses import replace
 
     from embodied_perceptron_training.homes.assets import furniture, small
-    from embodied_perceptron_training.homes.objects import PlacedObject, pose_at
+    from embodied_perceptron_training.homes.assets.objects import PlacedObject, pose_at
 
     home = build_home(5, HomeSpec(1, "living room"))
     rng = np.random.default_rng(0)

@@ -7,9 +7,9 @@ import pytest
 from scipy import ndimage
 
 from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron_training.homes.assets.mesh import Mesh, MeshBuilder
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
-from embodied_perceptron_training.homes.mesh import Mesh, MeshBuilder
 from embodied_perceptron_training.homes.noise import (
     NoiseModel,
     depth_to_millimetres,
@@ -21,7 +21,7 @@ from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer,
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.scene import Light, RenderScene, assemble_scene
-from embodied_perceptron_training.homes.tours import camera_pose, handheld, look_at, view_set
+from embodied_perceptron_training.homes.tours import camera_pose, look_at, view_set
 
 CAMERA = Intrinsics(133.0, 131.0, 78.2, 61.7, 160, 120)
 
@@ -139,8 +139,6 @@ def test_poses_shake_a_little_and_reproducibly() -> None:
     off = np.linalg.norm(a[:, :3, 3] - poses[:, :3, 3], axis=1)
     assert 0 < off.max() < 0.08
     np.testing.assert_allclose(np.linalg.det(a[:, :3, :3]), 1, atol=1e-9)
-    held = handheld(poses, 10.0, 3)
-    assert 0.002 < np.abs(held[:, :3, 3] - poses[:, :3, 3]).max() < 0.1
     with pytest.raises(ValueError, match="sensor"):
         NoiseModel(sensor="sonar")  # type: ignore[arg-type]
 

@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, make_transform
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, make_transform
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.datasets.restricted_pickle import load_plain_pickle
 
@@ -319,8 +319,3 @@ def _prompt(entry: Mapping[str, Any]) -> Prompt:
         tuple(int(i) for i in entry.get("anchor_ids") or ()),
         tuple((int(a), int(b)) for a, b in entry.get("tokens_positive") or ()),
     )
-
-
-def world_to_camera(image: ScanImage) -> F64:
-    """(4, 4) extrinsic of a view."""
-    return invert_transform(image.T_world_camera)

@@ -1,4 +1,8 @@
-"""Many homes as one data set: any number of workers or machines, resumable, the same files whatever the workers."""
+"""Homes as a data set in EmbodiedScan's layout: one folder per home, index files over all of them.
+
+Any number of workers or machines, resumable: a home's folder appears whole or not at all, and its bytes follow from
+seed and specification alone.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +44,26 @@ from embodied_perceptron_training.homes.relations import frame_labels, make_scen
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
-from embodied_perceptron_training.homes.tours import view_set
-
-# --------------------------------------------------------------------------------------------------------------------
-# One home as one sample in EmbodiedScan's layout: images, truth and language in a folder that appears whole or not.
+from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
 
 GENERATOR_VERSION = 1
 RECORD = "record.json"
+SPLITS = ("train", "val", "test")
+Progress = Callable[[int, int], None]  # done, total
 _MIN_PIXELS_SHARE = 0.0004  # of the image: 31 pixels at 320 x 240
+# Classes that people ask for; those a home lacks make its negatives.
+_COMMON_CLASSES = (
+    "backpack", "ball", "bathtub", "bed", "bicycle", "book", "bottle", "cabinet", "chair", "clock", "computer",
+    "couch", "crib", "cup", "curtain", "desk", "dishwasher", "fan", "fireplace", "guitar", "ladder", "lamp",
+    "laptop", "microwave", "mirror", "monitor", "oven", "piano", "pillow", "plant", "printer", "radiator",
+    "refrigerator", "scissors", "shoe", "shower", "sink", "stove", "telephone", "toaster", "toilet", "toy", "tv",
+    "umbrella", "vacuum cleaner", "vase", "wardrobe", "washing machine", "window",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class HomeSampleSpec:
-    """What every sample of a set has in common.
+    """Properties of every sample of a set.
 
     Attributes:
         views: images per home.
@@ -85,9 +96,8 @@ class HomeSampleSpec:
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """About 62 degrees across."""
-        f = 0.83 * self.width
-        return Intrinsics(f, f, (self.width - 1) / 2, (self.height - 1) / 2, self.width, self.height)
+        """The camera of the images."""
+        return rgbd_camera(self.width, self.height)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain form, for the record."""
@@ -100,9 +110,11 @@ def sample_idx(seed: int) -> str:
 
 
 def load_record(root: str | Path, name: str) -> dict[str, Any]:
-    """Everything that is known of the finished sample ``name``: what the index files hold, and beyond them per
-    instance ``object_id, states, joints, attributes``, per frame ``states`` and ``pairs`` (ids are those of the
-    instances). Raises ``FileNotFoundError``."""
+    """The record of the finished sample ``name``.
+
+    What the index files hold, and beyond them per instance ``object_id, states, joints, attributes``, per frame
+    ``states`` and ``pairs`` (ids are those of the instances). Raises ``FileNotFoundError``.
+    """
     record: dict[str, Any] = json.loads((Path(root) / name / RECORD).read_text())
     return record
 
@@ -157,7 +169,7 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     for i, T in enumerate(poses):
         view = renderer.render(spec.intrinsics, T, float(exposure[i]), seed + i)
         rng = np.random.default_rng([seed, 63, i])
-        _write_view(folder, i, view, poses[min(i + 1, len(poses) - 1)], spec, rng)
+        _write_view(folder, i, view, poses[min(i + 1, len(poses) - 1)], spec.noise, rng)
         counts = np.bincount(view.instance.ravel(), minlength=len(home.objects) + 1)[1:]
         seen_per_view.append(set(np.nonzero(counts >= _MIN_PIXELS_SHARE * view.instance.size)[0].tolist()))
         masks.append(visible_cells(view.depth_m, spec.intrinsics, T))
@@ -177,14 +189,10 @@ def _library() -> AssetLibrary:
 
 
 def _write_view(
-    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], spec: HomeSampleSpec, rng: Any
+    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], noise: NoiseModel, rng: np.random.Generator
 ) -> None:
-    color = view.color
-    if spec.noise.motion_blur_s > 0:  # views are apart; the hand moves a little during the exposure
-        share = min(0.1, spec.noise.motion_blur_s)
-        color = sensor.motion_blur(color, view.depth_m, view.intrinsics, view.T_world_camera, T_next, share)
-    color = sensor.add_grain(color, spec.noise.grain, rng)
-    depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.noise.sensor, rng)
+    share = min(0.1, noise.motion_blur_s)  # views are apart; the hand moves a little during the exposure
+    color, depth = sensor.measured_images(view, T_next, share, noise, rng)
     _save(folder / f"color/{i:05d}.jpg", color[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
     _save(folder / f"depth/{i:05d}.png", sensor.depth_to_millimetres(depth), [cv2.IMWRITE_PNG_COMPRESSION, 2])
     _save(folder / f"ids/{i:05d}.png", view.instance.astype(np.uint16), [cv2.IMWRITE_PNG_COMPRESSION, 2])
@@ -231,7 +239,7 @@ def _record(
         "spec": spec.as_dict(),
         "seed": home.seed,
         "sample_idx": name,
-        "rooms": [{"kind": room.kind, "rect": list(room.rect), "height_m": room.height_m} for room in home.rooms],
+        "rooms": [room.as_dict() for room in home.rooms],
         "cam2img": K.tolist(),
         "images": [
             {
@@ -269,21 +277,7 @@ def _record(
     }
 
 
-# Classes that people ask for; those a home lacks make its negatives.
-_COMMON_CLASSES = (
-    "backpack", "ball", "bathtub", "bed", "bicycle", "book", "bottle", "cabinet", "chair", "clock", "computer",
-    "couch", "crib", "cup", "curtain", "desk", "dishwasher", "fan", "fireplace", "guitar", "ladder", "lamp",
-    "laptop", "microwave", "mirror", "monitor", "oven", "piano", "pillow", "plant", "printer", "radiator",
-    "refrigerator", "scissors", "shoe", "shower", "sink", "stove", "telephone", "toaster", "toilet", "toy", "tv",
-    "umbrella", "vacuum cleaner", "vase", "wardrobe", "washing machine", "window",
-)  # fmt: skip
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Many homes as one data set: any number of workers or machines, resumable, the same files whatever the workers.
-
-SPLITS = ("train", "val", "test")
-Progress = Callable[[int, int], None]
+# -- the whole set
 
 
 def generate(
@@ -331,7 +325,7 @@ def _run(seeds: list[int], root: Path, spec: HomeSampleSpec, workers: int, ray_a
         yield from map(work, seeds)
     else:
         context = multiprocessing.get_context("spawn")  # a forked ray caster is not safe
-        with ProcessPoolExecutor(workers, context, _one_thread) as pool:
+        with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:
             futures = [pool.submit(work, seed) for seed in seeds]
             try:
                 for future in as_completed(futures):
@@ -339,12 +333,6 @@ def _run(seeds: list[int], root: Path, spec: HomeSampleSpec, workers: int, ray_a
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-
-
-def _one_thread() -> None:
-    import cv2
-
-    cv2.setNumThreads(1)
 
 
 def _run_ray(seeds: list[int], root: Path, spec: HomeSampleSpec, address: str) -> Iterator[str]:
@@ -363,14 +351,13 @@ def _run_ray(seeds: list[int], root: Path, spec: HomeSampleSpec, address: str) -
         ray.shutdown()
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# index files
+# -- index files
 
 
 def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
     """Infos, prompts, occupancy, open-vocabulary labels and the overview of the samples ``names``, each file whole."""
     root = Path(root)
-    records = [json.loads((root / name / RECORD).read_text()) for name in names]
+    records = [load_record(root, name) for name in names]
     infos = {
         "metainfo": {"categories": {name: k for k, name in enumerate(ALL_CATEGORIES)}},
         "data_list": [_scan(record) for record in records],
@@ -440,7 +427,7 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
 
 
 def asset_hash() -> str:
-    """SHA-256 over the source of the furniture families: two sets with the same hash show the same furniture."""
+    """SHA-256 over the source of all that furniture is made of: two sets with the same hash show the same furniture."""
     digest = hashlib.sha256()
     for path in sorted(Path(assets.__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -12,9 +12,9 @@ import numpy as np
 from embodied_perceptron_training.homes import relations as geo
 from embodied_perceptron_training.homes.relations import Scene
 
-# --------------------------------------------------------------------------------------------------------------------
-# Words: how a relation is said, plainly and freely.
-#
+_STRUCTURE = {"wall", "floor", "ceiling", "object"}
+_HARD_FROM = 4  # more than three distractors
+
 # Plain forms follow the benchmark's templates. Free forms say the same without the relation's usual words, as people
 # do; a parser with a table of relation words cannot read them, so a learned grounder has something to learn.
 
@@ -189,19 +189,12 @@ def is_view_dependent(text: str) -> bool:
     return not VIEW_WORDS.isdisjoint(words)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Prompts about objects, each true of exactly one object by geometry (negatives: of none).
-
-_STRUCTURE = {"wall", "floor", "ceiling", "object"}
-_HARD_FROM = 4  # more than three distractors
-
-
 @dataclass(frozen=True)
 class Fact:
     """One relation that singles out one object.
 
     Attributes:
-        relation: key of :data:`phrases.PLAIN`.
+        relation: key of :data:`PLAIN`.
         target: row.
         anchors: rows.
         attribute: word, for attribute facts.
@@ -269,7 +262,7 @@ class _Facts:
 
     def _only(self, relation: str, rows: np.ndarray, anchors: tuple[int, ...]) -> None:
         """Add the fact when the relation holds for exactly one of ``rows``."""
-        holds = [int(r) for r in rows if r not in anchors and _holds(self.scene, relation, int(r), anchors)]
+        holds = [int(r) for r in rows if r not in anchors and relation_holds(self.scene, relation, int(r), anchors)]
         if len(holds) == 1:
             self.found.append(Fact(relation, holds[0], anchors))
 
@@ -292,7 +285,8 @@ class _Facts:
                     self.found.append(Fact("attribute", int(row), (), word))
 
 
-def _holds(scene: Scene, relation: str, row: int, anchors: tuple[int, ...]) -> bool:
+def relation_holds(scene: Scene, relation: str, row: int, anchors: tuple[int, ...]) -> bool:
+    """Whether ``row`` stands in a relation other than closest and farthest to ``anchors``; not across rooms."""
     anchor = anchors[0]
     if any(scene.objects[row].room != scene.objects[a].room for a in anchors):
         return False  # walls stand between
@@ -311,19 +305,6 @@ def _holds(scene: Scene, relation: str, row: int, anchors: tuple[int, ...]) -> b
     if relation.startswith("viewer "):
         return geo.viewer_side(scene, row, anchor) == relation.removeprefix("viewer ")
     return geo.side_of(scene, row, anchor) == relation
-
-
-def fact_holds(scene: Scene, fact: Fact) -> list[int]:
-    """All rows of the target's class for which the fact's relation holds: ``[fact.target]`` for every true fact."""
-    rows = scene.rows_of(scene.objects[fact.target].label)
-    if fact.relation == "unique":
-        return [int(r) for r in rows]
-    if fact.relation == "attribute":
-        return [int(r) for r in rows if fact.attribute in scene.objects[r].model.attributes.values()]
-    if fact.relation in ("closest", "farthest"):
-        row = geo.nearest_row(scene, rows, fact.anchors[0], fact.relation == "farthest")
-        return [] if row is None else [row]
-    return [int(r) for r in rows if _holds(scene, fact.relation, int(r), fact.anchors)]
 
 
 def all_facts(scene: Scene) -> list[Fact]:

@@ -13,8 +13,8 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.homes.building.home import Home
-from embodied_perceptron_training.homes.map_error import recorded_home
 from embodied_perceptron_training.homes.occupancy import GridSpec, occupancy_truth, visible_cells
+from embodied_perceptron_training.homes.recording import recorded_home
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 
 F64 = NDArray[np.float64]

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary, open_library
 from embodied_perceptron_training.homes.building.floorplan import (
     FloorPlan,
@@ -21,7 +22,6 @@ from embodied_perceptron_training.homes.building.floorplan import (
 from embodied_perceptron_training.homes.building.furnishing import furnish
 from embodied_perceptron_training.homes.building.placement import Placer, RoomArranger
 from embodied_perceptron_training.homes.building.shell import build_shell
-from embodied_perceptron_training.homes.objects import PlacedObject
 from embodied_perceptron_training.homes.rendering.scene import Light, RenderScene, assemble_scene
 
 _ATTEMPTS = 20

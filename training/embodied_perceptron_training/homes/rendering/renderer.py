@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform
-from embodied_perceptron_training.homes.mesh import face_normals
+from embodied_perceptron_training.homes.assets.mesh import face_normals
 from embodied_perceptron_training.homes.rendering import shading
 from embodied_perceptron_training.homes.rendering.scene import RenderScene, material_table
 

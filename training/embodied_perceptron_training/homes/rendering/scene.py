@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron_training.homes.mesh import Mesh, merge_meshes
+from embodied_perceptron_training.homes.assets.mesh import Mesh, merge_meshes
 from embodied_perceptron_training.homes.rendering.materials import SIZE, Material, texture
 
 

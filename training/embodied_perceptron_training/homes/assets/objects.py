@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform, transform_points
-from embodied_perceptron_training.homes.mesh import Mesh, MeshBuilder, Piece, merge_meshes, rotation
+from embodied_perceptron_training.homes.assets.mesh import Mesh, MeshBuilder, Piece, merge_meshes, rotation
 
 F64 = NDArray[np.float64]
 
@@ -185,10 +185,6 @@ class PlacedObject:
         T_world_box = self.T_world_object @ T_object_box
         center = transform_points(T_world_box, (low + high) / 2)
         return np.concatenate([center, high - low, euler_zxy(T_world_box[:3, :3])])
-
-    def to_object(self, points_world: F64) -> F64:
-        """World points (N, 3) -> object frame."""
-        return transform_points(invert_transform(self.T_world_object), points_world)
 
     @property
     def front(self) -> F64:
