@@ -16,20 +16,7 @@ from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel
 from embodied_perceptron_training.homes.rendering.materials import Material
 
 PLAIN = Material()
-MODULES = (
-    bath,
-    decor,
-    electronics,
-    kitchen,
-    furniture,
-    electronics,
-    furniture,
-    small,
-    soft,
-    furniture,
-    furniture,
-    kitchen,
-)
+MODULES = (bath, decor, electronics, furniture, kitchen, small, soft)
 
 
 def families(module: ModuleType) -> list[str]:

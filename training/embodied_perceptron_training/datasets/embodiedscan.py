@@ -30,7 +30,7 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What is particular to one source.
+    """Particulars of one source.
 
     Attributes:
         depth_unit_m: metres of one step of the depth image.

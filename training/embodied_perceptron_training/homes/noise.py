@@ -1,4 +1,4 @@
-"""What sensors do to perfect images: structured light, LiDAR phones, motion blur, exposure, shaky poses.
+"""Faults of real sensors on perfect images: structured light, LiDAR phones, motion blur, exposure, shaky poses.
 
 Every function takes a generator and is a pure function of it and its inputs.
 """
@@ -24,7 +24,7 @@ Sensor = Literal["perfect", "structured-light", "lidar-phone"]
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """Which faults are simulated.
+    """Simulated faults.
 
     Attributes:
         sensor: depth sensor.

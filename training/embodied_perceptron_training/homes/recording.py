@@ -29,7 +29,7 @@ BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
 
 @dataclass(frozen=True)
 class RecordingSpec:
-    """What to record.
+    """Specification of one recording.
 
     Attributes:
         seed: of home, path and noise.
@@ -142,7 +142,7 @@ def _frames(spec: RecordingSpec, own: _Renderer, workers: int) -> Iterator[Image
 
 
 def scene_truth(home: Home) -> dict[str, Any]:
-    """What ``scene.json`` holds: seed and kind of the home, and every object with its box (world frame)."""
+    """Content of ``scene.json``: seed and kind of the home, and every object with its (9,) box in the world frame."""
     return {
         "seed": home.seed,
         "spec": {"rooms": home.spec.rooms, "kind": home.spec.kind, "clutter": home.spec.clutter},

@@ -1,4 +1,4 @@
-"""What is true between objects, from geometry alone: states, support, and the benchmark's five spatial relations.
+"""Facts between objects from geometry alone: states, support, and the benchmark's five spatial relations.
 
 Every statement has a margin: what is nearly false is not said, so that prompts made from these facts are unique beyond
 doubt. World z is up.

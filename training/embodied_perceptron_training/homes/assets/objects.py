@@ -65,7 +65,7 @@ class Surface:
         half_m: half width (x) and half depth (y).
         clearance_m: free height above it.
         relation: "ontop", or "inside" for shelves within and containers.
-        accepts: what kind of small things belongs there (see :mod:`recipes`).
+        accepts: kind of small things that belong there (keys of the tables in :mod:`building.furnishing`).
     """
 
     center_m: tuple[float, float, float]
@@ -77,7 +77,7 @@ class Surface:
 
 @dataclass(frozen=True, eq=False)
 class ObjectModel:
-    """What a family builds: geometry about the object frame and what can be said of it.
+    """An object as a furniture family builds it: geometry about the object frame, and words for it.
 
     Attributes:
         category: EmbodiedScan name.

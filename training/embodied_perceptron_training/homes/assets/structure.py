@@ -1,4 +1,4 @@
-"""What belongs to the building: doors, windows, radiators, switches."""
+"""Parts of the building: doors, windows, radiators, switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a robot can drive in a home: a grid, its clearance, and shortest safe paths on it."""
+"""Free floor for a robot in a home: a grid, its clearance in metres, and shortest safe paths on it."""
 
 from __future__ import annotations
 

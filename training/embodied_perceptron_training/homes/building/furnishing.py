@@ -1,4 +1,4 @@
-"""What stands in a room of each kind, and how: the co-occurrence of real homes as short programs."""
+"""Furniture and small things of rooms of each kind: the co-occurrence of real homes as short programs."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _ATTEMPTS = 20
 
 @dataclass(frozen=True)
 class HomeSpec:
-    """What kind of home.
+    """Specification of a home.
 
     Attributes:
         rooms: number of furnished rooms, 1..9; 0 = drawn from the seed.

@@ -139,7 +139,7 @@ class Placer:
         return placed
 
     def move_joint(self, object_id: int, part: str, state: float) -> bool:
-        """Move one joint where nothing is in its way and the robot still gets through; says whether it moved."""
+        """Move one joint where nothing is in its way and the robot still gets through; True if it moved."""
         old, old_pieces = self.objects[object_id], self._pieces[object_id]
         new = replace(old, joint_states=MappingProxyType({**old.joint_states, part: state}))
         pieces = Pieces.of(new.model.posed_pieces(new.joint_states), new.T_world_object)

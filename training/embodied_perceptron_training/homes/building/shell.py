@@ -208,7 +208,7 @@ def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer:
 
 
 def wall_side(wall: Wall, room: Room) -> Side:
-    """Which side of ``room`` the wall bounds."""
+    """Side of ``room`` that the wall bounds."""
     cx, cy = room.center
     if wall.horizontal:
         return "N" if wall.level_m > cy else "S"

@@ -48,7 +48,7 @@ _WOODS: dict[str, tuple[str, Rgb]] = {
 
 @dataclass(frozen=True)
 class Material:
-    """How a surface looks.
+    """Appearance of a surface.
 
     Attributes:
         color: sRGB multiplier of the texture, each in [0, 1].

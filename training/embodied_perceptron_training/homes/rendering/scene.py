@@ -1,4 +1,4 @@
-"""What a renderer needs of a home: one soup with ids, materials and lights."""
+"""Input of the renderers: one triangle soup with ids, materials and lights."""
 
 from __future__ import annotations
 
