@@ -52,7 +52,7 @@ def draw_boxes(view: ScanView, scan: Scan) -> Picture:
             continue
         p = transform_points(T_camera_world, box_corners(scan.boxes[i : i + 1])[0])
         color = tuple(int(c) for c in id_colors(np.array([i + 1]))[0])
-        for a, b in BOX_EDGES:
+        for b, a in sorted(BOX_EDGES, key=lambda edge: edge[::-1]):  # overlapping lines blend in this order
             ends = clip_to_near_plane(p[a], p[b], _NEAR_M)
             if ends is not None:
                 start, stop = np.rint(pixel(np.stack(ends), k)).astype(int).tolist()
