@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
 from embodied_perceptron_training.training.trainer import Trainer
@@ -41,7 +41,7 @@ SPEEDS = ("seconds_per_step", "processor_s_per_step", "scenes_per_s")
 def homes(folder: Path) -> tuple[Path, Path]:
     """Four homes to train on and two to validate on, kept between calls."""
     for split, seeds in (("train", SEEDS[:4]), ("val", SEEDS[4:])):
-        generate(folder, list(seeds), SampleSpec(), split)
+        generate(folder, list(seeds), HomeSampleSpec(), split)
     return folder, folder
 
 

@@ -38,7 +38,7 @@ from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene, load_scene
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 
 NAME = "synthetic/40"
 KNOWN = ("chair", "table", "bed", "picture")
@@ -49,7 +49,7 @@ BOX = (0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("homes")
-    generate(folder, range(40, 41), SampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "val")
+    generate(folder, range(40, 41), HomeSampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "val")
     return folder
 
 

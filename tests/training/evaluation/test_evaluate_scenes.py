@@ -33,7 +33,7 @@ from embodied_perceptron_training.evaluation.report import class_rows
 from embodied_perceptron_training.evaluation.scene_tasks import cells_at, evaluate_scene
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene, choose_views, load_scene, turn_of
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 
 SEEDS = range(40, 42)
 NAMES = [f"synthetic/{seed}" for seed in SEEDS]
@@ -44,7 +44,7 @@ CELLS = ("floor", "wall", "chair")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("homes")
-    generate(folder, SEEDS, SampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "test")
+    generate(folder, SEEDS, HomeSampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "test")
     return folder
 
 

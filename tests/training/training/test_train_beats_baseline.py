@@ -11,7 +11,7 @@ import pytest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
@@ -26,7 +26,7 @@ BOXES_PER_SCENE = 300
 def bedrooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten to learn from, four others to find things in."""
     root = tmp_path_factory.mktemp("bedrooms")
-    spec = SampleSpec(8, 160, 120, HomeSpec(1, "bedroom", clutter=0.3), prompts=PromptSpec(per_scene=2))
+    spec = HomeSampleSpec(8, 160, 120, HomeSpec(1, "bedroom", clutter=0.3), prompts=PromptSpec(per_scene=2))
     generate(root, range(710_000, 710_010), spec, "train", workers=2)
     generate(root, range(710_020, 710_024), spec, "val", workers=2)
     return root

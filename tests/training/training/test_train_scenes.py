@@ -24,8 +24,7 @@ from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.scenes import choose_views
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec as HomeSampleSpec
-from embodied_perceptron_training.homes.generate import generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, make_transform
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, make_transform
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron.weights.restricted_pickle import load_plain_pickle
 
@@ -30,7 +30,7 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What is particular to one source.
+    """Particulars of one source.
 
     Attributes:
         depth_unit_m: metres of one step of the depth image.
@@ -319,8 +319,3 @@ def _prompt(entry: Mapping[str, Any]) -> Prompt:
         tuple(int(i) for i in entry.get("anchor_ids") or ()),
         tuple((int(a), int(b)) for a, b in entry.get("tokens_positive") or ()),
     )
-
-
-def world_to_camera(image: ScanImage) -> F64:
-    """(4, 4) extrinsic of a view."""
-    return invert_transform(image.T_world_camera)

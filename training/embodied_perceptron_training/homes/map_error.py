@@ -1,8 +1,7 @@
-"""How far a map made from a simulated recording is from the true surfaces."""
+"""Distances of a map's points to the true surfaces of the simulated home that it was made from."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
-
-# --------------------------------------------------------------------------------------------------------------------
-# Distance from points to the true surfaces of a home: the ruler for maps made from its images.
+from embodied_perceptron_training.homes.building.home import Home
+from embodied_perceptron_training.homes.recording import recorded_home
 
 F64 = NDArray[np.float64]
+MAX_POINTS = 100_000
 
 
 @njit(cache=True)
@@ -53,7 +51,7 @@ def _point_triangle_squared(p: F64, a: F64, b: F64, c: F64) -> float:
 
 @njit(cache=True)
 def _build(low: F64, high: F64, leaf: int) -> tuple[NDArray[np.int64], F64, F64, NDArray[np.int64]]:
-    """A tree of boxes over faces, split at the median: (nodes, 3) first, count, right child; box corners; order."""
+    """Tree of boxes over faces, split at the median: (nodes, 3) first, count, right child; box corners; order."""
     n = low.shape[0]
     order = np.arange(n)
     center = (low + high) / 2
@@ -161,23 +159,6 @@ def surface_distance_m(source: Home | str | Path, points_m: NDArray[Any]) -> F64
     """
     home = source if isinstance(source, Home) else recorded_home(source)
     return SurfaceDistance(home.triangles())(points_m)
-
-
-def recorded_home(folder: str | Path) -> Home:
-    """The home that a recording shows. Raises ``ValueError`` when ``scene.json`` is not of this generator."""
-    path = Path(folder) / "scene.json"
-    truth = json.loads(path.read_text())
-    try:
-        spec = truth["spec"]
-        return build_home(int(truth["seed"]), HomeSpec(spec["rooms"], spec["kind"], spec["clutter"]))
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} does not describe a synthetic home: {error!r}") from error
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# How far a map made from a simulated recording is from the true surfaces.
-
-MAX_POINTS = 100_000
 
 
 def map_error(recording: str | Path, points_m: NDArray[Any], max_points: int = MAX_POINTS) -> dict[str, float]:

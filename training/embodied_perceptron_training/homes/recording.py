@@ -1,7 +1,8 @@
-"""A robot's recording of a synthetic home: a TUM-layout folder with exact truth beside it."""
+"""A robot's recording of a synthetic home: a TUM-layout folder with exact truth beside it, and the home read back."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +21,7 @@ from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.tours import RobotSpec, robot_tour
+from embodied_perceptron_training.homes.tours import RobotSpec, rgbd_camera, robot_tour
 
 Images = tuple[NDArray[np.uint8], NDArray[np.float32]]
 BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
@@ -28,7 +29,7 @@ BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
 
 @dataclass(frozen=True)
 class RecordingSpec:
-    """What to record.
+    """Specification of one recording.
 
     Attributes:
         seed: of home, path and noise.
@@ -58,9 +59,8 @@ class RecordingSpec:
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """Pinhole camera with a focal length of 0.83 image widths."""
-        f = 0.83 * self.width
-        return Intrinsics(f, f, (self.width - 1) / 2, (self.height - 1) / 2, self.width, self.height)
+        """The camera of the images."""
+        return rgbd_camera(self.width, self.height)
 
 
 class _Renderer:
@@ -84,15 +84,10 @@ class _Renderer:
         """Colour and measured depth of frame ``index``."""
         spec = self.spec
         rng = np.random.default_rng([spec.seed, 43, index])
-        T = self.T_world_camera[index]
-        view = self.renderer.render(spec.intrinsics, T, float(self.exposure[index]), spec.seed + index)
-        color = view.color
-        if spec.noise.motion_blur_s > 0:
-            share = spec.noise.motion_blur_s * spec.rate_hz
-            color = sensor.motion_blur(color, view.depth_m, spec.intrinsics, T, self.T_world_camera[index + 1], share)
-        color = sensor.add_grain(color, spec.noise.grain, rng)
-        depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.noise.sensor, rng)
-        return color, depth
+        T, exposure = self.T_world_camera[index], float(self.exposure[index])
+        view = self.renderer.render(spec.intrinsics, T, exposure, spec.seed + index)
+        share = spec.noise.motion_blur_s * spec.rate_hz
+        return sensor.measured_images(view, self.T_world_camera[index + 1], share, spec.noise, rng)
 
 
 _worker: _Renderer | None = None
@@ -147,13 +142,24 @@ def _frames(spec: RecordingSpec, own: _Renderer, workers: int) -> Iterator[Image
 
 
 def scene_truth(home: Home) -> dict[str, Any]:
-    """What ``scene.json`` holds: seed and kind of the home, and every object with its box (world frame)."""
+    """Content of ``scene.json``: seed and kind of the home, and every object with its (9,) box in the world frame."""
     return {
         "seed": home.seed,
         "spec": {"rooms": home.spec.rooms, "kind": home.spec.kind, "clutter": home.spec.clutter},
-        "rooms": [{"kind": room.kind, "rect": list(room.rect), "height_m": room.height_m} for room in home.rooms],
+        "rooms": [room.as_dict() for room in home.rooms],
         "objects": [
             {"id": o.id, "label": o.label, "box9": [round(float(v), 6) for v in o.box9()], "room": o.room}
             for o in home.objects
         ],
     }
+
+
+def recorded_home(folder: str | Path) -> Home:
+    """The home that a recording shows. Raises ``ValueError`` when ``scene.json`` is not of this generator."""
+    path = Path(folder) / "scene.json"
+    truth = json.loads(path.read_text())
+    try:
+        spec = truth["spec"]
+        return build_home(int(truth["seed"]), HomeSpec(spec["rooms"], spec["kind"], spec["clutter"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not describe a synthetic home: {error!r}") from error

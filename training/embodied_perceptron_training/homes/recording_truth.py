@@ -1,4 +1,4 @@
-"""What a simulated recording shows of its home: which objects, how well and when, and which cells."""
+"""Truth of what a simulated recording shows: objects with their shares of the views and first stamps, and cells."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.homes.building.home import Home
-from embodied_perceptron_training.homes.map_error import recorded_home
 from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
+from embodied_perceptron_training.homes.recording import recorded_home
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 
 F64 = NDArray[np.float64]
 SEEN_SHARE = 0.0004  # of an image's pixels, as for the instances of a sample
 _WIDTH = 96  # of the images of ids that are cast: enough for shares
-_CELLS_EVERY = 4  # views between two that are asked for cells
+_CELLS_EVERY = 4  # every n-th view determines cells
 
 
 @dataclass(frozen=True, eq=False)

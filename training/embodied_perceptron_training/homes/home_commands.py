@@ -90,7 +90,7 @@ def generate_command(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from embodied_perceptron_training.homes.building.home import HomeSpec
-    from embodied_perceptron_training.homes.generate import SampleSpec, generate
+    from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
     from embodied_perceptron_training.homes.noise import NoiseModel
     from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
 
@@ -103,14 +103,14 @@ def generate_command(
             pose_sigma_rad=pose_noise * 0.5,
         )
         home = HomeSpec(rooms, assets=assets)  # type: ignore[arg-type]  # checked by HomeSpec
-        spec = SampleSpec(
+        spec = HomeSampleSpec(
             views,
             width,
             height,
             home,
             noise,
             fine_occupancy=fine_occupancy,
-            renderer=renderer,  # type: ignore[arg-type]  # checked by SampleSpec
+            renderer=renderer,  # type: ignore[arg-type]  # checked by HomeSampleSpec
         )
         columns = (TextColumn("Homes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns) as progress:
