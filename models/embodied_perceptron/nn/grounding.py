@@ -2,8 +2,8 @@
 
 EmbodiedScan paper, section 4.3 and appendix: the voxels that match some word best become queries; each of six layers
 attends among the queries, to the words and to the voxels; the position encoding of a query is made from the 9-D box
-that the layer before predicted; one box branch is shared by all layers; a query is the answer to a word as far as
-their embeddings align.
+that the layer before predicted; one box branch is shared by all layers; the answer to a word is the query whose
+embedding aligns best with it.
 
 Coordinates are those of a gravity-aligned *reference frame*. ``paper`` uses the world; ``tiny`` and ``base`` use the
 viewpoint (origin on the floor below the camera, x along its heading), so that the answer moves with the world.
@@ -133,7 +133,7 @@ class DecoderLayer(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class GroundingOutput:
-    """What the decoder says; layers are stacked first, the last layer answers.
+    """Output of the decoder; layers are stacked first, the last layer answers.
 
     Attributes:
         boxes: (L, B, Q, 9) in the reference frame.
@@ -150,7 +150,7 @@ class GroundingOutput:
 
 @dataclass(frozen=True, eq=False)
 class VoxelGroundingOutput(GroundingOutput):
-    """How voxels became queries, beside that.
+    """Output of the decoder over voxels, with the choice of its queries.
 
     Attributes:
         query_index: (B, Q) rows of the visual input that became queries.

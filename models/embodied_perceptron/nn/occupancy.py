@@ -130,7 +130,7 @@ def decode_occupancy(logits: Tensor) -> tuple[Tensor, Tensor]:
 def decode_filled(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(K + 1, X, Y, Z) logits -> of the cells that are not empty: (M, 3) where, (M,) class index and its probability.
 
-    What :func:`decode_occupancy` says of these cells, at the cost of these cells: most of a grid is empty.
+    :func:`decode_occupancy` of these cells alone, at their cost: most of a grid is empty.
     """
     rows = logits.movedim(0, -1)  # (X, Y, Z, K + 1)
     filled = rows.amax(dim=-1) > rows[..., EMPTY]  # of equals the first class counts: empty

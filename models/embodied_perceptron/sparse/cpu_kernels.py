@@ -65,7 +65,7 @@ def interpolate(
     total: Floats,
     weight: Floats,
 ) -> None:
-    """Sum what the corners of each site's cell say about it, weighted trilinearly; both outputs come filled with zeros.
+    """Trilinear sums of the features at the corners of each site's cell; both outputs come filled with zeros.
 
     Args:
         keys: (M,) of the fine sites; bases: (M,) of the lowest corner of the cell of each.
