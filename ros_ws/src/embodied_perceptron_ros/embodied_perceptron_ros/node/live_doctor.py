@@ -22,14 +22,13 @@ from rcl_interfaces.srv import GetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, ReliabilityPolicy, qos_check_compatible
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron.apps.checks import CameraEvidence, Finding, Severity, check_camera, check_delays
 from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron_ros.conversion.values import camera_model, color_from_message, depth_from_message, stamp_to_ns
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
-from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraParameters
+from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraParameters, Kind, default_topics
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
 NODE_NAME = "perception"
@@ -190,16 +189,15 @@ class _Listener:
         """Other topics of that type."""
         return sorted(n for n, types in self.node.get_topic_names_and_types() if kind in types and n != topic)[:8]
 
-    def listen_to(self, camera: CameraParameters, topics: Mapping[str, str]) -> None:
+    def listen_to(self, camera: CameraParameters, topics: Mapping[Kind, tuple[type, str]]) -> None:
         """Subscribe as modestly as possible: whatever is published is heard."""
         self.evidence[camera.name] = CameraEvidence()
         self.faults[camera.name] = Counter()
         qos = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
-        for kind, topic in topics.items():
-            receive = partial(self._receive, camera, kind, topic)
-            self.node.create_subscription(_class_of(camera, kind), topic, receive, qos)
+        for kind, (message_type, topic) in topics.items():
+            self.node.create_subscription(message_type, topic, partial(self._receive, camera, kind, topic), qos)
 
-    def _receive(self, camera: CameraParameters, kind: str, topic: str, message: Any) -> None:
+    def _receive(self, camera: CameraParameters, kind: Kind, topic: str, message: Any) -> None:
         evidence = self.evidence[camera.name]
         stamp_ns = stamp_to_ns(message.header.stamp)
         self.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
@@ -232,30 +230,14 @@ def _value(value: Any) -> Any:
     return None if name is None else getattr(value, name)
 
 
-def _class_of(camera: CameraParameters, kind: str) -> Any:
-    if kind == "info":
-        return CameraInfo
-    transport = camera.color_transport if kind == "color" else camera.depth_transport
-    return Image if transport == "raw" else CompressedImage
-
-
-def _type_name(kind: Any) -> str:
-    return f"sensor_msgs/msg/{kind.__name__}"
-
-
 def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameters]:
     """As the node has them, or its defaults."""
     names = listener.ask(namespace, ["cameras"])[0] if namespace is not None else None
     names = list(names or ["camera"])
     cameras = []
     for name in names:
-        prefix = "" if len(names) == 1 else f"{name}/"
         values = {key: declaration.default for key, declaration in CAMERA_DECLARATIONS.items()}
-        values |= {
-            "color_topic": f"{prefix}color/image_raw",
-            "depth_topic": f"{prefix}depth/image_raw",
-            "info_topic": f"{prefix}color/camera_info",
-        }
+        values |= default_topics(name, alone=len(names) == 1)
         if namespace is not None:
             answers = listener.ask(namespace, [f"{name}.{key}" for key in values])
             values |= {key: answer for key, answer in zip(values, answers, strict=True) if answer not in (None, "")}
@@ -292,12 +274,8 @@ def _examine(listener: _Listener, duration_s: float) -> list[Finding]:
     root = "/" if namespace is None else namespace.rstrip("/") + "/"
     topics = {
         camera.name: {
-            kind: topic if topic.startswith("/") else root + topic
-            for kind, topic in (
-                ("color", camera.color_subscription),
-                ("depth", camera.depth_subscription),
-                ("info", camera.info_topic),
-            )
+            kind: (message_type, topic if topic.startswith("/") else root + topic)
+            for kind, (message_type, topic) in camera.subscriptions.items()
         }
         for camera in cameras
     }
@@ -309,9 +287,9 @@ def _examine(listener: _Listener, duration_s: float) -> list[Finding]:
     delays: dict[str, float] = {}
     for camera in cameras:
         evidence = listener.evidence[camera.name]
-        for kind, topic in topics[camera.name].items():
+        for message_type, topic in topics[camera.name].values():
             publishers, subscribers = listener.endpoints(topic)
-            expected = _type_name(_class_of(camera, kind))
+            expected = f"sensor_msgs/msg/{message_type.__name__}"
             findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected))
             findings += check_qos(topic, publishers, subscribers)
             arrived = listener.delays_s.get(topic, [])

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rcl_interfaces.msg import (
     FloatingPointRange,
@@ -22,10 +22,11 @@ from rcl_interfaces.msg import (
 )
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron.config import PerceptronConfig, load_config
 
-TRANSPORTS = ("raw", "compressed", "compressedDepth")
+Kind = Literal["color", "depth", "info"]
 TIME_JUMP_ACTIONS = ("reset", "keep")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FRAME = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
@@ -118,14 +119,15 @@ class CameraParameters:
     rectified: bool
 
     @property
-    def color_subscription(self) -> str:
-        """Topic that carries colour in the chosen transport."""
-        return self.color_topic if self.color_transport == "raw" else f"{self.color_topic}/{self.color_transport}"
-
-    @property
-    def depth_subscription(self) -> str:
-        """Topic that carries depth in the chosen transport."""
-        return self.depth_topic if self.depth_transport == "raw" else f"{self.depth_topic}/{self.depth_transport}"
+    def subscriptions(self) -> dict[Kind, tuple[type, str]]:
+        """Message type and topic of each kind, as image_transport names them."""
+        images: dict[Kind, tuple[type, str]] = {}
+        for kind, topic, transport in (
+            ("color", self.color_topic, self.color_transport),
+            ("depth", self.depth_topic, self.depth_transport),
+        ):
+            images[kind] = (Image, topic) if transport == "raw" else (CompressedImage, f"{topic}/{transport}")
+        return {**images, "info": (CameraInfo, self.info_topic)}
 
 
 @dataclass(frozen=True)
@@ -196,16 +198,20 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     )
 
 
+def default_topics(camera: str, alone: bool) -> dict[str, str]:
+    """Topic parameters of a camera: one camera keeps the short names, several are told apart by their own."""
+    prefix = "" if alone else f"{camera}/"
+    return {
+        "color_topic": f"{prefix}color/image_raw",
+        "depth_topic": f"{prefix}depth/image_raw",
+        "info_topic": f"{prefix}color/camera_info",
+    }
+
+
 def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, ...]:
     cameras = []
     for name in names:
-        # one camera keeps the short names; several are told apart by their own
-        prefix = "" if len(names) == 1 else f"{name}/"
-        defaults = {
-            "color_topic": f"{prefix}color/image_raw",
-            "depth_topic": f"{prefix}depth/image_raw",
-            "info_topic": f"{prefix}color/camera_info",
-        }
+        defaults = default_topics(name, alone=len(names) == 1)
         values: dict[str, Any] = {}
         for field, declaration in CAMERA_DECLARATIONS.items():
             key = f"{name}.{field}"

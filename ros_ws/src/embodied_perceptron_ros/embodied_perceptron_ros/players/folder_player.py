@@ -36,6 +36,7 @@ from embodied_perceptron.recordings.recording import (
 )
 from embodied_perceptron.sensors.synchronizer import BadImage
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
+from embodied_perceptron_ros.node.parameters import default_topics
 from embodied_perceptron_ros.players.playback import (
     Pacer,
     PlaybackReport,
@@ -99,13 +100,10 @@ class RecordingPlayer:
         self._tf_static = node.create_publisher(TFMessage, "/tf_static", latched_qos(100))
         self._publishers: dict[tuple[str, type], Any] = {}
         for camera in recording.cameras:
-            prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
-            for sample, kind, name in (
-                (ColorSample, Image, "color/image_raw"),
-                (DepthSample, Image, "depth/image_raw"),
-                (CalibrationSample, CameraInfo, "color/camera_info"),
-            ):
-                self._publishers[camera, sample] = node.create_publisher(kind, prefix + name, image_qos())
+            topics = default_topics(camera, alone=len(recording.cameras) == 1).values()
+            kinds = ((ColorSample, Image), (DepthSample, Image), (CalibrationSample, CameraInfo))
+            for (sample, kind), topic in zip(kinds, topics, strict=True):
+                self._publishers[camera, sample] = node.create_publisher(kind, topic, image_qos())
 
     def play(self, wait: bool, timeout_s: float, max_frames: int = 0) -> None:
         """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""

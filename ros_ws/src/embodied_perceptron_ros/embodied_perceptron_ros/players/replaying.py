@@ -26,6 +26,7 @@ from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic
 from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer
 from embodied_perceptron_ros.node.monitor import NodeMonitor, NodeStatus, Sighting
+from embodied_perceptron_ros.node.parameters import default_topics
 from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
 from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command, ros_environment
 
@@ -120,8 +121,7 @@ def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]
         "fusion_frame": recording.world_frame,
     }
     for camera in recording.cameras:
-        prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
-        color, depth, info = (f"{prefix}{name}" for name in ("color/image_raw", "depth/image_raw", "color/camera_info"))
+        color, depth, info = default_topics(camera, alone=len(recording.cameras) == 1).values()
         if isinstance(recording, BagRecording):
             topics = recording.camera_topics(camera)
             color, depth, info = topics.color, topics.depth, topics.camera_info
