@@ -26,10 +26,11 @@ from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction
 from embodied_perceptron.inference.phrases import PhraseCandidates
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.language.answer import DEFAULT_TOP_K, ground_objects
+from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.neural_candidates import propose_targets
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
@@ -164,46 +165,39 @@ class Perceptron:
             diagnostics=diagnostics,
         )
 
-    def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
-        """Answer a sentence about objects; ``viewpoint`` is the (4, 4) pose of who asks. Never raises for any text."""
-        return self.ground_many([text], viewpoint)[0]
+    def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
+        """Answer a query about objects; ``viewpoint``: (4, 4) pose of the speaker, if the query carries none. Never
+        raises for any text."""
+        return self.ground_many([query], viewpoint)[0]
 
     def ground_many(
-        self,
-        texts: Sequence[str],
-        viewpoint: NDArray[np.float64] | None = None,
-        top_k: int = DEFAULT_TOP_K,
-        neural: bool = True,
+        self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None, *, neural: bool = True
     ) -> list[Grounding]:
-        """:meth:`ground` for many sentences of one speaker; the network reads them together.
+        """:meth:`ground` for many queries; the network reads those of one speaker together.
 
-        Without ``neural`` it does not read them: categories, colours and relations of what it saw decide alone.
+        ``neural=False``: without the network's grounding; categories, colours and relations of objects alone decide.
         """
-        start = time.perf_counter()
         known, voxels, prediction = self._known, self._voxels, self._prediction
-        low_confidence = known.low_confidence
+        labels = {o.label for o in known.objects}
+        parsed = [Query.of(query, viewpoint).parsed(labels) for query in queries]
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
 
-        proposals: list[PhraseCandidates | None] = [None] * len(texts)
+        candidates: list[PhraseCandidates | None] = [None] * len(parsed)
         if neural and self.inference is not None and prediction is not None:
-            proposals = propose_targets(self.inference, prediction, texts, {o.label for o in known.objects}, viewpoint)
-        reading_ms = (time.perf_counter() - start) * 1e3 / max(len(texts), 1)
-        answers = [
+            candidates = propose_targets(self.inference, prediction, parsed)
+        return [
             ground_objects(
-                text,
+                query,
                 known.objects,
-                viewpoint,
                 colors=colors,
                 candidates=found,
-                top_k=top_k,
                 named=self._map_predictor is not None,
-                low_confidence=low_confidence,
+                low_confidence=known.low_confidence,
             )
-            for text, found in zip(texts, proposals, strict=True)
+            for query, found in zip(parsed, candidates, strict=True)
         ]
-        return [replace(answer, latency_ms=answer.latency_ms + reading_ms) for answer in answers]
 
     def prepare_language(self) -> None:
         """Read the text encoder now, so that the first sentence does not wait for it; from any thread.

@@ -17,6 +17,7 @@ from embodied_perceptron.inference.map_predictor import ScenePart
 from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
 from embodied_perceptron.language import neural_candidates as proposing
 from embodied_perceptron.language.neural_candidates import propose
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
@@ -62,9 +63,9 @@ def test_proposals_reach_the_answer(perceptron: Perceptron, monkeypatch: pytest.
     taken = []
     real = answering.ground_objects
 
-    def recorded(text: str, *rest: object, **named: object) -> object:
-        taken.append((text, named["candidates"]))
-        return real(text, *rest, **named)  # type: ignore[arg-type]
+    def recorded(query: Query, *rest: object, **named: object) -> object:
+        taken.append((query.text, named["candidates"]))
+        return real(query, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(answering, "ground_objects", recorded)
     answers = perceptron.ground_many(["the chair by the lamp", "   ", "the table"], POSE)

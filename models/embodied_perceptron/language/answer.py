@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,8 +17,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.facing import FrontSource, check_source, front_probabilities
 from embodied_perceptron.language.lexicon import lexicon, pluralize
-from embodied_perceptron.language.parser import Constraint, Meaning, parse
-from embodied_perceptron.language.query import printable_query, query_problem
+from embodied_perceptron.language.parser import Constraint, Meaning
+from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
@@ -98,7 +97,6 @@ def probability_right(traits: Traits) -> float:
 F64 = NDArray[np.float64]
 Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
 
-DEFAULT_TOP_K = 5
 UNNAMED = "object"  # label of boxes found by geometry alone
 VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
@@ -125,66 +123,54 @@ class Candidates(Protocol):
 
 
 def ground_objects(
-    text: str,
+    query: Query | str,
     objects: Sequence[SceneObject],
     viewpoint: NDArray[np.float64] | None = None,
     *,
     colors: Colors | None = None,
     candidates: Candidates | None = None,
-    top_k: int = DEFAULT_TOP_K,
     fronts: FrontSource = "estimated",
     named: bool = True,
     vocabulary: frozenset[str] | None = VOCABULARY,
     low_confidence: LowConfidenceCandidates | None = None,
 ) -> Grounding:
-    """Answer ``text`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
+    """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
     Args:
-        text: the sentence.
+        query: the sentence, parsed or not. Its viewpoint, or else ``viewpoint``, is the (4, 4) pose of the speaker, a
+            camera's or a robot's (:func:`~.relations.viewer_of`). Without, words like "left" are averaged over
+            plausible viewpoints, and the score is lower.
         objects: with labels; walls among them separate rooms.
-        viewpoint: (4, 4) pose of who speaks, a camera's or a robot's (:func:`~.relations.viewer_of`). Without, words
-            like "left" are averaged over plausible viewpoints, and the score is lower.
         colors: (N, 3) mean sRGB of the objects in 0..255, rows of NaN where not measured; or a function that measures
             those of (K, 9) boxes, called only for sentences that speak of colours.
         candidates: of a neural grounder: further evidence, and an answer where no label fits the noun; a box that is
             none of the objects is answered with the id 0.
-        top_k: at most so many candidates.
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
             (predicted boxes), "none" to read "left of" from the viewer always.
         named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
         vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
-            means nothing else. None = unknown: then what the sentence says of a thing may outweigh its label.
-        low_confidence: made of the same ``objects``: what may be there beside them, which is asked for as well. An
-        answer
-            from it is FOUND with a lower score; its state is tentative, and its id 0 unless the map has it.
+            means nothing else. None = unknown: then constraints of the sentence may outweigh a label.
+        low_confidence: made of the same ``objects``: further candidates beside them. An answer from these is FOUND with
+            a lower score; its state is tentative, and its id 0 unless the map has it.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
-    ``low_confidence``, and top_k below 1.
+    ``low_confidence``.
     """
-    start = time.perf_counter()
-    if top_k < 1:
-        raise ValueError(f"top_k must be at least 1, got {top_k}")
+    query = Query.of(query, viewpoint)
     check_source(fronts)
-    shown = printable_query(text)
-    problem = query_problem(text)
+    problem = query_problem(query.text)
+    labels = {o.label for o in objects}
     if problem:
-        return Grounding(shown, GroundingStatus.INVALID, reason=problem, latency_ms=_since(start))
-    labels = tuple(o.label for o in objects)
-    if not named and set(labels) <= {UNNAMED}:
-        reason = "no language model loaded: objects have no names"
-        return Grounding(shown, GroundingStatus.INVALID, reason=reason, latency_ms=_since(start))
-    meaning = parse(text, set(labels))
-    if meaning.target is None:
-        reason = "no object is named in the query"
-        return Grounding(shown, GroundingStatus.INVALID, reason=reason, latency_ms=_since(start))
-    answer = _Answer(meaning, objects, low_confidence, viewpoint, colors, candidates, fronts, vocabulary)
-    status, ranked, reason = answer.decide(top_k)
-    tagged = _tagged(text, meaning, ranked) if status == GroundingStatus.FOUND else ""
-    return Grounding(shown, status, ranked, reason, tagged, _since(start))
-
-
-def _since(start: float) -> float:
-    return (time.perf_counter() - start) * 1e3
+        return query.answer(GroundingStatus.INVALID, reason=problem)
+    if not named and labels <= {UNNAMED}:
+        return query.answer(GroundingStatus.INVALID, reason="no language model loaded: objects have no names")
+    meaning = query.parsed(labels).meaning
+    if meaning is None or meaning.target is None:
+        return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
+    answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, fronts, vocabulary)
+    status, ranked, reason = answer.decide(query.top_k or DEFAULT_TOP_K)
+    tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
+    return query.answer(status, ranked, reason, tagged)
 
 
 def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
@@ -295,7 +281,7 @@ class _Answer:
         if rivals:
             count = 1 + len(rivals)
             reason = f"{count} {pluralize(target.noun)} fit equally well"
-            return GroundingStatus.AMBIGUOUS, ranked[: max(top_k, 1)], reason
+            return GroundingStatus.AMBIGUOUS, ranked[:top_k], reason
         return GroundingStatus.FOUND, ranked[:top_k], self._reason(evidence, order[0])
 
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:

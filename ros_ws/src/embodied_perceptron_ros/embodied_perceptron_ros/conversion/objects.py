@@ -199,16 +199,15 @@ def grounding_to_message(
     stamp_ns: int,
     frame_id: str,
     T_out_world: NDArray[np.float64] | None = None,
-    top_k: int | None = None,
 ) -> GroundingResult:
-    """Answer -> embodied_perceptron_msgs/GroundingResult with at most ``top_k`` candidates, best first."""
+    """Answer -> embodied_perceptron_msgs/GroundingResult, its candidates best first."""
     return GroundingResult(
         header=make_header(stamp_ns, frame_id),
         id=query_id,
         text=grounding.text,
         status=int(grounding.status),
         standing=standing,
-        candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates[:top_k]],
+        candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates],
         reason=grounding.reason,
         tagged_text=grounding.tagged_text,
         latency_ms=float(grounding.latency_ms),
