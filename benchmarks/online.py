@@ -38,7 +38,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 # isort: split
 import torch
 
-from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig
+from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.map_predictor import MapPredictor
@@ -49,7 +49,6 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.nn.view_fusion import view_lookup
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.weights import available
@@ -152,9 +151,8 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
     """Costs of the update at each prefix, ours and the paper's protocol, over the same voxels, windows and views."""
     frames = frames_of(1, count)
     volume = FeatureVolume(None, every_frame(count))
-    least_score = LOW_CONFIDENCE_SHARE * inference.min_score  # as Perceptron has it
     options = NetworkOptions()
-    live = MapPredictor(inference, volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead)
+    live = MapPredictor(inference, volume.config.voxel_size_m, options.window_m, inference.scores, options.window_ahead)
     clock = _Clock()
     original = live._lookup.__class__.__call__
     rows: list[Row] = []
@@ -198,7 +196,7 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
                     live._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
                 )
                 scene = inference.encode(sites, timed)
-                found = inference.detections(scene, least_score)
+                found = inference.detections(scene, inference.scores.decode)
                 inference.occupancy(scene, [*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
             spent = clock.take()
             row["paper"] = {
@@ -342,7 +340,7 @@ def network(weights: str) -> tuple[Predictor, str]:
         return load_inference(weights), weights
     torch.manual_seed(0)
     net = PerceptionNetwork(network_config("tiny"))
-    return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, min_score=0.1), "random"
+    return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, scores=ScorePolicy(0.1)), "random"
 
 
 def total(spent: Row, *names: str) -> float:

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction
 from embodied_perceptron.inference.phrases import PhraseCandidates
@@ -36,6 +36,7 @@ from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.results import (
+    Detections,
     FusionReport,
     Grounding,
     ObjectState,
@@ -44,7 +45,6 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.components import find_boxes
@@ -84,12 +84,13 @@ class Perceptron:
         self._seen = LatestCameraPoses()
         self._floor = FloorHeight(max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m))
         self._map_predictor: MapPredictor | None = None
+        self._scores = EVERY_SCORE
         self._prediction: ScenePrediction | None = None
         if inference is not None:
             options = self.config.network
-            least_score = 0.0 if options.all_boxes else LOW_CONFIDENCE_SHARE * inference.min_score
+            self._scores = replace(inference.scores, all_boxes=options.all_boxes)
             self._map_predictor = MapPredictor(
-                inference, self._volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead
+                inference, self._volume.config.voxel_size_m, options.window_m, self._scores, options.window_ahead
             )
 
     @classmethod
@@ -350,8 +351,7 @@ class Perceptron:
         objects = self._objects.objects()
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
-        min_score = 0.0 if self._map_predictor is None else self._map_predictor.inference.min_score
-        self._known = QueryContext(confirmed, tentative, seen, min_score, self.config.objects.score_prior)
+        self._known = QueryContext(confirmed, tentative, seen, self._scores, self.config.objects.score_prior)
         return objects
 
     def _perceive_shapes(
@@ -387,7 +387,7 @@ class Perceptron:
                     seen.camera_m,
                     reach_m,
                     looked_at=prediction.region,
-                    begin_score=inference.min_score,
+                    scores=self._scores,
                 )
         with _stage(ms, "semantic"):
             if prediction.semantic is not None:

@@ -11,6 +11,7 @@ import torch
 from support.small_networks import small_config, small_network
 
 from embodied_perceptron import perceptron as answering
+from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart
@@ -48,7 +49,7 @@ class LetterEncoder:
 def perceptron() -> Perceptron:
     """After one look at a wall with a step in it."""
     network = small_network(small_config())
-    made = Perceptron(inference=Predictor(network, CLASSES, ("a", "b", "c"), LetterEncoder(), min_score=0.2))
+    made = Perceptron(inference=Predictor(network, CLASSES, ("a", "b", "c"), LetterEncoder(), scores=ScorePolicy(0.2)))
     camera = Intrinsics(60, 60, 39.5, 29.5, 80, 60)
     depth = np.full((60, 80), 2.0, np.float32)
     depth[20:40, 30:60] = 1.5

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.inference.keyframe_features import KeyframeFeatureCache
@@ -33,8 +34,7 @@ from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.view_fusion import StreamingLookup, View
 from embodied_perceptron.nn.windows import cover_windows, occupancy_origin, rgb_grid
-from embodied_perceptron.results import SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -83,7 +83,7 @@ class MapPredictor:
         inference: the network; it stays where it is until :meth:`release`.
         voxel_size_m: of the map.
         window_m: edge of what :meth:`look` looks at; infinite = the whole map.
-        least_score: what scores less is not made a box of.
+        scores: what scores less than its ``decode`` is not made a box of.
         window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
 
     Raises ``ValueError`` when the network's sites are no multiple of the map's voxels.
@@ -94,13 +94,13 @@ class MapPredictor:
         inference: Predictor,
         voxel_size_m: float,
         window_m: float,
-        least_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
         window_ahead: float = 0.0,
     ) -> None:
         config = inference.network.config
         self.inference = inference
         self.window_m = window_m
-        self.least_score = least_score
+        self.scores = scores
         self.window_ahead = window_ahead
         self.memory = KeyframeFeatureCache(inference.view) if config.uses_images else None
         self._from_map = config.reads_map
@@ -283,7 +283,7 @@ class MapPredictor:
         scene = inference.encode(sites, views, self._manhattan)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
         if config.detection is not None:
-            found = inference.detections(scene, self.least_score)
+            found = inference.detections(scene, self.scores.decode)
         semantic, answered = None, Region.nowhere()
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m

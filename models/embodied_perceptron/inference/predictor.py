@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
@@ -41,8 +42,7 @@ from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
 from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup, view_projection
 from embodied_perceptron.nn.windows import occupancy_origin
-from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -92,7 +92,7 @@ class Predictor:
         image_encoder: runs in place of the network's own (ONNX Runtime); its maps are still projected by the network.
         feature_dtype: of the image features that :meth:`view` gives.
         calibration: what the weights file says about its scores.
-        min_score: the score from which a box is an object, for those who keep objects; :meth:`detections` gives all.
+        scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -108,7 +108,7 @@ class Predictor:
         image_encoder: PreparedEncoder | None = None,
         feature_dtype: torch.dtype = torch.float16,
         calibration: Mapping[str, Any] | None = None,
-        min_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -129,7 +129,7 @@ class Predictor:
         self.fusion = fusion
         self.feature_dtype = feature_dtype
         self.calibration = dict(calibration or {})
-        self.min_score = min_score
+        self.scores = scores
         self._image_encoder: PreparedEncoder | None = network.image_encoder if image_encoder is None else image_encoder
 
     @property
@@ -234,8 +234,8 @@ class Predictor:
         return view_lookup([views], self.network.image_channels, self.network.config.voxel_size_m, self.fusion)
 
     @torch.inference_mode()
-    def detections(self, scene: SceneFeatures, least_score: float = 0.0) -> Detections:
-        """Named boxes that score more than ``least_score``, best first.
+    def detections(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:
+        """Named boxes that score more than ``min_score``, best first.
 
         Raises ``ValueError`` for a network without detection.
         """
@@ -245,7 +245,7 @@ class Predictor:
         (found,) = decode_detections(
             scene.detection.levels,
             config.max_per_level,
-            max(config.min_score, least_score),
+            max(config.min_score, min_score),
             config.iou_threshold,
             self.network.config.official,
             config.max_candidates,

@@ -19,16 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.bounds import Bounds
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import Meaning
-from embodied_perceptron.results import ObjectState, SceneObject
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
+from embodied_perceptron.results import Detections, ObjectState, SceneObject
 
 F64 = NDArray[np.float64]
 
 UNTRACKED = 0  # the id of what is no object of the map (yet)
-_ANSWERS = 0.7  # of the score of an object: enough for an answer where no object has the name
 _PER_NOUN = 12
 _KIND = 0.35  # least similarity of a label to a noun
 _SAME = 0.4  # overlap of two boxes of one thing
@@ -42,7 +41,7 @@ class LowConfidenceCandidates:
         objects: of the map, that count whatever is asked.
         tentative: of the map; they count with their ids.
         seen: the last look's boxes of any score; None = none.
-        min_score: the score in ``seen`` from which a box is an object.
+        scores: which scores of ``seen`` count for what.
         looks: the score of an object of the map is a mean that begins with so many looks of zero.
     """
 
@@ -51,10 +50,10 @@ class LowConfidenceCandidates:
         objects: Sequence[SceneObject],
         tentative: Sequence[SceneObject] = (),
         seen: Detections | None = None,
-        min_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
         looks: int = 0,
     ) -> None:
-        found = _none() if seen is None else seen.above(max(LOW_CONFIDENCE_SHARE * min_score, 1e-6))
+        found = _none() if seen is None else seen.above(max(scores.keep, 1e-6))
         once = 1.0 / (1 + looks)  # the score of an object that was looked at once
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]
@@ -69,7 +68,7 @@ class LowConfidenceCandidates:
                 for name, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
             ),
         ]
-        self.min_answer = _ANSWERS * min_score * once
+        self.min_answer = scores.answer * once
         self._all = [dataclasses.replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
         self._known = len(objects)
         self._same = overlap > _SAME
@@ -147,10 +146,10 @@ class QueryContext:
     objects: tuple[SceneObject, ...] = ()
     tentative: tuple[SceneObject, ...] = ()
     seen: Detections | None = None
-    min_score: float = 0.0
+    scores: ScorePolicy = EVERY_SCORE
     looks: int = 0
 
     @functools.cached_property
     def low_confidence(self) -> LowConfidenceCandidates:
         """Made when the first question comes: most looks are never asked about."""
-        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.min_score, self.looks)
+        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.scores, self.looks)

@@ -13,12 +13,11 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
 from embodied_perceptron.geometry.bounds import box_rotations
 from embodied_perceptron.geometry.boxes import box_iou, matrix_to_euler, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
-from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
+from embodied_perceptron.results import Detections, ObjectState, SceneObject, VoxelSnapshot
 
 # --------------------------------------------------------------------------------------------------------------------
 # Which box is of which object: overlap, affinity, and the mean of two boxes. All nine degrees.
@@ -338,7 +337,7 @@ class ObjectMap:
         camera_m: NDArray[np.float64] | None = None,
         reach_m: float = float("inf"),
         looked_at: Region | None = None,
-        begin_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
     ) -> None:
         """Bring the objects up to date with one perception.
 
@@ -350,7 +349,7 @@ class ObjectMap:
             reach_m: radius within which the map is kept.
             looked_at: what was looked at; objects that do not lie in it whole are
                 not missed, and boxes that it cuts do not replace whole ones. None = everything.
-            begin_score: what scores less begins no new object; down to half of it, it may be a sighting of a known one.
+            scores: what scores less than ``publish`` begins no new object, less than ``keep`` says nothing of a known.
         """
         away_ns = max(0, now_ns - self._updated_ns)
         self._updated_ns = now_ns
@@ -358,13 +357,13 @@ class ObjectMap:
             for track in self._tracks:
                 track.excuse(away_ns, now_ns)
             away_ns = 0
-        found = _distinct(found.above(LOW_CONFIDENCE_SHARE * begin_score), snapshot)
+        found = _distinct(found.above(scores.keep), snapshot)
         matched = self._match(found)
         for row in range(len(found)):
             whole = not _cut_by(looked_at, found.boxes[row])
             if row in matched:
                 self._see(matched[row], found, row, now_ns, whole)
-            elif found.scores[row] >= begin_score:
+            elif found.scores[row] >= scores.publish:
                 matched[row] = self._begin(found, row, now_ns, whole)
         seen = {t.id for t in matched.values()}
         self._judge_places(seen, snapshot, now_ns, away_ns, camera_m, reach_m, looked_at)

@@ -12,8 +12,7 @@ from embodied_perceptron.inference.phrases import PhraseCandidates
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.neural_candidates import propose
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.scene_tasks import flags_of, ground_scene, score_grounding

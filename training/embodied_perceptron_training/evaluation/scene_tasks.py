@@ -18,8 +18,7 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.neural_candidates import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import GroundingStatus, Perception, SceneObject, SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes

@@ -10,8 +10,7 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import ObjectsConfig
-from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
 from embodied_perceptron.scene.segmentation.layers import STRUCTURE, THING, Layers
 
