@@ -110,6 +110,9 @@ class Detections:
         return Detections(self.boxes[rows], self.scores[rows], tuple(self.labels[i] for i in rows))
 
 
+UNNAMED = "object"  # label of what is found by shape alone
+
+
 class ObjectState:
     """States of a tracked object."""
 

@@ -155,7 +155,7 @@ def test_a_turned_world_is_seen_alike():
     for frame in walk(5, 8):
         straight.integrate(frame)
         turned.integrate(PosedFrame(frame.frame, T @ frame.T_world_camera))
-    a, b = straight.look(), turned.look()
+    a, b = straight.predict(), turned.predict()
     assert a.region.manhattan == WORLD
     assert off_by_deg(b.region.manhattan, 0.5) <= 0.5 * STEP_DEG + 0.6
     # cells: what is filled is filled there too

@@ -8,8 +8,7 @@ import torch
 from support.language_scenes import living_room, thing
 
 from embodied_perceptron.config import ScorePolicy
-from embodied_perceptron.geometry.bounds import Bounds
-from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.geometry.boxes import Bounds, box_iou
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import UNTRACKED, LowConfidenceCandidates, name_shares
 from embodied_perceptron.language.parser import parse

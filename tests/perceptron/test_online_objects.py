@@ -11,12 +11,12 @@ from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids
 from support.object_scenes import world as build_world
 
 from embodied_perceptron.config import ObjectsConfig, ScorePolicy
-from embodied_perceptron.geometry.bounds import box_rotations
-from embodied_perceptron.geometry.boxes import transform_boxes
+from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import ObjectState
-from embodied_perceptron.scene.object_map import ObjectMap, blend_boxes, box_affinity
+from embodied_perceptron.scene.identity import blend_boxes, box_affinity
+from embodied_perceptron.scene.object_map import ObjectMap
 
 world = cache(build_world)  # nobody changes a snapshot
 

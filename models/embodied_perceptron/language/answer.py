@@ -21,7 +21,8 @@ from embodied_perceptron.language.parser import Constraint, Meaning
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import UNNAMED, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.scene.identity import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -97,12 +98,9 @@ def probability_right(traits: Traits) -> float:
 F64 = NDArray[np.float64]
 Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
 
-UNNAMED = "object"  # label of boxes found by geometry alone
 VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
 _SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.0
-_ONE_THING, _PART = 0.4, 0.7  # overlap of two candidates, and share of one within the other: they are not two
-_SAME_PLACE = 0.2  # overlap of a proposed box with an object
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
 _UNSURE = 0.02  # score of a proposed box that says little
@@ -251,7 +249,7 @@ class _Answer:
         if len(candidates.boxes) == 0 or not self.objects:
             return np.ones(len(self.objects))
         overlap = self.geometry.overlaps(candidates.boxes)
-        score = np.where(overlap > _SAME_PLACE, candidates.scores[None], 0.0).max(axis=1)
+        score = np.where(overlap > PROPOSED_IOU, candidates.scores[None], 0.0).max(axis=1)
         return np.asarray((score + _UNSURE) / (float(candidates.scores.max()) + _UNSURE))
 
     def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
@@ -295,7 +293,7 @@ class _Answer:
         if score < _SURE_ALONE:
             return nothing
         overlap = self.geometry.overlaps(proposals.boxes[best : best + 1])[:, 0]
-        if overlap.max(initial=0.0) > _SAME_PLACE:
+        if overlap.max(initial=0.0) > PROPOSED_IOU:
             o = dataclasses.replace(self.objects[int(overlap.argmax())], score=0.5 * score)
         else:
             o = SceneObject(0, noun, 0.5 * score, np.asarray(proposals.boxes[best], dtype=np.float64))
@@ -329,7 +327,7 @@ class _Answer:
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
         possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
-        one_thing = (self.geometry.iou > _ONE_THING) | (self.geometry.inside > _PART)
+        one_thing = (self.geometry.iou > ONE_THING_IOU) | (self.geometry.inside > INSIDE_SHARE)
         order: list[int] = []
         for i in np.argsort(-evidence.log_score, kind="stable"):
             if possible[i] and not one_thing[i, order].any():

@@ -20,18 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
-from embodied_perceptron.geometry.bounds import Bounds
+from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import Meaning
 from embodied_perceptron.results import Detections, ObjectState, SceneObject
+from embodied_perceptron.scene.identity import ONE_PLACE_IOU, ONE_THING_IOU
 
 F64 = NDArray[np.float64]
 
 UNTRACKED = 0  # the id of what is no object of the map (yet)
 _PER_NOUN = 12
 _KIND = 0.35  # least similarity of a label to a noun
-_SAME = 0.4  # overlap of two boxes of one thing
-_PLACE = 0.5  # overlap of two boxes of one place
 
 
 class LowConfidenceCandidates:
@@ -71,7 +70,7 @@ class LowConfidenceCandidates:
         self.min_answer = scores.answer * once
         self._all = [dataclasses.replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
         self._known = len(objects)
-        self._same = overlap > _SAME
+        self._same = overlap > ONE_THING_IOU
         self._rows: dict[str, list[int]] = {}
         self._by_label: dict[str, list[int]] = {}
         for row, label in enumerate(labels):
@@ -131,7 +130,7 @@ def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
         return np.zeros(0)
     codes = np.unique(np.array(labels), return_inverse=True)[1]
     same = codes[:, None] == codes[None]
-    here = np.where(overlap > _PLACE, scores[None], 0.0)
+    here = np.where(overlap > ONE_PLACE_IOU, scores[None], 0.0)
     own, other = np.where(same, here, 0.0).max(axis=1), np.where(same, 0.0, here).max(axis=1)
     return np.where(own > 0, own / np.maximum(own + other, 1e-12), 1.0)
 

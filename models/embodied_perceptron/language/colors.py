@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import box_rotations
+from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.results import VoxelSnapshot
 
 # --------------------------------------------------------------------------------------------------------------------

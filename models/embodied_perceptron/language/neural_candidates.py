@@ -15,10 +15,10 @@ from embodied_perceptron.inference.phrases import PhraseCandidates
 from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.object_grounding import joined_objects
+from embodied_perceptron.scene.identity import PROPOSAL_NMS_IOU
 
 _LOG = logging.getLogger(__name__)
 Phrase = tuple[int, int] | None
-_SAME_IOU = 0.5
 _BATCH = 20  # sentences in one pass
 _MAX_OBJECTS = 256  # of all windows, the best, that sentences choose among: every pair of them is looked at
 
@@ -96,5 +96,5 @@ def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> Phra
     boxes = np.concatenate([np.zeros((0, 9)), *(p.boxes for p in parts)])
     scores = np.concatenate([np.zeros(0), *(p.scores for p in parts)])
     same = torch.zeros(len(boxes), dtype=torch.int64)
-    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, _SAME_IOU)[:limit].numpy()
+    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, PROPOSAL_NMS_IOU)[:limit].numpy()
     return PhraseCandidates(phrase, boxes[kept], scores[kept])

@@ -11,6 +11,7 @@ from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, Viewer, between
+from embodied_perceptron.scene.identity import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 
 # --------------------------------------------------------------------------------------------------------------------
 # Scores that compare candidates with each other: closest, largest, leftmost, the second from the left, in the corner.
@@ -141,7 +142,6 @@ def place_in_room(relation: str, g: SceneGeometry, group: F64) -> F64:
 
 _EPS = 0.05
 _OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
-_SAME = 0.5  # overlap of two boxes of one thing
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
@@ -225,7 +225,7 @@ class Scorer:
         self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
         own = self.similarity(self.noun)
         self.category = own
-        self.duplicate = np.asarray((own[None] * (geometry.iou > _SAME)).max(axis=1)) if geometry.n else own
+        self.duplicate = np.asarray((own[None] * (geometry.iou > ONE_PLACE_IOU)).max(axis=1)) if geometry.n else own
         self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
         self.group = self._one_each(self.candidates).astype(np.float64)
 
@@ -242,7 +242,7 @@ class Scorer:
         """Of boxes of the same thing only the most confident one."""
         kept = np.zeros(len(mask), bool)
         for i in sorted(np.flatnonzero(mask), key=lambda k: (-self.scores[k], k)):
-            if not (kept & (self.g.iou[i] > 0.4)).any():
+            if not (kept & (self.g.iou[i] > ONE_THING_IOU)).any():
                 kept[i] = True
         return kept
 
@@ -334,7 +334,7 @@ class Scorer:
             (float(first[a] * second[b]), int(a), int(b))
             for a in rows
             for b in columns
-            if (len(weights) > 1 or a < b) and a != b and self.g.iou[a, b] < 0.2
+            if (len(weights) > 1 or a < b) and a != b and self.g.iou[a, b] < BETWEEN_IOU
         ]
         if not pairs:
             return Judged(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))

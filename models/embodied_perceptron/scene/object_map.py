@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,96 +13,17 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
-from embodied_perceptron.geometry.bounds import box_rotations
-from embodied_perceptron.geometry.boxes import box_iou, matrix_to_euler, transform_boxes
+from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
-from embodied_perceptron.results import Detections, ObjectState, SceneObject, VoxelSnapshot
-
-# --------------------------------------------------------------------------------------------------------------------
-# Which box is of which object: overlap, affinity, and the mean of two boxes. All nine degrees.
-
-INSIDE_SHARE = 0.7  # of a box inside another counts as containment
-_MIN_VOLUME_RATIO = 0.15
-_THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
-_BLEND_IOU = 0.6
-_BLEND_RAD = 0.6  # boxes that differ by more are two opinions, not one with noise
-
-
-def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(N, 9), (M, 9) boxes -> (N, M) IoU, and (N, M) share of a's volume inside b."""
-    iou: NDArray[np.float64] = box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-    volume_a, volume_b = a[:, 3:6].prod(axis=1)[:, None], b[:, 3:6].prod(axis=1)[None, :]
-    shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
-    return iou, shared / np.maximum(volume_a, 1e-12)
-
-
-def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9) boxes, no side thinner than what two looks differ by."""
-    thick: NDArray[np.float64] = boxes.copy()
-    thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
-    return thick
-
-
-def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9), (M, 9) -> (N, M) how much two boxes may be of the same object, in [0, 1].
-
-    The IoU; and for a part that grew into a whole (or the reverse), which overlap little, half of the share of the
-    smaller inside the larger.
-    """
-    known, found = thickened(known), thickened(found)
-    iou, share_known = overlaps(known, found)
-    volume_known, volume_found = known[:, 3:6].prod(axis=1)[:, None], found[:, 3:6].prod(axis=1)[None, :]
-    share_found = share_known * volume_known / np.maximum(volume_found, 1e-12)
-    share = np.maximum(share_known, share_found)
-    ratio = np.minimum(volume_known, volume_found) / np.maximum(np.maximum(volume_known, volume_found), 1e-12)
-    grown = (share >= INSIDE_SHARE) & (ratio >= _MIN_VOLUME_RATIO)
-    affinity: NDArray[np.float64] = np.maximum(iou, np.where(grown, 0.5 * share, 0.0))
-    return affinity
-
-
-def _same_boxes() -> NDArray[np.float64]:
-    """(24, 3, 3) rotations that map a box's axes onto its axes: other names for the same box."""
-    found = []
-    for order in itertools.permutations(range(3)):
-        for signs in itertools.product((1.0, -1.0), repeat=3):
-            P = np.zeros((3, 3))
-            P[list(order), range(3)] = signs
-            if np.linalg.det(P) > 0:
-                found.append(P)
-    return np.stack(found)
-
-
-_SAME_BOXES = _same_boxes()
-
-
-def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The (9,) box to keep: the mean of two that agree, otherwise the new one (maps grow, so it knows more).
-
-    Of the 24 ways to name the new box's axes the one nearest to the old box's counts.
-    """
-    result: NDArray[np.float64] = new.copy()
-    if float(overlaps(thickened(old[None]), thickened(new[None]))[0][0, 0]) < _BLEND_IOU:
-        return result
-    if not old[7:].any() and not new[7:].any():  # upright boxes stay exactly upright
-        turns = round(float((new[6] - old[6]) / (np.pi / 2)))
-        result[6] -= turns * np.pi / 2
-        if turns % 2:
-            result[3], result[4] = new[4], new[3]
-        blended: NDArray[np.float64] = old + 0.5 * (result - old)
-        blended[6] = (blended[6] + np.pi / 2) % np.pi - np.pi / 2
-        return blended
-    R_old, R_new = box_rotations(old[None])[0], box_rotations(new[None])[0]
-    named = R_new @ _SAME_BOXES  # (24, 3, 3)
-    agreement = np.einsum("ij,kij->k", R_old, named)  # 1 + 2 cos of the angle between
-    best = int(agreement.argmax())
-    if np.arccos(np.clip((agreement[best] - 1.0) / 2.0, -1.0, 1.0)) > _BLEND_RAD:
-        return result
-    size = np.abs(_SAME_BOXES[best]).T @ new[3:6]
-    u, _, vt = np.linalg.svd(R_old + named[best])
-    angles = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()
-    mean: NDArray[np.float64] = np.concatenate([0.5 * (old[:3] + new[:3]), 0.5 * (old[3:6] + size), angles])
-    return mean
-
+from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
+from embodied_perceptron.scene.identity import (
+    INSIDE_SHARE,
+    blend_boxes,
+    box_affinity,
+    one_object_iou,
+    overlaps,
+    thickened,
+)
 
 # --------------------------------------------------------------------------------------------------------------------
 # What of a map speaks for a box: its voxels, and those around it.
@@ -235,8 +155,6 @@ def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y
 # was, beginning with ``score_prior`` looks of zero: often and middling beats once and high. The label is that with the
 # most score over the latest sightings.
 
-UNNAMED = "object"  # the label of what is found by shape alone
-
 _EMPTY_SHARE = 0.3  # of its voxels left: the object is gone
 _KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
 _SURROUNDINGS_M = 0.3
@@ -245,13 +163,6 @@ _PART_NS = 2_000_000_000  # one inside of another that is found was a part of it
 _CONFIRMED_NS = 4_000_000_000  # a confirmed one grows stale
 _STALE_NS = 60_000_000_000  # a stale one goes
 _PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
-_SAME_IOU = 0.5  # two objects that overlap this much are one
-_SAME_LABEL_IOU = 0.15  # two of one name, already from here: things of one kind do not stand in each other
-_OTHER_LABEL_IOU = 0.3  # two of different names: nor do others; a network in doubt finds one thing under several names
-_LAYERED_IOU = 0.65  # but a curtain before its window and a door in its frame are two things in one place
-_LAYERED = frozenset(
-    {"blinds", "curtain", "door", "doorframe", "doorway", "garage door", "window", "window frame", "windowsill"}
-)
 _OTHER_LABEL = 0.7  # affinity across labels
 _SCORE_MEMORY = 20  # looks
 _VOTE_MEMORY = 0.9  # of the votes, at each sighting
@@ -507,7 +418,7 @@ class ObjectMap:
                 gone.add(track.id)
         for i, keeper in enumerate(order):
             for j in range(i + 1, len(order)):
-                if iou[i, j] >= _same_iou(names[i], names[j]) and not gone & {keeper.id, order[j].id}:
+                if iou[i, j] >= one_object_iou(names[i], names[j]) and not gone & {keeper.id, order[j].id}:
                     gone.add(order[j].id)
                     keeper.absorb(order[j])
         self._tracks = [t for t in self._tracks if t.id not in gone]
@@ -547,15 +458,6 @@ def _track_from(entry: dict[str, Any]) -> _Track:
     return track
 
 
-def _same_iou(a: str, b: str) -> float:
-    """How much two objects of these names overlap when they are one thing."""
-    if UNNAMED in (a, b):
-        return _SAME_IOU
-    if a == b:
-        return _SAME_LABEL_IOU
-    return _LAYERED_IOU if a in _LAYERED and b in _LAYERED else _OTHER_LABEL_IOU
-
-
 def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
     """The best boxes; of named ones that nearly coincide the better, and none in space without a single voxel."""
     named = [label != UNNAMED for label in found.labels]
@@ -568,7 +470,7 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
     iou, _ = overlaps(boxes, boxes)
     kept: list[int] = []
     for i, row in enumerate(order):
-        if all(iou[i, j] < _same_iou(found.labels[row], found.labels[order[j]]) for j in kept):
+        if all(iou[i, j] < one_object_iou(found.labels[row], found.labels[order[j]]) for j in kept):
             kept.append(i)
     return found.take(order[kept])
 

@@ -12,6 +12,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     invert_transform,
@@ -23,12 +24,10 @@ from embodied_perceptron.geometry.transforms import (
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.scene.segmentation.cells import build_cells
 from embodied_perceptron.visualization.drawing import (
-    BOX_EDGES,
     SHADE,
     Color,
     Image,
     Tags,
-    box_corners,
     clip_to_near_plane,
     color_of_id,
     label_of,

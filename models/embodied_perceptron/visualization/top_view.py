@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.visualization.drawing import (
     INK,
@@ -17,7 +18,6 @@ from embodied_perceptron.visualization.drawing import (
     Color,
     Image,
     Tags,
-    box_corners,
     color_of,
     label_of,
     line,

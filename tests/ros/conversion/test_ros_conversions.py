@@ -17,6 +17,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import CompressedImage, Image
 from visualization_msgs.msg import Marker
 
+from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
 from embodied_perceptron.results import (
@@ -313,7 +314,7 @@ def test_detections_round_trip_with_tilt(seed):
         assert detection.results[0].hypothesis.class_id == "chair"
         assert detection.results[0].hypothesis.score == 0.75
         back = objects.message_to_box(detection.bbox, None if T_out_world is None else np.linalg.inv(T))
-        np.testing.assert_allclose(objects.box_corners(back), objects.box_corners(item.box), atol=1e-9)
+        np.testing.assert_allclose(box_corners(back[None]), box_corners(item.box[None]), atol=1e-9)
 
 
 def test_box_orientation_by_hand():
@@ -355,7 +356,7 @@ def test_markers_say_label_and_id_and_have_the_size_of_the_box():
     text = next(m for m in message.markers if m.type == Marker.TEXT_VIEW_FACING)
     np.testing.assert_allclose([cube.scale.x, cube.scale.y, cube.scale.z], item.box[3:6])
     assert "chair 3" in text.text
-    assert text.pose.position.z > objects.box_corners(item.box)[:, 2].max()
+    assert text.pose.position.z > box_corners(item.box[None])[0, :, 2].max()
 
 
 @pytest.mark.parametrize("status", list(GroundingStatus))

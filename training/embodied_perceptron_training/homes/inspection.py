@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.weights.categories import (
     COMMON_CLASSES,
@@ -31,26 +32,12 @@ _KINDS = {
     "supporting": "support",
 }  # fmt: skip
 
-_EDGES = [(a, b) for a in range(8) for b in range(a) if bin(a ^ b).count("1") == 1]
-_SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) / 2
-
 
 def id_colors(ids: NDArray[np.integer]) -> Picture:
     """Any integer image -> a stable colour per id, 0 black."""
     h = (np.asarray(ids, np.int64) * 2654435761) & 0xFFFFFF
     color = np.stack([(h >> s) & 255 for s in (16, 8, 0)], -1) // 2 + 90
     return np.where(np.asarray(ids)[..., None] == 0, 0, color).astype(np.uint8)
-
-
-def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(9,) box -> (8, 3) corners, x slowest."""
-    import torch
-
-    from embodied_perceptron.geometry.boxes import euler_to_matrix
-
-    R = euler_to_matrix(torch.from_numpy(np.ascontiguousarray(box[6:9]))).numpy()
-    corners: NDArray[np.float64] = (_SIGNS * box[3:6]) @ R.T + box[:3]
-    return corners
 
 
 def draw_boxes(view: ScanView, scan: Scan) -> Picture:
@@ -61,9 +48,9 @@ def draw_boxes(view: ScanView, scan: Scan) -> Picture:
     for i in view.visible_ids:
         if scan.labels[i] in ("wall", "floor", "ceiling"):
             continue
-        p = transform_points(T_camera_world, box_corners(scan.boxes[i]))
+        p = transform_points(T_camera_world, box_corners(scan.boxes[i : i + 1])[0])
         color = tuple(int(c) for c in id_colors(np.array([i + 1]))[0])
-        for a, b in _EDGES:
+        for a, b in BOX_EDGES:
             ends = _clipped(p[a], p[b])
             if ends is not None:
                 uv = [(round(k.fx * q[0] / q[2] + k.cx), round(k.fy * q[1] / q[2] + k.cy)) for q in ends]
@@ -95,7 +82,7 @@ def depth_picture(depth_m: NDArray[np.float32]) -> Picture:
 def top_view(scan: Scan, size: int = 320) -> Picture:
     """All boxes from above; walls gray."""
     canvas = np.full((size, size, 3), 250, np.uint8)
-    corners = [box_corners(box)[:, :2] for box in scan.boxes]
+    corners = list(box_corners(scan.boxes)[:, :, :2])
     if not corners:
         return canvas
     points = np.concatenate(corners)

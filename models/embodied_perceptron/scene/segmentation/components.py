@@ -10,7 +10,7 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import ObjectsConfig
-from embodied_perceptron.results import Detections, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
 from embodied_perceptron.scene.segmentation.layers import STRUCTURE, THING, Layers
 
@@ -321,7 +321,7 @@ def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: ObjectsConfig) -
     return Detections(
         np.array([boxes[i] for i in order]).reshape(-1, 9),
         np.array([scores[i] for i in order]),
-        ("object",) * len(order),
+        (UNNAMED,) * len(order),
     )
 
 

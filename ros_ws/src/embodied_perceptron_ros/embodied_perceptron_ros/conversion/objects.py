@@ -20,14 +20,13 @@ from vision_msgs.msg import (
 )
 from visualization_msgs.msg import Marker, MarkerArray
 
-from embodied_perceptron.geometry.boxes import corners, euler_to_matrix, matrix_to_euler
+from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.visualization.drawing import color_of_class
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
-BOX_EDGES = ((0, 1), (1, 3), (3, 2), (2, 0), (4, 5), (5, 7), (7, 6), (6, 4), (0, 4), (1, 5), (2, 6), (3, 7))
-_UNIT_CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
+_UNIT_CORNERS = 0.5 * CORNER_SIGNS.numpy().astype(np.float64)
 MarkerKey = tuple[str, int]  # namespace, id
 
 
@@ -39,11 +38,6 @@ def box_pose(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None =
     """(9,) box -> (4, 4) pose of its centre, in the world frame or moved by ``T_out_world``."""
     T = make_transform(euler_to_matrix(torch.from_numpy(np.asarray(box[6:9], np.float64))).numpy(), box[:3])
     return T if T_out_world is None else T_out_world @ T
-
-
-def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(9,) box -> (8, 3) corners in the world frame, joined by :data:`BOX_EDGES`."""
-    return corners(torch.from_numpy(np.asarray(box, np.float64))[None])[0].numpy()
 
 
 def box_to_message(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> BoundingBox3D:

@@ -18,14 +18,13 @@ from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
 from embodied_perceptron_ros.conversion.maps import grid_to_message, make_label_info, semantic_to_cloud, voxels_to_cloud
 from embodied_perceptron_ros.conversion.objects import (
-    BOX_EDGES,
     MarkerKey,
-    box_corners,
     label_color,
     object_markers,
     objects_to_detections,
@@ -53,7 +52,7 @@ def draw_objects(
     image = np.ascontiguousarray(color).copy()
     T_camera_world = invert_transform(T_world_camera)
     for item in objects:
-        corners = transform_points(T_camera_world, box_corners(item.box))
+        corners = transform_points(T_camera_world, box_corners(item.box[None])[0])
         rgb = tuple(int(255 * c) for c in label_color(item.label))
         seen: list[tuple[int, int]] = []
         for a, b in BOX_EDGES:
