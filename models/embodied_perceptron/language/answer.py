@@ -226,7 +226,7 @@ class _Answer:
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         color = _measured(colors, boxes, self.known) if _speaks_of_colors(meaning) else None
-        self.viewer_known = viewer is not None or meaning.outlook is not None
+        self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
         geometry, names = self.geometry, self.labels
@@ -239,8 +239,8 @@ class _Answer:
 
     def _may_be_anchors(self) -> NDArray[np.bool_]:
         """(N,) what answers at all to a noun that the target is told by."""
-        outlook = self.meaning.outlook
-        nouns = (*anchor_nouns(self.meaning), *(() if outlook is None else (outlook.anchor.noun,)))
+        speaker = self.meaning.speaker
+        nouns = (*anchor_nouns(self.meaning), *(() if speaker is None else (speaker.anchor.noun,)))
         kind = {label: any(lexicon().similarity(noun, label) > 0 for noun in nouns) for label in set(self.labels)}
         return np.array([kind[label] for label in self.labels], dtype=bool)
 
@@ -306,14 +306,14 @@ class _Answer:
 
     def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
         best = order[0]
-        holds = [float(j.holds[best]) for j in evidence.judged if not j.missing and not np.isnan(j.holds[best])]
+        holds = [float(t.holds[best]) for t in evidence.terms if not t.missing and not np.isnan(t.holds[best])]
         fit = self._fit_share(evidence, order)
         return Traits(
             share=float(probability[0]),
             fit_share=float(1.0 / fit.sum()),
             weakest=min(holds, default=1.0),
             unsure_view=not self.viewer_known and any(self._needs_viewer(c) for c in self.meaning.constraints),
-            missing=any(j.missing for j in evidence.judged),
+            missing=any(t.missing for t in evidence.terms),
             kind=float(evidence.category[best]),
         )
 
@@ -345,25 +345,25 @@ class _Answer:
     def _unsatisfied(self, evidence: Evidence) -> Constraint | None:
         """A constraint that no candidate satisfies at all."""
         members = self.scorer.candidates
-        if len(self.meaning.constraints) > 2 or self.meaning.outlook is not None:
+        if len(self.meaning.constraints) > 2 or self.meaning.speaker is not None:
             return None  # long descriptions are told loosely, and read so
-        for judged in evidence.judged:
-            c = judged.constraint
-            if judged.missing or c.is_superlative or c.negated or c.weight < 1.0:
+        for term in evidence.terms:
+            c = term.constraint
+            if term.missing or c.is_superlative or c.negated or c.weight < 1.0:
                 continue
             least = _HARDLY.get(c.relation)
-            if least is not None and np.nan_to_num(judged.holds[members], nan=1.0).max(initial=0.0) < least:
+            if least is not None and np.nan_to_num(term.holds[members], nan=1.0).max(initial=0.0) < least:
                 return c
         return None
 
     def _reason(self, evidence: Evidence, best: int) -> str:
         o = self.objects[best]
         said = [
-            f"{_words(j.constraint)} ({j.holds[best]:.2f})"
-            for j in evidence.judged
-            if not j.missing and not np.isnan(j.holds[best])
+            f"{_words(t.constraint)} ({t.holds[best]:.2f})"
+            for t in evidence.terms
+            if not t.missing and not np.isnan(t.holds[best])
         ]
-        missing = [noun for j in evidence.judged for noun in j.missing]
+        missing = [noun for t in evidence.terms for noun in t.missing]
         text = f"{o.label} {o.id}" if best < self.known else f"{o.label}, not confirmed"
         text += ": " + ", ".join(said) if said else ""
         return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")

@@ -116,7 +116,7 @@ def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
 
 def _nouns(meaning: Meaning) -> tuple[str, ...]:
     """Everything that a sentence names, the target first."""
-    others = [] if meaning.outlook is None else [meaning.outlook.anchor]
+    others = [] if meaning.speaker is None else [meaning.speaker.anchor]
     target = [] if meaning.target is None else [meaning.target.noun]
     return tuple(dict.fromkeys([*target, *anchor_nouns(meaning), *(p.noun for p in (*meaning.mentioned, *others))]))
 
