@@ -178,8 +178,8 @@ class Perceptron:
 
         ``neural=False``: without the network's grounding; categories, colours and relations of objects alone decide.
         """
-        known, voxels, prediction = self._known, self._voxels, self._prediction
-        labels = {o.label for o in known.objects}
+        context, voxels, prediction = self._known, self._voxels, self._prediction
+        labels = {o.label for o in context.objects}
         parsed = [Query.of(query, viewpoint).parsed(labels) for query in queries]
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -191,11 +191,11 @@ class Perceptron:
         return [
             ground_objects(
                 query,
-                known.objects,
+                context.objects,
                 colors=colors,
                 candidates=found,
                 named=self._map_predictor is not None,
-                low_confidence=known.low_confidence,
+                low_confidence=context.low_confidence,
             )
             for query, found in zip(parsed, candidates, strict=True)
         ]

@@ -1,4 +1,9 @@
-"""Answers: which objects a sentence means, as exactly one of FOUND, NOT_FOUND, AMBIGUOUS and INVALID."""
+"""Answers: which objects a sentence means, as exactly one of FOUND, NOT_FOUND, AMBIGUOUS and INVALID.
+
+    grounding = ground_objects("the chair left of the red sofa", objects, T_world_camera)
+
+The scores of the candidates are probabilities that this is the object meant, not confidences of the detector.
+"""
 
 from __future__ import annotations
 
@@ -24,76 +29,6 @@ from embodied_perceptron.language.scoring import Evidence, Scorer
 from embodied_perceptron.results import UNNAMED, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.identity import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
-
-# --------------------------------------------------------------------------------------------------------------------
-# From the share of the best candidate to the probability that it is the right one.
-#
-# Shares of a posterior are overconfident: they know nothing of misread sentences and missed objects. A logistic
-# regression over what is known of an answer corrects them; its weights stand in ``lexicon/calibration.json`` with the
-# command that made them.
-
-WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
-FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind")
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What is known of an answer.
-
-    Attributes:
-        share: of the best candidate in the posterior, (0, 1].
-        fit_share: the same without the detector's confidences.
-        weakest: how well the constraint that fits it least holds, [0, 1].
-        unsure_view: the sentence depends on who speaks, and nobody knows where that is.
-        missing: an anchor is not in the scene.
-        kind: how well the label answers to the noun.
-    """
-
-    share: float
-    fit_share: float
-    weakest: float
-    unsure_view: bool
-    missing: bool
-    kind: float
-
-    def features(self) -> tuple[float, ...]:
-        """In the order of :data:`FEATURES`."""
-        return (
-            1.0,
-            _logit(self.share),
-            _logit(self.fit_share),
-            math.log(self.weakest + 0.05),
-            float(self.unsure_view),
-            float(self.missing),
-            self.kind,
-        )
-
-
-def _logit(p: float) -> float:
-    p = min(max(p, 0.01), 0.99)
-    return math.log(p / (1.0 - p))
-
-
-@lru_cache(maxsize=1)
-def _weights() -> tuple[float, ...]:
-    data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
-    if tuple(data["features"]) != FEATURES:
-        raise ValueError(f"{WEIGHTS.name} has weights of {data['features']}, wanted are {list(FEATURES)}")
-    return tuple(float(w) for w in data["weights"])
-
-
-def probability_right(traits: Traits) -> float:
-    """Probability that the best candidate is the object meant, in (0, 1)."""
-    z = sum(w * x for w, x in zip(_weights(), traits.features(), strict=True))
-    return 1.0 / (1.0 + math.exp(-max(min(z, 30.0), -30.0)))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Answers: which objects a sentence means, as exactly one of FOUND, NOT_FOUND, AMBIGUOUS and INVALID.
-#
-#     grounding = ground_objects("the chair left of the red sofa", objects, T_world_camera)
-#
-# The scores of the candidates are probabilities that this is the object meant, not confidences of the detector.
 
 F64 = NDArray[np.float64]
 Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
@@ -182,12 +117,14 @@ def _speaks_of_colors(meaning: Meaning) -> bool:
     return any(c.relation == "colour" for c in (*meaning.constraints, *(c for a in anchors for c in a.constraints)))
 
 
-def _measured(colors: Colors | None, boxes: F64, known: int) -> F64 | None:
-    """(N, 3) colours of boxes; the first ``known`` are objects, the others lie over them."""
+def _measured(colors: Colors | None, boxes: F64, confirmed: int) -> F64 | None:
+    """(N, 3) colours of boxes; of those after the first ``confirmed`` apart, since they lie over them."""
     if colors is None:
         return None
     if callable(colors):
-        values = np.concatenate([np.asarray(colors(part), np.float64) for part in (boxes[:known], boxes[known:])])
+        values = np.concatenate(
+            [np.asarray(colors(part), np.float64) for part in (boxes[:confirmed], boxes[confirmed:])]
+        )
     else:
         values = np.asarray(colors, dtype=np.float64)
     if values.shape != (len(boxes), 3):
@@ -195,19 +132,19 @@ def _measured(colors: Colors | None, boxes: F64, known: int) -> F64 | None:
     return values
 
 
-def _relative(scores: F64, known: int) -> F64:
-    """Confidences as shares of what this detector gives to a good object: only the order of a scene's matters."""
-    usual = float(np.percentile(scores[:known] if known else scores, 75)) if len(scores) else 1.0
+def _relative(scores: F64, confirmed: int) -> F64:
+    """Confidences as shares of what this detector gives to a good object: only their order in a scene matters."""
+    usual = float(np.percentile(scores[:confirmed] if confirmed else scores, 75)) if len(scores) else 1.0
     return np.asarray(np.clip(scores / max(usual, 1e-9), 0.02, 1.0))
 
 
 class _Answer:
-    """Evidence to answer."""
+    """The decision about one meaning: candidates, their evidence, and the status that follows."""
 
     def __init__(
         self,
         meaning: Meaning,
-        known: Sequence[SceneObject],
+        confirmed: Sequence[SceneObject],
         low_confidence: LowConfidenceCandidates | None,
         viewpoint: NDArray[np.float64] | None,
         colors: Colors | None,
@@ -216,36 +153,38 @@ class _Answer:
         vocabulary: frozenset[str] | None,
     ) -> None:
         self.meaning = meaning
-        objects = tuple(known) if low_confidence is None else (*low_confidence.objects, *low_confidence.about(meaning))
+        objects = (
+            tuple(confirmed) if low_confidence is None else (*low_confidence.objects, *low_confidence.about(meaning))
+        )
         self.objects = objects
         self.min_answer = 0.0 if low_confidence is None else low_confidence.min_answer
-        self.known = len(known)
+        self.confirmed = len(confirmed)  # the first of the objects; the others are of low confidence
         noun = "" if meaning.target is None else meaning.target.noun
         self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if noun in vocabulary else _SAME_KIND)
         self.labels = tuple(o.label for o in objects)
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
-        color = _measured(colors, boxes, self.known) if _speaks_of_colors(meaning) else None
+        color = _measured(colors, boxes, self.confirmed) if _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
         geometry, names = self.geometry, self.labels
         geometry.tell_fronts(lambda: front_probabilities(geometry, names, fronts))
-        self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.known)
+        self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
         self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra)
         self.in_vocabulary = vocabulary is not None and noun in vocabulary
 
     def _may_be_anchors(self) -> NDArray[np.bool_]:
-        """(N,) what answers at all to a noun that the target is told by."""
+        """(N,) labels that answer at all to a noun of an anchor."""
         speaker = self.meaning.speaker
         nouns = (*anchor_nouns(self.meaning), *(() if speaker is None else (speaker.anchor.noun,)))
         kind = {label: any(lexicon().similarity(noun, label) > 0 for noun in nouns) for label in set(self.labels)}
         return np.array([kind[label] for label in self.labels], dtype=bool)
 
     def _extra(self, candidates: Candidates) -> F64:
-        """(N,) the neural grounder's score of each object as a share of its best; of one that is unsure, all alike."""
+        """(N,) the neural grounder's score of each object as a share of its best; nearly equal where it is unsure."""
         if len(candidates.boxes) == 0 or not self.objects:
             return np.ones(len(self.objects))
         overlap = self.geometry.overlaps(candidates.boxes)
@@ -253,6 +192,7 @@ class _Answer:
         return np.asarray((score + _UNSURE) / (float(candidates.scores.max()) + _UNSURE))
 
     def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
+        """Status, at most ``top_k`` candidates, best first, and the reason in words."""
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
@@ -260,7 +200,7 @@ class _Answer:
             return self._by_sight(target.noun)
         there = kind >= self.least_kind
         if (
-            not there[: self.known].any()
+            not there[: self.confirmed].any()
             and max(self.objects[i].score for i in np.flatnonzero(there)) < self.min_answer
         ):
             return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
@@ -270,7 +210,7 @@ class _Answer:
         if unsatisfied is not None:
             words = _words(unsatisfied)
             return GroundingStatus.NOT_FOUND, (), f"there is a {target.noun}, but none that is {words}"
-        sure = probability_right(self._traits(evidence, order, probability)) * self._confirmed(order[0])
+        sure = probability_right(self._traits(evidence, order, probability)) * self._existence(order[0])
         probability = probability * (sure / probability[0])
         ranked = tuple(
             dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=True)
@@ -299,10 +239,9 @@ class _Answer:
             o = SceneObject(0, noun, 0.5 * score, np.asarray(proposals.boxes[best], dtype=np.float64))
         return GroundingStatus.FOUND, (o,), f"no label says {noun}, but this looks most like it"
 
-    def _confirmed(self, i: int) -> float:
-        """How sure it is that there is such a thing at all: what is low_confidence is as far as it resembles an
-        object."""
-        return 1.0 if i < self.known else float(self.relative[i])
+    def _existence(self, i: int) -> float:
+        """Probability that there is such a thing at all: of a low-confidence candidate its relative confidence."""
+        return 1.0 if i < self.confirmed else float(self.relative[i])
 
     def _traits(self, evidence: Evidence, order: list[int], probability: F64) -> Traits:
         best = order[0]
@@ -338,7 +277,7 @@ class _Answer:
 
     def _fit_share(self, evidence: Evidence, order: list[int]) -> F64:
         """How well each ranked candidate fits, as a share of the first."""
-        counts = np.where(np.array(order) < self.known, _CONFIDENCE_SHARE, 1.0)  # what is low_confidence is no equal
+        counts = np.where(np.array(order) < self.confirmed, _CONFIDENCE_SHARE, 1.0)  # one of low confidence is no equal
         fit = evidence.fit[order] + counts * (evidence.log_score - evidence.fit)[order]
         return np.asarray(np.exp(np.minimum(fit - fit[0], 0.0)))
 
@@ -364,7 +303,7 @@ class _Answer:
             if not t.missing and not np.isnan(t.holds[best])
         ]
         missing = [noun for t in evidence.terms for noun in t.missing]
-        text = f"{o.label} {o.id}" if best < self.known else f"{o.label}, not confirmed"
+        text = f"{o.label} {o.id}" if best < self.confirmed else f"{o.label}, not confirmed"
         text += ": " + ", ".join(said) if said else ""
         return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")
 
@@ -385,3 +324,64 @@ def _words(c: Constraint) -> str:
     if c.anchors and c.relation != "colour":
         words += " the " + " and the ".join(a.noun for a in c.anchors)
     return ("not " if c.negated else "") + words
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# From the share of the best candidate to the probability that it is the right one. Shares of a posterior are
+# overconfident: they know nothing of misread sentences and missed objects. A logistic regression over traits of an
+# answer corrects them; its weights stand in ``lexicon/calibration.json`` with the command that made them.
+
+WEIGHTS = Path(__file__).parent / "lexicon" / "calibration.json"
+FEATURES = ("one", "share", "fit_share", "weakest", "unsure_view", "missing", "kind")
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of an answer.
+
+    Attributes:
+        share: of the best candidate in the posterior, (0, 1].
+        fit_share: the same without the detector's confidences.
+        weakest: how well the constraint that fits it least holds, [0, 1].
+        unsure_view: the sentence depends on who speaks, and nobody knows where that is.
+        missing: an anchor is not in the scene.
+        kind: how well the label answers to the noun.
+    """
+
+    share: float
+    fit_share: float
+    weakest: float
+    unsure_view: bool
+    missing: bool
+    kind: float
+
+    def features(self) -> tuple[float, ...]:
+        """In the order of :data:`FEATURES`."""
+        return (
+            1.0,
+            _logit(self.share),
+            _logit(self.fit_share),
+            math.log(self.weakest + 0.05),
+            float(self.unsure_view),
+            float(self.missing),
+            self.kind,
+        )
+
+
+def _logit(p: float) -> float:
+    p = min(max(p, 0.01), 0.99)
+    return math.log(p / (1.0 - p))
+
+
+@lru_cache(maxsize=1)
+def _weights() -> tuple[float, ...]:
+    data = json.loads(WEIGHTS.read_text(encoding="utf-8"))
+    if tuple(data["features"]) != FEATURES:
+        raise ValueError(f"{WEIGHTS.name} has weights of {data['features']}, wanted are {list(FEATURES)}")
+    return tuple(float(w) for w in data["weights"])
+
+
+def probability_right(traits: Traits) -> float:
+    """Probability that the best candidate is the object meant, in (0, 1)."""
+    z = sum(w * x for w, x in zip(_weights(), traits.features(), strict=True))
+    return 1.0 / (1.0 + math.exp(-max(min(z, 30.0), -30.0)))

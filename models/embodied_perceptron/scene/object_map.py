@@ -1,4 +1,21 @@
-"""Objects with persistent ids: what is found in one perception is matched with what is known."""
+"""Objects with persistent ids: detections of each perception are associated with the objects of the map.
+
+An object is *tentative* until it was found in ``confirm_count`` perceptions, then *confirmed*; *stale* when it is not
+found any more although its place still looks occupied. Ids count up from 1 and are never reused within a map, and the
+same sequence of updates gives the same ids.
+
+When an object is not found, its place decides. The voxels in its box are still there: it waits. They vanished but the
+surroundings are still mapped: it was seen empty, and the object is gone. The surroundings vanished too: the map
+forgot the place (memory is bounded), and the object stays as it was. Likewise an object out of reach, or not whole
+within what was looked at: time in which nobody looked does not count. What waits in vain for long is dropped.
+
+Something that was moved keeps its id where its new box still overlaps the old one enough to be matched; otherwise the
+old object expires as soon as its place is seen empty, and what stands elsewhere gets a new id.
+
+The score of an object is the mean over the latest looks at its place, of what was found there and zero where nothing
+was, beginning with ``score_prior`` looks of zero: often and middling beats once and high. The label is that with the
+most score over the latest sightings.
+"""
 
 from __future__ import annotations
 
@@ -25,136 +42,6 @@ from embodied_perceptron.scene.identity import (
     thickened,
 )
 
-# --------------------------------------------------------------------------------------------------------------------
-# What of a map speaks for a box: its voxels, and those around it.
-
-_BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
-
-
-def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B, 9) boxes with their lowest part cut off: what they stand on is no evidence for them."""
-    lift = np.minimum(_BOTTOM_M, _BOTTOM_SHARE * boxes[:, 5])
-    raised: NDArray[np.float64] = boxes.copy()
-    raised[:, :3] += 0.5 * lift[:, None] * box_rotations(boxes)[:, :, 2]
-    raised[:, 5] -= lift
-    return raised
-
-
-def count_voxels(
-    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, enough: int | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
-
-    Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
-    ``enough``: stop counting for a box that has so many inside.
-    """
-    if len(boxes) == 0 or len(snapshot) == 0:
-        nothing = np.zeros(len(boxes), np.int64)
-        return nothing, nothing.copy(), nothing.copy()
-    R = box_rotations(boxes)
-    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
-    # half the edges of the upright bounds of all that counts; a little more, for rounding
-    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
-    # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
-    x = snapshot.coords[:, 0]
-    low = np.floor((boxes[:, :2] - reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    high = np.ceil((boxes[:, :2] + reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    first = np.searchsorted(x, low[:, 0], side="left")
-    last = np.searchsorted(x, high[:, 0], side="right")
-    rows = np.stack([first, last], axis=1).astype(np.int64)
-    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
-        snapshot.mean_point_m,
-        snapshot.last_seen_ns,
-        snapshot.coords,
-        rows,
-        np.stack([low[:, 1], high[:, 1]], axis=1),
-        boxes[:, :3].copy(),
-        R,
-        half,
-        reach[:, 2].copy(),
-        margin_m,
-        len(snapshot) if enough is None else enough,
-    )
-    return counts
-
-
-@njit(cache=True, nogil=True)
-def _count_in_slabs(
-    points: NDArray[np.float32],
-    stamps: NDArray[np.int64],
-    coords: NDArray[np.int32],
-    slabs: NDArray[np.int64],
-    strips: NDArray[np.int64],
-    center: NDArray[np.float64],
-    R: NDArray[np.float64],
-    half: NDArray[np.float64],
-    reach_z: NDArray[np.float64],
-    margin: float,
-    enough: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    inside = np.zeros(len(center), np.int64)
-    around = np.zeros(len(center), np.int64)
-    newest = np.zeros(len(center), np.int64)
-    for b in range(len(center)):
-        row, last = slabs[b]
-        while row < last:
-            if coords[row, 1] < strips[b, 0]:
-                row = _first_not_below(coords, row, last, coords[row, 0], strips[b, 0])
-                continue
-            if coords[row, 1] > strips[b, 1]:
-                row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
-                continue
-            if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
-                row += 1
-                continue
-            excess = -1e9
-            for axis in range(3):
-                local = 0.0
-                for k in range(3):
-                    local += (points[row, k] - center[b, k]) * R[b, k, axis]
-                excess = max(excess, abs(local) - half[b, axis])
-            if excess <= 0.0:
-                inside[b] += 1
-                newest[b] = max(newest[b], stamps[row])
-                if inside[b] >= enough:
-                    break
-            elif excess <= margin:
-                around[b] += 1
-            row += 1
-    return inside, around, newest
-
-
-@njit(cache=True, nogil=True)
-def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int) -> int:
-    """First row of [first, last) whose voxel is not before (x, y); ``last`` when there is none."""
-    while first < last:
-        middle = (first + last) // 2
-        if coords[middle, 0] < x or (coords[middle, 0] == x and coords[middle, 1] < y):
-            first = middle + 1
-        else:
-            last = middle
-    return first
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Objects with persistent ids: what is found in one perception is matched with what is known.
-#
-# An object is *tentative* until it was found in ``confirm_count`` perceptions, then *confirmed*; *stale* when it is not
-# found any more although its place still looks occupied. Ids count up from 1 and are never reused within a map, and the
-# same sequence of updates gives the same ids.
-#
-# When an object is not found, its place decides. The voxels in its box are still there: it waits. They vanished but the
-# surroundings are still mapped: it was seen empty, and the object is gone. The surroundings vanished too: the map
-# forgot the place (memory is bounded), and the object stays as it was. Likewise an object out of reach, or not whole
-# within what was looked at: time in which nobody looked does not count. What waits in vain for long is dropped.
-#
-# Something that was moved keeps its id where its new box still overlaps the old one enough to be matched; otherwise the
-# old object expires as soon as its place is seen empty, and what stands elsewhere gets a new id.
-#
-# The score of an object is the mean over the latest looks at its place, of what was found there and zero where nothing
-# was, beginning with ``score_prior`` looks of zero: often and middling beats once and high. The label is that with the
-# most score over the latest sightings.
-
 _EMPTY_SHARE = 0.3  # of its voxels left: the object is gone
 _KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
 _SURROUNDINGS_M = 0.3
@@ -168,6 +55,7 @@ _SCORE_MEMORY = 20  # looks
 _VOTE_MEMORY = 0.9  # of the votes, at each sighting
 _MAX_FOUND = 128  # boxes of one perception; the best
 _VERSION = 2
+_BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 
 
 @dataclass
@@ -206,7 +94,7 @@ class _Track:
         self.votes[label] = self.votes.get(label, 0.0) + score
 
     def absorb(self, other: _Track) -> None:
-        """Take over what is known of the same thing under another id."""
+        """Merge the history of the same thing under another id."""
         if self.missed and not other.missed:
             self.box, self.missed, self.whole = other.box.copy(), False, other.whole
             self.support, self.surroundings = other.support, other.surroundings
@@ -223,7 +111,7 @@ class _Track:
 
 @dataclass
 class ObjectMap:
-    """See the module docstring. Not thread-safe: its owner locks."""
+    """See the module docstring. Not thread-safe."""
 
     config: ObjectsConfig = field(default_factory=ObjectsConfig)
 
@@ -250,17 +138,17 @@ class ObjectMap:
         looked_at: Region | None = None,
         scores: ScorePolicy = EVERY_SCORE,
     ) -> None:
-        """Bring the objects up to date with one perception.
+        """Associate the detections of one perception with the objects.
 
         Args:
-            found: what was found, of any score; of boxes that nearly coincide the best counts, whatever their names.
-            snapshot: the map that it was found in.
+            found: detections of any score; of boxes that nearly coincide the best counts, whatever their names.
+            snapshot: the map that they were found in.
             now_ns: the time, on the clock of the frames.
             camera_m: (3,) where the camera is; objects further away than ``reach_m`` are left alone.
             reach_m: radius within which the map is kept.
-            looked_at: what was looked at; objects that do not lie in it whole are
-                not missed, and boxes that it cuts do not replace whole ones. None = everything.
-            scores: what scores less than ``publish`` begins no new object, less than ``keep`` says nothing of a known.
+            looked_at: the region of the detections; None = everything. Objects that do not lie in it whole are not
+                missed, and boxes that it cuts do not replace whole ones.
+            scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored.
         """
         away_ns = max(0, now_ns - self._updated_ns)
         self._updated_ns = now_ns
@@ -388,7 +276,7 @@ class ObjectMap:
         return float(np.linalg.norm(track.box[:3] - camera_m)) > reach_m - half_diagonal
 
     def _survives(self, track: _Track, inside: int, around: int, now_ns: int) -> bool:
-        """Whether an object that was looked for and not found stays."""
+        """Whether an object stays whose place was looked at without finding it."""
         if inside < _EMPTY_SHARE * max(track.support, 1.0):
             return around < _KNOWN_SHARE * track.surroundings  # the map forgot the place: nothing is known
         track.rate(0.0, self.config.score_prior)
@@ -482,3 +370,112 @@ def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
     R = region.manhattan.T_world_manhattan[:3, :3].T @ box_rotations(box[None])[0]
     center, half = region.manhattan.from_world(box[:3]), np.abs(R) @ (box[3:6] / 2)
     return bool(((center - half < region.lower_m) | (center + half > region.upper_m)).any())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# evidence of a map for a box: the voxels in it, and those around it
+
+
+def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B, 9) boxes with their lowest part cut off: what they stand on is no evidence for them."""
+    lift = np.minimum(_BOTTOM_M, _BOTTOM_SHARE * boxes[:, 5])
+    raised: NDArray[np.float64] = boxes.copy()
+    raised[:, :3] += 0.5 * lift[:, None] * box_rotations(boxes)[:, :, 2]
+    raised[:, 5] -= lift
+    return raised
+
+
+def count_voxels(
+    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, enough: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
+
+    Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
+    ``enough``: stop counting for a box that has so many inside.
+    """
+    if len(boxes) == 0 or len(snapshot) == 0:
+        nothing = np.zeros(len(boxes), np.int64)
+        return nothing, nothing.copy(), nothing.copy()
+    R = box_rotations(boxes)
+    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
+    # half the edges of the upright bounds of all that counts; a little more, for rounding
+    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
+    # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
+    x = snapshot.coords[:, 0]
+    low = np.floor((boxes[:, :2] - reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
+    high = np.ceil((boxes[:, :2] + reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
+    first = np.searchsorted(x, low[:, 0], side="left")
+    last = np.searchsorted(x, high[:, 0], side="right")
+    rows = np.stack([first, last], axis=1).astype(np.int64)
+    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
+        snapshot.mean_point_m,
+        snapshot.last_seen_ns,
+        snapshot.coords,
+        rows,
+        np.stack([low[:, 1], high[:, 1]], axis=1),
+        boxes[:, :3].copy(),
+        R,
+        half,
+        reach[:, 2].copy(),
+        margin_m,
+        len(snapshot) if enough is None else enough,
+    )
+    return counts
+
+
+@njit(cache=True, nogil=True)
+def _count_in_slabs(
+    points: NDArray[np.float32],
+    stamps: NDArray[np.int64],
+    coords: NDArray[np.int32],
+    slabs: NDArray[np.int64],
+    strips: NDArray[np.int64],
+    center: NDArray[np.float64],
+    R: NDArray[np.float64],
+    half: NDArray[np.float64],
+    reach_z: NDArray[np.float64],
+    margin: float,
+    enough: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    inside = np.zeros(len(center), np.int64)
+    around = np.zeros(len(center), np.int64)
+    newest = np.zeros(len(center), np.int64)
+    for b in range(len(center)):
+        row, last = slabs[b]
+        while row < last:
+            if coords[row, 1] < strips[b, 0]:
+                row = _first_not_below(coords, row, last, coords[row, 0], strips[b, 0])
+                continue
+            if coords[row, 1] > strips[b, 1]:
+                row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
+                continue
+            if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
+                row += 1
+                continue
+            excess = -1e9
+            for axis in range(3):
+                local = 0.0
+                for k in range(3):
+                    local += (points[row, k] - center[b, k]) * R[b, k, axis]
+                excess = max(excess, abs(local) - half[b, axis])
+            if excess <= 0.0:
+                inside[b] += 1
+                newest[b] = max(newest[b], stamps[row])
+                if inside[b] >= enough:
+                    break
+            elif excess <= margin:
+                around[b] += 1
+            row += 1
+    return inside, around, newest
+
+
+@njit(cache=True, nogil=True)
+def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int) -> int:
+    """First row of [first, last) whose voxel is not before (x, y); ``last`` when there is none."""
+    while first < last:
+        middle = (first + last) // 2
+        if coords[middle, 0] < x or (coords[middle, 0] == x and coords[middle, 1] < y):
+            first = middle + 1
+        else:
+            last = middle
+    return first
