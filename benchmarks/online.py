@@ -40,7 +40,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 # isort: split
 import torch
 
-from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig
+from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
@@ -51,7 +51,6 @@ from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.weights import available
@@ -156,10 +155,9 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
     features = image_features(inference)
     assert features is not None
     volume = FeatureVolume(None, every_frame(count), features=features)
-    least_score = LOW_CONFIDENCE_SHARE * inference.min_score  # as Perceptron has it
     options = NetworkOptions()
     predictor = MapPredictor(
-        inference, features, volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead
+        inference, features, volume.config.voxel_size_m, options.window_m, inference.scores, options.window_ahead
     )
     clock = _Clock()
     rows: list[Row] = []
@@ -187,7 +185,7 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
                     predictor._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
                 )
                 scene = inference.encode(sites, lookup)
-                found = inference.detections(scene, least_score)
+                found = inference.detections(scene, inference.scores.decode)
                 inference.occupancy(scene, [*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
             row["paper"] = _stages(clock)
             assert ours.detections is not None
@@ -334,7 +332,7 @@ def network(weights: str) -> tuple[Predictor, str]:
         return load_inference(weights), weights
     torch.manual_seed(0)
     net = PerceptionNetwork(network_config("tiny"))
-    return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, min_score=0.1), "random"
+    return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, scores=ScorePolicy(0.1)), "random"
 
 
 def total(spent: Row, *names: str) -> float:

@@ -10,25 +10,26 @@ blocks fusing: the volume is locked only while it is copied (:mod:`embodied_perc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction, image_features
 from embodied_perceptron.inference.phrases import PhraseCandidates
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.language.answer import DEFAULT_TOP_K, ground_objects
+from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.neural_candidates import propose_targets
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import (
+    Detections,
     FusionReport,
     Grounding,
     ObjectState,
@@ -36,7 +37,6 @@ from embodied_perceptron.results import (
     SceneObject,
     VoxelSnapshot,
 )
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.segmentation.components import find_boxes
@@ -74,12 +74,13 @@ class Perceptron(LiveMap):
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._prediction: ScenePrediction | None = None
         self._map_predictor: MapPredictor | None = None
+        self._scores = EVERY_SCORE
         if inference is not None:
             options = config.network
-            least_score = 0.0 if options.all_boxes else LOW_CONFIDENCE_SHARE * inference.min_score
+            self._scores = replace(inference.scores, all_boxes=options.all_boxes)
             voxel_m, ahead = volume.config.voxel_size_m, options.window_ahead
             self._map_predictor = MapPredictor(
-                inference, volume.features, voxel_m, options.window_m, least_score, ahead
+                inference, volume.features, voxel_m, options.window_m, self._scores, ahead
             )
 
     @classmethod
@@ -142,8 +143,7 @@ class Perceptron(LiveMap):
                 prediction = self._map_predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
                 clock.lap("network")
                 if prediction.detections is not None:
-                    begin_score = self._map_predictor.inference.min_score
-                    self._objects.update(prediction.detections, snapshot, now, *place, prediction.region, begin_score)
+                    self._objects.update(prediction.detections, snapshot, now, *place, prediction.region, self._scores)
                 clock.lap("objects")
                 if prediction.semantic is not None:
                     semantic = self._semantic.update(prediction.semantic, prediction.answered, *place)
@@ -170,46 +170,39 @@ class Perceptron(LiveMap):
             source=cameras.newest,
         )
 
-    def ground(self, text: str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
-        """Answer a sentence about objects; ``viewpoint`` is the (4, 4) pose of who asks. Never raises for any text."""
-        return self.ground_many([text], viewpoint)[0]
+    def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
+        """Answer a query about objects; ``viewpoint``: (4, 4) pose of the speaker, if the query carries none. Never
+        raises for any text."""
+        return self.ground_many([query], viewpoint)[0]
 
     def ground_many(
-        self,
-        texts: Sequence[str],
-        viewpoint: NDArray[np.float64] | None = None,
-        top_k: int = DEFAULT_TOP_K,
-        neural: bool = True,
+        self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None, *, neural: bool = True
     ) -> list[Grounding]:
-        """:meth:`ground` for many sentences of one speaker; the network reads them together.
+        """:meth:`ground` for many queries; the network reads those of one speaker together.
 
-        Without ``neural`` it does not read them: categories, colours and relations of what it saw decide alone.
+        ``neural=False``: without the network's grounding; categories, colours and relations of objects alone decide.
         """
-        start = time.perf_counter()
-        known, voxels, prediction = self._known, self._voxels, self._prediction
-        low_confidence = known.low_confidence
+        context, voxels, prediction = self._known, self._voxels, self._prediction
+        labels = {o.label for o in context.objects}
+        parsed = [Query.of(query, viewpoint).parsed(labels) for query in queries]
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
 
-        proposals: list[PhraseCandidates | None] = [None] * len(texts)
+        candidates: list[PhraseCandidates | None] = [None] * len(parsed)
         if neural and self.inference is not None and prediction is not None:
-            proposals = propose_targets(self.inference, prediction, texts, {o.label for o in known.objects}, viewpoint)
-        reading_ms = (time.perf_counter() - start) * 1e3 / max(len(texts), 1)
-        answers = [
+            candidates = propose_targets(self.inference, prediction, parsed)
+        return [
             ground_objects(
-                text,
-                known.objects,
-                viewpoint,
+                query,
+                context.objects,
                 colors=colors,
                 candidates=found,
-                top_k=top_k,
                 named=self._map_predictor is not None,
-                low_confidence=low_confidence,
+                low_confidence=context.low_confidence,
             )
-            for text, found in zip(texts, proposals, strict=True)
+            for query, found in zip(parsed, candidates, strict=True)
         ]
-        return [replace(answer, latency_ms=answer.latency_ms + reading_ms) for answer in answers]
 
     def prepare_language(self) -> None:
         """Read the text encoder now, so that the first sentence does not wait for it; from any thread.
@@ -265,8 +258,7 @@ class Perceptron(LiveMap):
         objects = super()._publish()
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
-        min_score = 0.0 if self.inference is None else self.inference.min_score
-        self._known = QueryContext(confirmed, tentative, detections, min_score, self.config.objects.score_prior)
+        self._known = QueryContext(confirmed, tentative, detections, self._scores, self.config.objects.score_prior)
         return objects
 
     def _forget(self) -> None:

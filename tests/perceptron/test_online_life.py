@@ -17,7 +17,7 @@ from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePredi
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.storage import MapFileError, read_map, write_map
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from embodied_perceptron.config import NetworkOptions, config_from_dict
+from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
 from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
@@ -222,7 +222,7 @@ def load_inference(
             image_encoder=images,
             feature_dtype=feature_dtype,
             calibration=calibration,
-            min_score=_min_score(calibration) if min_score is None else min_score,
+            scores=ScorePolicy(_min_score(calibration) if min_score is None else min_score),
         )
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error

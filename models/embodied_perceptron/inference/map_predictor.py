@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import WORLD, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
@@ -31,8 +32,7 @@ from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingL
 from embodied_perceptron.nn.input_features import input_from_points
 from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.nn.windows import cover_windows, occupancy_origin, rgb_grid
-from embodied_perceptron.results import SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.tensor import Sites, SparseTensor
@@ -91,7 +91,7 @@ class MapPredictor:
         features: of the volume that is predicted, made by :func:`image_features`.
         voxel_size_m: of the map.
         window_m: edge of the window; infinite = the whole map.
-        least_score: boxes that score less are left out.
+        scores: boxes that score less than its ``decode`` are left out.
         window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
 
     Raises ``ValueError`` when the network's sites are no multiple of the map's voxels, or the volume has no features
@@ -104,7 +104,7 @@ class MapPredictor:
         features: ImageFeatures | None,
         voxel_size_m: float,
         window_m: float,
-        least_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
         window_ahead: float = 0.0,
     ) -> None:
         config = inference.network.config
@@ -112,7 +112,7 @@ class MapPredictor:
             raise ValueError(f"a {config.modality} network needs a volume with image features")
         self.inference = inference
         self.window_m = window_m
-        self.least_score = least_score
+        self.scores = scores
         self.window_ahead = window_ahead
         self._features = features if config.uses_images else None
         self._from_map = config.reads_map
@@ -243,7 +243,7 @@ class MapPredictor:
             return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
         scene = inference.encode(sites, views, copy.manhattan)
         if config.detection is not None:
-            found = inference.detections(scene, self.least_score)
+            found = inference.detections(scene, self.scores.decode)
         semantic, answered = None, Region.nowhere()
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m

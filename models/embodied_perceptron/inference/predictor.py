@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
@@ -41,8 +42,7 @@ from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
 from embodied_perceptron.nn.view_fusion import View, view_projection
 from embodied_perceptron.nn.windows import occupancy_origin
-from embodied_perceptron.results import SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -71,7 +71,7 @@ class Predictor:
         image_encoder: runs in place of the network's own (ONNX Runtime); its maps are still projected by the network.
         feature_dtype: of the image features that :meth:`view` gives.
         calibration: what the weights file says about its scores.
-        min_score: the score from which a box is an object, for those who keep objects; :meth:`detections` gives all.
+        scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -86,7 +86,7 @@ class Predictor:
         image_encoder: PreparedEncoder | None = None,
         feature_dtype: torch.dtype = torch.float16,
         calibration: Mapping[str, Any] | None = None,
-        min_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -104,7 +104,7 @@ class Predictor:
         self.text_encoder = text_encoder
         self.feature_dtype = feature_dtype
         self.calibration = dict(calibration or {})
-        self.min_score = min_score
+        self.scores = scores
         self._image_encoder = image_encoder
 
     @property
@@ -181,12 +181,12 @@ class Predictor:
         return SceneFeatures(**vars(self.network(sites, lookup)), manhattan=manhattan)
 
     @torch.inference_mode()
-    def detections(self, scene: SceneFeatures, least_score: float = 0.0) -> Detections:
-        """Named boxes that score more than ``least_score``, best first.
+    def detections(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:
+        """Named boxes that score more than ``min_score``, best first.
 
         Raises ``ValueError`` for a network without detection.
         """
-        (found,) = self.network.boxes(scene.detection, least_score)
+        (found,) = self.network.boxes(scene.detection, min_score)
         return Detections(
             scene.manhattan.boxes_to_world(found.boxes.double().cpu().numpy()),
             found.scores.double().clamp(0.0, 1.0).cpu().numpy(),

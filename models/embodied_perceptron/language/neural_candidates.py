@@ -1,4 +1,4 @@
-"""What the network's own grounding proposes for sentences about a look, however many windows it took."""
+"""Candidates of the network's own grounding for sentences about a prediction of one or many windows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.phrases import PhraseCandidates
 from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
-from embodied_perceptron.language.parser import parse
-from embodied_perceptron.language.query import query_problem
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.object_grounding import joined_objects
+from embodied_perceptron.scene.identity import PROPOSAL_NMS_IOU
 
 _LOG = logging.getLogger(__name__)
 Phrase = tuple[int, int] | None
-_SAME_IOU = 0.5
 _BATCH = 20  # sentences in one pass
 _MAX_OBJECTS = 256  # of all windows, the best, that sentences choose among: every pair of them is looked at
 
@@ -67,36 +66,29 @@ def propose(
 
 
 def propose_targets(
-    inference: Predictor,
-    prediction: ScenePrediction,
-    texts: Sequence[str],
-    labels: set[str],
-    viewpoint: NDArray[np.float64] | None,
+    inference: Predictor, prediction: ScenePrediction, queries: Sequence[Query]
 ) -> list[PhraseCandidates | None]:
-    """What the network proposes for the target of each sentence; None where it cannot: it has to know who asks from
-    where, and a sentence may be longer than it reads.
-
-    Args:
-        labels: names of what is known, which sentences may use.
-        viewpoint: (4, 4) pose of who speaks.
+    """Candidates for the target of each parsed query; None where there are none: the speaker's viewpoint has to be
+    known, and a sentence may be longer than the text encoder reads. Queries of one viewpoint make one batch.
     """
-    proposed: list[PhraseCandidates | None] = [None] * len(texts)
-    if not prediction.parts or viewpoint is None:
+    proposed: list[PhraseCandidates | None] = [None] * len(queries)
+    if not prediction.parts or inference.network.grounding is None or inference.text_encoder is None:
         return proposed
-    if inference.network.grounding is None or inference.text_encoder is None:
-        return proposed
-    asked: list[tuple[int, str, tuple[int, int]]] = []
-    for row, text in enumerate(texts):
-        target = None if query_problem(text) else parse(text, labels).target
-        if target is not None:
-            asked.append((row, text, target.span))
-    try:
-        found = propose(inference, prediction, [(text, span) for _, text, span in asked], viewpoint)
-    except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
-        _LOG.warning("answers without the network's own grounding: %s", error)
-        return proposed
-    for (row, _, _), candidates in zip(asked, found, strict=True):
-        proposed[row] = candidates
+    by_viewpoint: dict[bytes, list[tuple[int, Query, Phrase]]] = {}
+    for row, query in enumerate(queries):
+        if query.viewpoint is not None and query.meaning is not None and query.meaning.target is not None:
+            key = np.asarray(query.viewpoint, np.float64).tobytes()
+            by_viewpoint.setdefault(key, []).append((row, query, query.meaning.target.span))
+    for group in by_viewpoint.values():
+        viewpoint = group[0][1].viewpoint
+        assert viewpoint is not None
+        try:
+            found = propose(inference, prediction, [(query.text, span) for _, query, span in group], viewpoint)
+        except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
+            _LOG.warning("answers without the network's own grounding: %s", error)
+            continue
+        for (row, _, _), candidates in zip(group, found, strict=True):
+            proposed[row] = candidates
     return proposed
 
 
@@ -104,5 +96,5 @@ def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> Phra
     boxes = np.concatenate([np.zeros((0, 9)), *(p.boxes for p in parts)])
     scores = np.concatenate([np.zeros(0), *(p.scores for p in parts)])
     same = torch.zeros(len(boxes), dtype=torch.int64)
-    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, _SAME_IOU)[:limit].numpy()
+    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, PROPOSAL_NMS_IOU)[:limit].numpy()
     return PhraseCandidates(phrase, boxes[kept], scores[kept])

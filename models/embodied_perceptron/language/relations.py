@@ -17,7 +17,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import Bounds, box_rotations
+from embodied_perceptron.geometry.boxes import Bounds, box_rotations
+from embodied_perceptron.scene.identity import RELATED_IOU
 
 F64 = NDArray[np.float64]
 Relation = Callable[["SceneGeometry"], F64]
@@ -182,7 +183,7 @@ class SceneGeometry:
     @cached_property
     def different(self) -> NDArray[np.bool_]:
         """(N, N): not the same thing (nor a second box of it)."""
-        return self.iou < 0.3
+        return self.iou < RELATED_IOU
 
     @cached_property
     def footprint_share(self) -> F64:

@@ -399,8 +399,8 @@ class PerceptionNetwork(nn.Module):
 
     # ---------------------------------------------------------------------------------------------------------- heads
 
-    def boxes(self, detection: DetectionOutput | None, least_score: float = 0.0) -> list[BoxPredictions]:
-        """Raw predictions -> each scene's boxes above ``least_score`` and the preset's own limit, best first.
+    def boxes(self, detection: DetectionOutput | None, min_score: float = 0.0) -> list[BoxPredictions]:
+        """Raw predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first.
 
         Raises ``ValueError`` for a network without detection.
         """
@@ -410,7 +410,7 @@ class PerceptionNetwork(nn.Module):
         return decode_detections(
             detection.levels,
             config.max_per_level,
-            max(config.min_score, least_score),
+            max(config.min_score, min_score),
             config.iou_threshold,
             self.config.conventions,
             config.max_candidates,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import box_rotations
+from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.transforms import rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame

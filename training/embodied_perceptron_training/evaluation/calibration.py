@@ -17,13 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig, PerceptronConfig
+from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.weights import shipped
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
@@ -125,7 +124,7 @@ def final_objects(looks: Sequence[Look], config: ObjectsConfig, min_score: float
     objects = ObjectMap(config)
     for look in looks:
         objects.update(
-            look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, begin_score=min_score
+            look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, scores=ScorePolicy(min_score)
         )
     return objects.objects((ObjectState.CONFIRMED,))
 

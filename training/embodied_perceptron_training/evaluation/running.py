@@ -127,7 +127,7 @@ def write_pictures(evaluation: Evaluation, out: Path, count: int) -> list[Path]:
     paths = []
     for kind, number, name, figure in chosen:
         _, found, true = by_name[name].boxes["detection"][0]
-        sample = compare(found, true, inference.min_score)
+        sample = compare(found, true, inference.scores.publish)
         picture = draw_scene(load(spec, name), inference, sample, f"{name}: AP25 {figure:.1f}")
         path = out / f"{kind}_{number}.jpg"
         save_picture(picture, path)

@@ -17,9 +17,9 @@ from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.neural_candidates import propose
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import GroundingStatus, Perception, SceneObject, SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
@@ -134,8 +134,9 @@ def ground_scene(
     result.skipped = len(scene.prompts) - len(asked)
     sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
     proposed = propose(inference, prediction, sentences, pose, _LIMIT)
-    answers = perceptron.ground_many([p.text for p in asked], pose, _LIMIT)
-    plain = perceptron.ground_many([p.text for p in asked], pose, _LIMIT, neural=False)
+    queries = [Query(p.text, _LIMIT) for p in asked]
+    answers = perceptron.ground_many(queries, pose)
+    plain = perceptron.ground_many(queries, pose, neural=False)
     for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
         result.statuses[GroundingStatus(answer.status).name] += 1
         found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}

@@ -11,9 +11,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.recordings.artifacts import write_png
-from embodied_perceptron.visualization.drawing import BOX_EDGES, box_corners, clip_to_near_plane, pixel
+from embodied_perceptron.visualization.drawing import clip_to_near_plane, pixel
 from embodied_perceptron.weights.categories import (
     COMMON_CLASSES,
     DETECTION_CLASSES,

@@ -1,4 +1,9 @@
-"""Class-agnostic oriented boxes from geometry: what stands above the floor and is no wall."""
+"""Class-agnostic oriented boxes from geometry: everything that stands above the floor and is no wall.
+
+Furniture touches: chairs stand under tables, tables against counters. Plain connected components would melt them into
+one. So level surfaces large enough to put things on (table tops, counters, seats of sofas) are taken out first; each
+becomes an object together with what stands mostly beneath it, and the rest falls apart into its own components.
+"""
 
 from __future__ import annotations
 
@@ -10,278 +15,9 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import ObjectsConfig
-from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
 from embodied_perceptron.scene.segmentation.layers import STRUCTURE, THING, Layers
-
-# --------------------------------------------------------------------------------------------------------------------
-# Oriented rectangles around points of the ground plane, and the parts of shapes that no rectangle fits.
-
-_TRIM_PERCENT = 0.5  # this much of the points on either side may be noise
-_MAX_POINTS = 2_000  # enough to find a direction; extents use every point
-_SMALL_TURNS = np.radians(np.arange(-12.0, 12.1, 3.0))
-_ALIGN_GAIN = 0.12  # an own direction must beat the walls' by this much of the area
-
-
-def rectangle_direction(xy_m: NDArray[np.float64], wall_yaw_rad: float) -> float:
-    """Yaw in [0, pi/2) of the smallest rectangle around (K, 2) points.
-
-    The walls' direction is preferred while the rectangle along it is hardly larger: furniture follows walls, and boxes
-    that keep still keep their ids.
-    """
-    if len(xy_m) < 3:
-        return wall_yaw_rad % (np.pi / 2)
-    sample = xy_m[:: max(1, len(xy_m) // _MAX_POINTS)]
-    coarse = np.radians(np.arange(0.0, 90.0, 3.0))
-    best = coarse[int(np.argmin(_areas(sample, coarse)))]
-    fine = best + np.radians(np.arange(-3.0, 3.01, 0.5))
-    areas = _areas(sample, fine)
-    own, own_area = fine[int(np.argmin(areas))], float(areas.min())
-    aligned_area = float(_areas(sample, np.array([wall_yaw_rad]))[0])
-    yaw = wall_yaw_rad if aligned_area * (1.0 - _ALIGN_GAIN) <= own_area else own
-    return float(yaw % (np.pi / 2))
-
-
-def _areas(xy_m: NDArray[np.float64], yaw_rad: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(A,) areas of the trimmed rectangles at (A,) angles."""
-    along = xy_m @ np.stack([np.cos(yaw_rad), np.sin(yaw_rad)])  # (K, A)
-    across = xy_m @ np.stack([-np.sin(yaw_rad), np.cos(yaw_rad)])
-    a_low, a_high = np.percentile(along, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
-    c_low, c_high = np.percentile(across, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
-    # a thin side would make any angle along the points perfect: noise has some width
-    area: NDArray[np.float64] = (a_high - a_low + 0.02) * (c_high - c_low + 0.02)
-    return area
-
-
-def upright_box(points_m: NDArray[np.float64], yaw_rad: float, low_z_m: float, high_z_m: float) -> NDArray[np.float64]:
-    """(9,) box between two heights around (K, 3) points seen from above at ``yaw_rad``, its longer ground side first.
-
-    Extents leave ``0.5 %`` of the points outside on each side. ``alpha`` lies in [-pi/2, pi/2).
-    """
-    R = np.array([[np.cos(yaw_rad), -np.sin(yaw_rad)], [np.sin(yaw_rad), np.cos(yaw_rad)]])
-    local = points_m[:, :2] @ R
-    low, high = np.percentile(local, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
-    center = R @ ((low + high) / 2)
-    size = high - low
-    if size[1] > size[0]:
-        size, yaw_rad = size[::-1], yaw_rad + np.pi / 2
-    yaw_rad = (yaw_rad + np.pi / 2) % np.pi - np.pi / 2
-    return np.array([*center, (low_z_m + high_z_m) / 2, *size, high_z_m - low_z_m, yaw_rad, 0.0, 0.0])
-
-
-def rectangular_parts(
-    xy: NDArray[np.float64],
-    min_side: float,
-    max_side: float = float("inf"),
-    min_gain: float = 0.22,
-    rounds: int = 4,
-) -> NDArray[np.int64]:
-    """Split (K, 2) positions on a lattice of spacing 1 into parts that rectangles fit well: an L becomes two bars.
-
-    Of all straight cuts along the axes, the one that saves most area of the rectangles around both sides is made while
-    it saves at least ``min_gain`` of it and leaves both at least ``min_side`` wide; parts longer than ``max_side`` are
-    cut wherever it saves anything. Rectangles may be turned a little, so that a bar that is not quite along the axes
-    stays one. Returns the (K,) number of the part of each position.
-    """
-    part = np.zeros(len(xy), dtype=np.int64)
-    if rounds == 0 or len(xy) < 2:
-        return part
-    spread = np.ptp(xy, axis=0) + 1
-    whole = float(_areas_up_to(xy, np.array([len(xy)]))[0])
-    allowed = (1.0 - (min_gain if spread.max() <= max_side else 0.03)) * whole
-    best_area, second = allowed, None
-    for axis in (0, 1):
-        order = np.argsort(xy[:, axis], kind="stable")
-        along = xy[order, axis]
-        cuts = np.arange(along[0] + min_side, along[-1] + 1.5 - min_side)  # the first position behind the cut
-        if len(cuts) == 0:
-            continue
-        count = np.searchsorted(along, cuts - 0.5)
-        count = count[(count > 0) & (count < len(xy))]
-        if len(count) == 0:
-            continue
-        area = _areas_up_to(xy[order], count) + _areas_up_to(xy[order[::-1]], len(xy) - count)
-        i = int(np.argmin(area))
-        if area[i] < best_area:
-            best_area, second = float(area[i]), np.sort(order[count[i] :])
-    if second is None:
-        return part
-    first = np.setdiff1d(np.arange(len(xy)), second)
-    for side in (first, second):
-        sub = rectangular_parts(xy[side], min_side, max_side, min_gain, rounds - 1)
-        part[side] = sub + (part.max() + 1 if side is second else 0)
-    return part
-
-
-def _areas_up_to(xy: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
-    """For each n in ``count``: the area of the smallest slightly turned rectangle around the first n positions."""
-    best = np.full(len(count), np.inf)
-    for angle in _SMALL_TURNS:
-        c, s = np.cos(angle), np.sin(angle)
-        u, v = xy @ np.array([c, s]), xy @ np.array([-s, c])
-        sides = [np.maximum.accumulate(w)[count - 1] - np.minimum.accumulate(w)[count - 1] + 1 for w in (u, v)]
-        best = np.minimum(best, sides[0] * sides[1])
-    return best
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Level surfaces large enough to put things on: table tops, counters, seats and beds.
-
-_MIN_LEVEL_NORMAL_Z = 0.85
-_MIN_AREA_M2 = 0.25
-_MIN_SIDE_M = 0.3
-_MAX_HEIGHT_M = 1.3
-_STEP_M = 0.045
-_MAX_SEAT_M = 0.65  # what carries people is not higher
-_MAX_BACK_M = 1.3
-_BACK_DEPTH_M = 0.3
-_BACK_SHARE = 0.6
-
-
-@dataclass(frozen=True, eq=False)
-class Surface:
-    """A level surface on the dense lattice."""
-
-    cells: NDArray[np.int64]  # all of it, edges included
-    outline: NDArray[np.int64]  # those of them that tell its extent
-    center: NDArray[np.float64]  # (2,) of the rectangle around it
-    half: NDArray[np.float64]  # (2,) half of its sides
-    axes: NDArray[np.float64]  # (2, 2) directions of its sides, in columns
-    top: int
-    top_z_m: float
-
-    def local(self, xy: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(K, 2) dense positions relative to the rectangle, along its sides."""
-        out: NDArray[np.float64] = (xy - self.center) @ self.axes
-        return out
-
-    def covers(self, xy: NDArray[np.int64], margin: float = 1.5) -> NDArray[np.bool_]:
-        """(K,) which of (K, 2) dense positions lie within the rectangle, widened by ``margin`` cells."""
-        return np.asarray((np.abs(self.local(xy)) <= self.half + margin).all(axis=1))
-
-
-def find_surfaces(cells: Cells, thing: NDArray[np.bool_], floor_z_m: float, wall_yaw_rad: float) -> list[Surface]:
-    """Level surfaces among the cells in the (M,) mask ``thing``, largest first."""
-    height_m = cells.mean_m[:, 2] - floor_z_m
-    level = thing & (np.abs(cells.normal[:, 2]) > _MIN_LEVEL_NORMAL_Z) & (height_m < _MAX_HEIGHT_M)
-    taken = np.zeros(len(cells), dtype=bool)
-    found = []
-    for patch in _level_patches(cells, level):
-        if len(patch) * cells.size_m**2 < 0.5 * _MIN_AREA_M2:
-            continue
-        for footprint in _footprints(cells, patch, wall_yaw_rad):
-            if np.count_nonzero(footprint) * cells.size_m**2 < _MIN_AREA_M2:
-                continue
-            surface = _surface(cells, patch, footprint, thing & ~taken, wall_yaw_rad)
-            if 2 * surface.half.min() + 1 < _MIN_SIDE_M / cells.size_m:
-                continue
-            taken[surface.cells] = True
-            found.append(surface)
-    return sorted(found, key=lambda s: (-len(s.cells), int(s.cells[0])))
-
-
-def _level_patches(cells: Cells, level: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Connected level cells of one height: a nightstand is no part of the bed beside it, if it is a little higher."""
-    patches = []
-    waiting = connected_parts(cells, level)
-    while waiting:
-        patch = waiting.pop()
-        height = cells.mean_m[patch, 2]
-        same = np.abs(height - np.median(height)) < _STEP_M
-        patches.append(patch[same])
-        if not same.all():
-            rest = np.zeros(len(cells), dtype=bool)
-            rest[patch[~same]] = True
-            waiting += connected_parts(cells, rest)
-    return sorted(patches, key=lambda patch: int(patch[0]))
-
-
-def _footprints(cells: Cells, patch: NDArray[np.int64], yaw_rad: float) -> list[NDArray[np.bool_]]:
-    """(X, Y) masks of the rectangular parts of a patch, holes filled."""
-    shape = cells.index.shape[:2]
-    footprint = np.zeros(shape, dtype=bool)
-    footprint[tuple(cells.dense[patch, :2].T)] = True
-    # things on the surface hide it: close gaps of two cells, fill holes
-    footprint = ndimage.binary_closing(np.pad(footprint, 3), iterations=2)[3:-3, 3:-3]
-    footprint = ndimage.binary_fill_holes(footprint)
-    return rectangular_footprints(cells, footprint, yaw_rad)
-
-
-def rectangular_footprints(
-    cells: Cells, footprint: NDArray[np.bool_], yaw_rad: float, max_size_m: float = float("inf")
-) -> list[NDArray[np.bool_]]:
-    """(X, Y) masks of the parts of a footprint that rectangles along the walls fit."""
-    at = np.argwhere(footprint)
-    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
-    turned = at @ np.array([[c, -s], [s, c]])
-    part = rectangular_parts(turned, _MIN_SIDE_M / cells.size_m, max_size_m / cells.size_m)
-    out = []
-    for number in range(int(part.max(initial=-1)) + 1):
-        piece = np.zeros(footprint.shape, dtype=bool)
-        piece[tuple(at[part == number].T)] = True
-        out.append(piece)
-    return out
-
-
-def _surface(
-    cells: Cells,
-    patch: NDArray[np.int64],
-    footprint: NDArray[np.bool_],
-    available: NDArray[np.bool_],
-    wall_yaw_rad: float,
-) -> Surface:
-    """The slab of a patch over a footprint: edge cells and noise one cell up and down belong to it."""
-    inside = patch[footprint[tuple(cells.dense[patch, :2].T)]]
-    # the highest level cell of each column: a board's underside may be seen too. Rows are sorted by x, y, z
-    last = np.append((np.diff(cells.dense[inside, :2], axis=0) != 0).any(axis=1), True)
-    highest = inside[last]
-    top = int(np.median(cells.dense[highest, 2]))
-    wide = ndimage.binary_dilation(footprint, structure=np.ones((3, 3), dtype=bool))
-    near = np.abs(cells.dense[:, 2] - top) <= 1
-    slab = np.flatnonzero(available & near & wide[tuple(cells.dense[:, :2].T)])
-    top_z_m = float(np.median(cells.mean_m[highest, 2]))
-    # a chair's back that touches the edge rises above it, and must not widen the table
-    x, y, _ = cells.dense[slab].T
-    above = cells.index[x, y, min(top + 1, cells.index.shape[2] - 1)]
-    rises = (above >= 0) & (cells.mean_m[above, 2] > top_z_m + 0.6 * cells.size_m)
-    within = footprint[x, y] | ~rises
-    outline = slab[within] if within.any() else slab
-    # legs stand under corners, where nothing looks level: they are sought within the whole rectangle
-    at = np.argwhere(footprint).astype(np.float64)
-    yaw = rectangle_direction(at, wall_yaw_rad)
-    c, s = np.cos(yaw), np.sin(yaw)
-    axes = np.array([[c, -s], [s, c]])
-    low, high = (at @ axes).min(axis=0), (at @ axes).max(axis=0)
-    return Surface(slab, outline, axes @ ((low + high) / 2), (high - low) / 2, axes, top, top_z_m)
-
-
-def is_back(cells: Cells, rows: NDArray[np.int64], surface: Surface, floor_z_m: float) -> bool:
-    """Whether a component is the back, arm or head of a seat or bed: it rises along most of a side of it."""
-    if surface.top_z_m - floor_z_m > _MAX_SEAT_M:
-        return False
-    dense = cells.dense[rows]
-    if not dense[:, 2].max() > surface.top + 1 or not dense[:, 2].min() <= surface.top + 1:
-        return False
-    if cells.mean_m[rows, 2].max() - floor_z_m > _MAX_BACK_M:
-        return False
-    margin = _BACK_DEPTH_M / cells.size_m
-    if float(surface.covers(dense[:, :2], margin).mean()) < _BACK_SHARE:
-        return False
-    side = int(np.argmin(np.ptp(surface.local(dense[:, :2]), axis=0)))  # thin across, long along a side
-    touching = surface.covers(dense[:, :2], 2.0)
-    if not touching.any():
-        return False
-    length = float(np.ptp(surface.local(dense[touching, :2])[:, 1 - side]))
-    return length >= _BACK_SHARE * 2 * float(surface.half[1 - side])
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Class-agnostic oriented boxes from geometry: what stands above the floor and is no wall.
-#
-# Furniture touches: chairs stand under tables, tables against counters. Plain connected components would melt them into
-# one. So level surfaces large enough to put things on (table tops, counters, seats of sofas) are taken out first; each
-# becomes an object together with what stands mostly beneath it, and the rest falls apart into its own components.
 
 _BENEATH_RATIO = 1.5  # what lies beneath a surface, over what stands out of it, before the surface owns it
 _SEAT_DEPTH_M = 0.4  # of a chair that may be pushed under a table
@@ -322,7 +58,7 @@ def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: ObjectsConfig) -
     return Detections(
         np.array([boxes[i] for i in order]).reshape(-1, 9),
         np.array([scores[i] for i in order]),
-        ("object",) * len(order),
+        (UNNAMED,) * len(order),
     )
 
 
@@ -483,3 +219,264 @@ def _score(snapshot: VoxelSnapshot, voxels: NDArray[np.int64], cells: int, min_c
     """Confidence from occupancy evidence and size."""
     occupied = 1.0 / (1.0 + np.exp(-np.asarray(snapshot.evidence[voxels], dtype=np.float64)))
     return float(occupied.mean() * (1.0 - np.exp(-cells / (2.0 * min_cells))))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# level surfaces large enough to put things on: table tops, counters, seats and beds
+
+_MIN_LEVEL_NORMAL_Z = 0.85
+_MIN_AREA_M2 = 0.25
+_MIN_SIDE_M = 0.3
+_MAX_HEIGHT_M = 1.3
+_STEP_M = 0.045
+_MAX_SEAT_M = 0.65  # what carries people is not higher
+_MAX_BACK_M = 1.3
+_BACK_DEPTH_M = 0.3
+_BACK_SHARE = 0.6
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """A level surface on the dense lattice."""
+
+    cells: NDArray[np.int64]  # all of it, edges included
+    outline: NDArray[np.int64]  # those of them that tell its extent
+    center: NDArray[np.float64]  # (2,) of the rectangle around it
+    half: NDArray[np.float64]  # (2,) half of its sides
+    axes: NDArray[np.float64]  # (2, 2) directions of its sides, in columns
+    top: int
+    top_z_m: float
+
+    def local(self, xy: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(K, 2) dense positions relative to the rectangle, along its sides."""
+        out: NDArray[np.float64] = (xy - self.center) @ self.axes
+        return out
+
+    def covers(self, xy: NDArray[np.int64], margin: float = 1.5) -> NDArray[np.bool_]:
+        """(K,) which of (K, 2) dense positions lie within the rectangle, widened by ``margin`` cells."""
+        return np.asarray((np.abs(self.local(xy)) <= self.half + margin).all(axis=1))
+
+
+def find_surfaces(cells: Cells, thing: NDArray[np.bool_], floor_z_m: float, wall_yaw_rad: float) -> list[Surface]:
+    """Level surfaces among the cells in the (M,) mask ``thing``, largest first."""
+    height_m = cells.mean_m[:, 2] - floor_z_m
+    level = thing & (np.abs(cells.normal[:, 2]) > _MIN_LEVEL_NORMAL_Z) & (height_m < _MAX_HEIGHT_M)
+    taken = np.zeros(len(cells), dtype=bool)
+    found = []
+    for patch in _level_patches(cells, level):
+        if len(patch) * cells.size_m**2 < 0.5 * _MIN_AREA_M2:
+            continue
+        for footprint in _footprints(cells, patch, wall_yaw_rad):
+            if np.count_nonzero(footprint) * cells.size_m**2 < _MIN_AREA_M2:
+                continue
+            surface = _surface(cells, patch, footprint, thing & ~taken, wall_yaw_rad)
+            if 2 * surface.half.min() + 1 < _MIN_SIDE_M / cells.size_m:
+                continue
+            taken[surface.cells] = True
+            found.append(surface)
+    return sorted(found, key=lambda s: (-len(s.cells), int(s.cells[0])))
+
+
+def _level_patches(cells: Cells, level: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    """Connected level cells of one height: a nightstand is no part of the bed beside it, if it is a little higher."""
+    patches = []
+    waiting = connected_parts(cells, level)
+    while waiting:
+        patch = waiting.pop()
+        height = cells.mean_m[patch, 2]
+        same = np.abs(height - np.median(height)) < _STEP_M
+        patches.append(patch[same])
+        if not same.all():
+            rest = np.zeros(len(cells), dtype=bool)
+            rest[patch[~same]] = True
+            waiting += connected_parts(cells, rest)
+    return sorted(patches, key=lambda patch: int(patch[0]))
+
+
+def _footprints(cells: Cells, patch: NDArray[np.int64], yaw_rad: float) -> list[NDArray[np.bool_]]:
+    """(X, Y) masks of the rectangular parts of a patch, holes filled."""
+    shape = cells.index.shape[:2]
+    footprint = np.zeros(shape, dtype=bool)
+    footprint[tuple(cells.dense[patch, :2].T)] = True
+    # things on the surface hide it: close gaps of two cells, fill holes
+    footprint = ndimage.binary_closing(np.pad(footprint, 3), iterations=2)[3:-3, 3:-3]
+    footprint = ndimage.binary_fill_holes(footprint)
+    return rectangular_footprints(cells, footprint, yaw_rad)
+
+
+def rectangular_footprints(
+    cells: Cells, footprint: NDArray[np.bool_], yaw_rad: float, max_size_m: float = float("inf")
+) -> list[NDArray[np.bool_]]:
+    """(X, Y) masks of the parts of a footprint that rectangles along the walls fit."""
+    at = np.argwhere(footprint)
+    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
+    turned = at @ np.array([[c, -s], [s, c]])
+    part = rectangular_parts(turned, _MIN_SIDE_M / cells.size_m, max_size_m / cells.size_m)
+    out = []
+    for number in range(int(part.max(initial=-1)) + 1):
+        piece = np.zeros(footprint.shape, dtype=bool)
+        piece[tuple(at[part == number].T)] = True
+        out.append(piece)
+    return out
+
+
+def _surface(
+    cells: Cells,
+    patch: NDArray[np.int64],
+    footprint: NDArray[np.bool_],
+    available: NDArray[np.bool_],
+    wall_yaw_rad: float,
+) -> Surface:
+    """The slab of a patch over a footprint: edge cells and noise one cell up and down belong to it."""
+    inside = patch[footprint[tuple(cells.dense[patch, :2].T)]]
+    # the highest level cell of each column: a board's underside may be seen too. Rows are sorted by x, y, z
+    last = np.append((np.diff(cells.dense[inside, :2], axis=0) != 0).any(axis=1), True)
+    highest = inside[last]
+    top = int(np.median(cells.dense[highest, 2]))
+    wide = ndimage.binary_dilation(footprint, structure=np.ones((3, 3), dtype=bool))
+    near = np.abs(cells.dense[:, 2] - top) <= 1
+    slab = np.flatnonzero(available & near & wide[tuple(cells.dense[:, :2].T)])
+    top_z_m = float(np.median(cells.mean_m[highest, 2]))
+    # a chair's back that touches the edge rises above it, and must not widen the table
+    x, y, _ = cells.dense[slab].T
+    above = cells.index[x, y, min(top + 1, cells.index.shape[2] - 1)]
+    rises = (above >= 0) & (cells.mean_m[above, 2] > top_z_m + 0.6 * cells.size_m)
+    within = footprint[x, y] | ~rises
+    outline = slab[within] if within.any() else slab
+    # legs stand under corners, where nothing looks level: they are sought within the whole rectangle
+    at = np.argwhere(footprint).astype(np.float64)
+    yaw = rectangle_direction(at, wall_yaw_rad)
+    c, s = np.cos(yaw), np.sin(yaw)
+    axes = np.array([[c, -s], [s, c]])
+    low, high = (at @ axes).min(axis=0), (at @ axes).max(axis=0)
+    return Surface(slab, outline, axes @ ((low + high) / 2), (high - low) / 2, axes, top, top_z_m)
+
+
+def is_back(cells: Cells, rows: NDArray[np.int64], surface: Surface, floor_z_m: float) -> bool:
+    """Whether a component is the back, arm or head of a seat or bed: it rises along most of a side of it."""
+    if surface.top_z_m - floor_z_m > _MAX_SEAT_M:
+        return False
+    dense = cells.dense[rows]
+    if not dense[:, 2].max() > surface.top + 1 or not dense[:, 2].min() <= surface.top + 1:
+        return False
+    if cells.mean_m[rows, 2].max() - floor_z_m > _MAX_BACK_M:
+        return False
+    margin = _BACK_DEPTH_M / cells.size_m
+    if float(surface.covers(dense[:, :2], margin).mean()) < _BACK_SHARE:
+        return False
+    side = int(np.argmin(np.ptp(surface.local(dense[:, :2]), axis=0)))  # thin across, long along a side
+    touching = surface.covers(dense[:, :2], 2.0)
+    if not touching.any():
+        return False
+    length = float(np.ptp(surface.local(dense[touching, :2])[:, 1 - side]))
+    return length >= _BACK_SHARE * 2 * float(surface.half[1 - side])
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# oriented rectangles around points of the ground plane, and the parts of shapes that no rectangle fits
+
+_TRIM_PERCENT = 0.5  # this much of the points on either side may be noise
+_MAX_POINTS = 2_000  # enough to find a direction; extents use every point
+_SMALL_TURNS = np.radians(np.arange(-12.0, 12.1, 3.0))
+_ALIGN_GAIN = 0.12  # an own direction must beat the walls' by this much of the area
+
+
+def rectangle_direction(xy_m: NDArray[np.float64], wall_yaw_rad: float) -> float:
+    """Yaw in [0, pi/2) of the smallest rectangle around (K, 2) points.
+
+    The walls' direction is preferred while the rectangle along it is hardly larger: furniture follows walls, and boxes
+    that keep still keep their ids.
+    """
+    if len(xy_m) < 3:
+        return wall_yaw_rad % (np.pi / 2)
+    sample = xy_m[:: max(1, len(xy_m) // _MAX_POINTS)]
+    coarse = np.radians(np.arange(0.0, 90.0, 3.0))
+    best = coarse[int(np.argmin(_areas(sample, coarse)))]
+    fine = best + np.radians(np.arange(-3.0, 3.01, 0.5))
+    areas = _areas(sample, fine)
+    own, own_area = fine[int(np.argmin(areas))], float(areas.min())
+    aligned_area = float(_areas(sample, np.array([wall_yaw_rad]))[0])
+    yaw = wall_yaw_rad if aligned_area * (1.0 - _ALIGN_GAIN) <= own_area else own
+    return float(yaw % (np.pi / 2))
+
+
+def _areas(xy_m: NDArray[np.float64], yaw_rad: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(A,) areas of the trimmed rectangles at (A,) angles."""
+    along = xy_m @ np.stack([np.cos(yaw_rad), np.sin(yaw_rad)])  # (K, A)
+    across = xy_m @ np.stack([-np.sin(yaw_rad), np.cos(yaw_rad)])
+    a_low, a_high = np.percentile(along, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
+    c_low, c_high = np.percentile(across, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
+    # a thin side would make any angle along the points perfect: noise has some width
+    area: NDArray[np.float64] = (a_high - a_low + 0.02) * (c_high - c_low + 0.02)
+    return area
+
+
+def upright_box(points_m: NDArray[np.float64], yaw_rad: float, low_z_m: float, high_z_m: float) -> NDArray[np.float64]:
+    """(9,) box between two heights around (K, 3) points seen from above at ``yaw_rad``, its longer ground side first.
+
+    Extents leave ``0.5 %`` of the points outside on each side. ``alpha`` lies in [-pi/2, pi/2).
+    """
+    R = np.array([[np.cos(yaw_rad), -np.sin(yaw_rad)], [np.sin(yaw_rad), np.cos(yaw_rad)]])
+    local = points_m[:, :2] @ R
+    low, high = np.percentile(local, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
+    center = R @ ((low + high) / 2)
+    size = high - low
+    if size[1] > size[0]:
+        size, yaw_rad = size[::-1], yaw_rad + np.pi / 2
+    yaw_rad = (yaw_rad + np.pi / 2) % np.pi - np.pi / 2
+    return np.array([*center, (low_z_m + high_z_m) / 2, *size, high_z_m - low_z_m, yaw_rad, 0.0, 0.0])
+
+
+def rectangular_parts(
+    xy: NDArray[np.float64],
+    min_side: float,
+    max_side: float = float("inf"),
+    min_gain: float = 0.22,
+    rounds: int = 4,
+) -> NDArray[np.int64]:
+    """Split (K, 2) positions on a lattice of spacing 1 into parts that rectangles fit well: an L becomes two bars.
+
+    Of all straight cuts along the axes, the one that saves most area of the rectangles around both sides is made while
+    it saves at least ``min_gain`` of it and leaves both at least ``min_side`` wide; parts longer than ``max_side`` are
+    cut wherever it saves anything. Rectangles may be turned a little, so that a bar that is not quite along the axes
+    stays one. Returns the (K,) number of the part of each position.
+    """
+    part = np.zeros(len(xy), dtype=np.int64)
+    if rounds == 0 or len(xy) < 2:
+        return part
+    spread = np.ptp(xy, axis=0) + 1
+    whole = float(_areas_up_to(xy, np.array([len(xy)]))[0])
+    allowed = (1.0 - (min_gain if spread.max() <= max_side else 0.03)) * whole
+    best_area, second = allowed, None
+    for axis in (0, 1):
+        order = np.argsort(xy[:, axis], kind="stable")
+        along = xy[order, axis]
+        cuts = np.arange(along[0] + min_side, along[-1] + 1.5 - min_side)  # the first position behind the cut
+        if len(cuts) == 0:
+            continue
+        count = np.searchsorted(along, cuts - 0.5)
+        count = count[(count > 0) & (count < len(xy))]
+        if len(count) == 0:
+            continue
+        area = _areas_up_to(xy[order], count) + _areas_up_to(xy[order[::-1]], len(xy) - count)
+        i = int(np.argmin(area))
+        if area[i] < best_area:
+            best_area, second = float(area[i]), np.sort(order[count[i] :])
+    if second is None:
+        return part
+    first = np.setdiff1d(np.arange(len(xy)), second)
+    for side in (first, second):
+        sub = rectangular_parts(xy[side], min_side, max_side, min_gain, rounds - 1)
+        part[side] = sub + (part.max() + 1 if side is second else 0)
+    return part
+
+
+def _areas_up_to(xy: NDArray[np.float64], count: NDArray[np.int64]) -> NDArray[np.float64]:
+    """For each n in ``count``: the area of the smallest slightly turned rectangle around the first n positions."""
+    best = np.full(len(count), np.inf)
+    for angle in _SMALL_TURNS:
+        c, s = np.cos(angle), np.sin(angle)
+        u, v = xy @ np.array([c, s]), xy @ np.array([-s, c])
+        sides = [np.maximum.accumulate(w)[count - 1] - np.minimum.accumulate(w)[count - 1] + 1 for w in (u, v)]
+        best = np.minimum(best, sides[0] * sides[1])
+    return best

@@ -20,13 +20,13 @@ from vision_msgs.msg import (
 )
 from visualization_msgs.msg import Marker, MarkerArray
 
-from embodied_perceptron.geometry.boxes import euler_to_matrix, matrix_to_euler
+from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
-from embodied_perceptron.visualization.drawing import BOX_EDGES, color_of_class
+from embodied_perceptron.visualization.drawing import color_of_class
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
-_UNIT_CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
+_UNIT_CORNERS = 0.5 * CORNER_SIGNS.numpy().astype(np.float64)
 MarkerKey = tuple[str, int]  # namespace, id
 
 
@@ -188,16 +188,15 @@ def grounding_to_message(
     stamp_ns: int,
     frame_id: str,
     T_out_world: NDArray[np.float64] | None = None,
-    top_k: int | None = None,
 ) -> GroundingResult:
-    """Answer -> embodied_perceptron_msgs/GroundingResult with at most ``top_k`` candidates, best first."""
+    """Answer -> embodied_perceptron_msgs/GroundingResult, its candidates best first."""
     return GroundingResult(
         header=make_header(stamp_ns, frame_id),
         id=query_id,
         text=grounding.text,
         status=int(grounding.status),
         standing=standing,
-        candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates[:top_k]],
+        candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates],
         reason=grounding.reason,
         tagged_text=grounding.tagged_text,
         latency_ms=float(grounding.latency_ms),

@@ -18,11 +18,12 @@ from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
-from embodied_perceptron.visualization.drawing import BOX_EDGES, box_corners, clip_to_near_plane, color_of_class, pixel
+from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_of_class, pixel
 from embodied_perceptron_ros.conversion.maps import grid_to_message, make_label_info, semantic_to_cloud, voxels_to_cloud
 from embodied_perceptron_ros.conversion.objects import (
     MarkerKey,
