@@ -29,7 +29,7 @@ from embodied_perceptron.results import (
     VoxelSnapshot,
 )
 from embodied_perceptron.sensors.frame import canonical_depth
-from embodied_perceptron.visualization.drawing import box_corners, clip_to_near_plane
+from embodied_perceptron.visualization.drawing import clip_to_near_plane
 from embodied_perceptron_ros.conversion import maps as maps
 from embodied_perceptron_ros.conversion import objects as objects
 from embodied_perceptron_ros.conversion import values as conv
