@@ -1,4 +1,4 @@
-"""What is where, for planners and eyes: the navigation grid and labelled voxels."""
+"""The navigation grid, and labelled cells from geometry where there is no network."""
 
 from __future__ import annotations
 

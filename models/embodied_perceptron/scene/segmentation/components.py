@@ -130,7 +130,7 @@ def _within(cells: Cells, rows: NDArray[np.int64], others: NDArray[np.int64], di
 def _neighbours(part_at: NDArray[np.int32], dense: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers of the parts that touch any of (K, 3) dense positions, ascending."""
     steps = np.argwhere(_EVERYWHERE) - 1
-    near = (dense[:, None, :] + steps).reshape(-1, 3)  # the dense lattice has an empty border
+    near = (dense[:, None, :] + steps).reshape(-1, 3)  # the dense grid has an empty border
     numbers = np.unique(part_at[tuple(near.T)]).astype(np.int64)
     return numbers[numbers >= 0]
 
@@ -237,7 +237,7 @@ _BACK_SHARE = 0.6
 
 @dataclass(frozen=True, eq=False)
 class Surface:
-    """A level surface on the dense lattice."""
+    """A level surface on the dense grid."""
 
     cells: NDArray[np.int64]  # all of it, edges included
     outline: NDArray[np.int64]  # those of them that tell its extent
@@ -434,7 +434,7 @@ def rectangular_parts(
     min_gain: float = 0.22,
     rounds: int = 4,
 ) -> NDArray[np.int64]:
-    """Split (K, 2) positions on a lattice of spacing 1 into parts that rectangles fit well: an L becomes two bars.
+    """Split (K, 2) positions on a grid of spacing 1 into parts that rectangles fit well: an L becomes two bars.
 
     Of all straight cuts along the axes, the one that saves most area of the rectangles around both sides is made while
     it saves at least ``min_gain`` of it and leaves both at least ``min_side`` wide; parts longer than ``max_side`` are

@@ -49,7 +49,7 @@ class Layers:
     Attributes:
         floor_z_m: height of the floor, world frame; NaN when the map is empty or shows no floor.
         label: (N,) int8 per voxel of the snapshot: FLOOR, STRUCTURE or THING.
-        cells: everything between floor and ``max_height_m``, on the lattice.
+        cells: everything between floor and ``max_height_m``, on the grid of cells.
         cell_label: (M,) int8 per cell: STRUCTURE or THING.
         yaw_rad: direction of the walls in [0, pi/2); 0 when there are none.
     """
