@@ -105,7 +105,7 @@ class ImageFeatures:
             view, T_world_view = future.result()
         except CancelledError:  # the thread that encoded it failed
             return self.view(keyframe)
-        if np.array_equal(T_world_view, T_world_camera):
+        if T_world_view is T_world_camera or np.array_equal(T_world_view, T_world_camera):
             return view
         view = dataclasses.replace(view, projection=view_projection(T_world_camera, frame.intrinsics, view.image_size))
         moved: Future[tuple[View, NDArray[np.float64]]] = Future()

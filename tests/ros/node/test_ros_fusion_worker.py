@@ -178,7 +178,7 @@ for frame in walk(3, 8):
 for text in ("the red chair", "something to sit on", "the table to the left of the cabinet"):
     it.ground(text, np.eye(4))
 it.perceive(window_m=float("inf"))
-assert it.prediction.region.manhattan.yaw_rad != 0
+assert it.prediction.parts[0].scene.manhattan.yaw_rad != 0
 after = compiled()
 assert after == before, {key: (before.get(key), n) for key, n in after.items() if n != before.get(key)}
 """
