@@ -25,7 +25,7 @@ from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, is_right, read_questions
 from embodied_perceptron_ros.demo.simulated import render, simulated_recording
-from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
+from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
 from embodied_perceptron_training.homes.mission import MissionError, make_questions
 from embodied_perceptron_training.homes.recording_truth import Tour, watch_recording
 

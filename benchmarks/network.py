@@ -37,7 +37,8 @@ from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lo
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "network.json"

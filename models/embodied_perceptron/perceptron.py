@@ -19,12 +19,10 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction, image_features
-from embodied_perceptron.inference.phrases import PhraseCandidates
-from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.candidates import QueryContext
+from embodied_perceptron.language.candidates import QueryContext, propose_targets
 from embodied_perceptron.language.colors import mean_colors
-from embodied_perceptron.language.neural_candidates import propose_targets
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock

@@ -16,8 +16,8 @@ from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart
 from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
-from embodied_perceptron.language import neural_candidates as proposing
-from embodied_perceptron.language.neural_candidates import propose
+from embodied_perceptron.language import candidates as proposing
+from embodied_perceptron.language.candidates import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.perceptron import Perceptron

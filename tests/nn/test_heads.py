@@ -33,7 +33,8 @@ from embodied_perceptron.nn.occupancy import (
 )
 from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
 from embodied_perceptron.sparse.ops import best_rows
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
 # box coders

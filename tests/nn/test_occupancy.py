@@ -9,12 +9,7 @@ from support.scene_builder import box_surface, plane, room, snapshot_of, table
 from embodied_perceptron.config import GridConfig, ObjectsConfig
 from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron.scene import navigation
-from embodied_perceptron.scene.navigation import (
-    CLASSES,
-    count_columns,
-    navigation_grid,
-    semantic_voxels,
-)
+from embodied_perceptron.scene.navigation import CLASSES, count_columns, navigation_grid, semantic_voxels
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 
 CONFIG = GridConfig()

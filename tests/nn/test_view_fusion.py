@@ -34,7 +34,8 @@ from embodied_perceptron.nn.view_fusion import (
 )
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 ENGINE = get_engine("torch")
 INTRINSICS = Intrinsics(fx=60.0, fy=55.0, cx=39.5, cy=29.5, width=80, height=60)

@@ -19,13 +19,7 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     TransformSample,
 )
-from embodied_perceptron.recordings.tum import (
-    TumRecording,
-    TumWriter,
-    parse_stamp,
-    read_tum_camera,
-    write_camera_list,
-)
+from embodied_perceptron.recordings.tum import TumRecording, TumWriter, parse_stamp, read_tum_camera, write_camera_list
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000

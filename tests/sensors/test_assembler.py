@@ -13,15 +13,7 @@ from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.sensors.poses import (
-    Disconnected,
-    Found,
-    Gap,
-    PoseBuffer,
-    PoseLookup,
-    TooEarly,
-    TooOld,
-)
+from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, PoseBuffer, PoseLookup, TooEarly, TooOld
 from embodied_perceptron.sensors.synchronizer import BadCalibration, BadImage, DropReason, FrameAssembler
 
 MS = 1_000_000

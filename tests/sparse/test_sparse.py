@@ -35,8 +35,8 @@ from embodied_perceptron.sparse.ops import (
     union,
     union_add,
 )
-from embodied_perceptron.sparse.sites import _merge, _search, build_kernel_map, kernel_offsets, unique_keys
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites, _merge, _search, build_kernel_map, kernel_offsets, unique_keys
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 ENGINE = get_engine("torch")
 SIZE = 12  # edge of the dense grids, a multiple of every stride used

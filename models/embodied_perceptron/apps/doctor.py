@@ -23,13 +23,7 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     TransformSample,
 )
-from embodied_perceptron.sensors.poses import (
-    NS_PER_S,
-    Disconnected,
-    TooEarly,
-    TransformTree,
-    format_stamp,
-)
+from embodied_perceptron.sensors.poses import NS_PER_S, Disconnected, TooEarly, TransformTree, format_stamp
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
 from embodied_perceptron.inference.predictor import Predictor, check_classes
-from embodied_perceptron.mapping.devices import resolve_device
+from embodied_perceptron.mapping.voxels import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder

@@ -35,7 +35,8 @@ from embodied_perceptron.nn.windows import cover_windows, occupancy_origin, rgb_
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 _RETRY_AFTER = 100  # predictions in a smaller window, before a larger one is tried again
 _SMALLEST_CELLS = 2  # of a window, in coarsest strides

@@ -34,8 +34,8 @@ from embodied_perceptron.mapping.voxels import (
 from embodied_perceptron.nn.input_features import SiteFeature
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.sites import Engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Engine, Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
 # Compiled CPU kernels of what leaves the volume: means, and sites for the network.

@@ -30,7 +30,7 @@ from embodied_perceptron.nn.view_fusion import (
     view_projection,
 )
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.sites import Sites
 
 
 class ImageFeatures:

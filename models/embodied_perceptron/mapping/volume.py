@@ -17,7 +17,6 @@ from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, BlockTable, split_coords, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
-from embodied_perceptron.mapping.devices import resolve_device
 from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
@@ -31,7 +30,7 @@ from embodied_perceptron.mapping.storage import (
     write_map,
 )
 from embodied_perceptron.mapping.torch_voxels import TorchVoxels
-from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore
+from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore, resolve_device
 from embodied_perceptron.nn.input_features import SiteFeature
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame

@@ -19,7 +19,8 @@ from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.ops import best_rows
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 Pruning = Literal["class", "object"]
 

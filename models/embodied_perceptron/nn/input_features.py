@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
 from embodied_perceptron.sparse import cpu_kernels
 from embodied_perceptron.sparse.ops import best_rows
-from embodied_perceptron.sparse.sites import Engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Engine, Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 # Columns that ``FeatureVolume.as_sparse_tensor`` makes of a map, and those of each kind of input.
 SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]

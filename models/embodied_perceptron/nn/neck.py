@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
 from embodied_perceptron.sparse.ops import best_rows, interpolate, prune, sum_at, union, union_add
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 SiteMask = Callable[[Sites], Tensor]
 """sites -> (N,) bool."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from embodied_perceptron.sparse import cpu_kernels
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.sites import Sites
 
 EMPTY = 0  # class index of free space; 1..K are the semantic classes
 

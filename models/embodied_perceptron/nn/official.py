@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.sites import Sites
 
 
 @dataclass(frozen=True)

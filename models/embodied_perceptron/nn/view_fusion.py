@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
 from embodied_perceptron.nn.official import CORRECTED, Conventions
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.sites import Sites
 
 # --------------------------------------------------------------------------------------------------------------------
 # Compiled for the CPU: what a view shows of many points, in one pass and without holding the interpreter.

@@ -15,8 +15,8 @@ import torch
 from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.sites import Engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Engine, Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 
 def occupancy_origin(config: NetworkConfig, anchor_m: Sequence[float]) -> tuple[int, int, int]:

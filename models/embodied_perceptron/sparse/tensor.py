@@ -9,11 +9,7 @@ from typing import Literal
 
 import torch
 
-from embodied_perceptron.geometry.transforms import (
-    MAX_SITE_COORDINATE,
-    pack_site_keys,
-    unpack_site_keys,
-)
+from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE, pack_site_keys, unpack_site_keys
 from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.sites import Engine, Sites
 

@@ -8,9 +8,9 @@ import pytest
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart, ScenePrediction
-from embodied_perceptron.inference.phrases import PhraseCandidates
+from embodied_perceptron.inference.predictor import PhraseCandidates
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.neural_candidates import propose
+from embodied_perceptron.language.candidates import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.results import Detections, Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame

@@ -66,7 +66,7 @@ def test_infos_follow_the_benchmarks_layout(root: Path) -> None:
 def test_dataset_reads_it_and_depth_lies_on_the_home(root: Path) -> None:
     dataset = EmbodiedScanDataset(root)
     assert len(dataset) == 3
-    from embodied_perceptron_training.homes.map_error import surface_distance_m
+    from embodied_perceptron_training.homes.recording_truth import surface_distance_m
 
     scan = dataset.by_name("synthetic/21")
     view = scan.load_view(1)

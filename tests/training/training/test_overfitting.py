@@ -17,7 +17,8 @@ from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.network import GroundingBranch, PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.occupancy import decode_occupancy
 from embodied_perceptron.nn.presets import Modality, NetworkConfig, network_config
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.training.criteria import (
     BoxTarget,
     DetectionCriterion,

@@ -16,12 +16,7 @@ from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron_training.datasets.embodiedscan import (
-    DatasetError,
-    EmbodiedScanDataset,
-    Prompt,
-    Scan,
-)
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 
 F64 = NDArray[np.float64]

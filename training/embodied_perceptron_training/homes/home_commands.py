@@ -201,7 +201,7 @@ def map_error_command(
     """Print, as JSON, how far the points of a map are from the true surfaces of the simulated home."""
     import json
 
-    from embodied_perceptron_training.homes.map_error import map_error, map_points
+    from embodied_perceptron_training.homes.recording_truth import map_error, map_points
 
     try:
         error = map_error(recording, map_points(map_file))
@@ -235,7 +235,7 @@ def mission_score_command(
     import json
 
     from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
-    from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
+    from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
     from embodied_perceptron_training.homes.recording_truth import watch_recording
 
     try:

@@ -1,16 +1,20 @@
-"""Truth of what a simulated recording shows: objects with their shares of the views and first stamps, and cells."""
+"""Truth of a simulated recording: what it shows of its home, and how far a map made from it is from the true
+surfaces."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.homes.building.home import Home
@@ -18,7 +22,196 @@ from embodied_perceptron_training.homes.occupancy import occupancy_truth, visibl
 from embodied_perceptron_training.homes.recording import recorded_home
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 
+# --------------------------------------------------------------------------------------------------------------------
+# Distances of a map's points to the true surfaces of the simulated home that it was made from.
+
 F64 = NDArray[np.float64]
+MAX_POINTS = 100_000
+
+
+@njit(cache=True)
+def _point_triangle_squared(p: F64, a: F64, b: F64, c: F64) -> float:
+    """Squared distance from a point to a triangle (Ericson, Real-Time Collision Detection, 5.1.5)."""
+    ab, ac, ap = b - a, c - a, p - a
+    d1, d2 = (ab * ap).sum(), (ac * ap).sum()
+    if d1 <= 0 and d2 <= 0:
+        return float((ap * ap).sum())
+    bp = p - b
+    d3, d4 = (ab * bp).sum(), (ac * bp).sum()
+    if d3 >= 0 and d4 <= d3:
+        return float((bp * bp).sum())
+    vc = d1 * d4 - d3 * d2
+    if vc <= 0 and d1 >= 0 and d3 <= 0:
+        q = ap - ab * (d1 / (d1 - d3))
+        return float((q * q).sum())
+    cp = p - c
+    d5, d6 = (ab * cp).sum(), (ac * cp).sum()
+    if d6 >= 0 and d5 <= d6:
+        return float((cp * cp).sum())
+    vb = d5 * d2 - d1 * d6
+    if vb <= 0 and d2 >= 0 and d6 <= 0:
+        q = ap - ac * (d2 / (d2 - d6))
+        return float((q * q).sum())
+    va = d3 * d6 - d5 * d4
+    if va <= 0 and d4 - d3 >= 0 and d5 - d6 >= 0:
+        q = p - (b + (c - b) * ((d4 - d3) / ((d4 - d3) + (d5 - d6))))
+        return float((q * q).sum())
+    total = va + vb + vc
+    q = ap - ab * (vb / total) - ac * (vc / total)
+    return float((q * q).sum())
+
+
+@njit(cache=True)
+def _build(low: F64, high: F64, leaf: int) -> tuple[NDArray[np.int64], F64, F64, NDArray[np.int64]]:
+    """Tree of boxes over faces, split at the median: (nodes, 3) first, count, right child; box corners; order."""
+    n = low.shape[0]
+    order = np.arange(n)
+    center = (low + high) / 2
+    nodes = np.zeros((4 * n + 4, 3), np.int64)
+    box_low, box_high = np.zeros((4 * n + 4, 3)), np.zeros((4 * n + 4, 3))
+    stack = [(0, n, -1)]
+    used = 0
+    while len(stack) > 0:
+        first, last, parent = stack.pop()
+        node = used
+        used += 1
+        if parent >= 0:
+            nodes[parent, 2] = node
+        members = order[first:last]
+        for k in range(3):
+            box_low[node, k] = low[members, k].min()
+            box_high[node, k] = high[members, k].max()
+        if last - first <= leaf:
+            nodes[node, 0], nodes[node, 1] = first, last - first
+            continue
+        spans = np.empty(3)
+        for k in range(3):
+            spans[k] = center[members, k].max() - center[members, k].min()
+        axis = spans.argmax()
+        ranks = np.argsort(center[members, axis])
+        order[first:last] = members[ranks]
+        middle = (first + last) // 2
+        stack.append((middle, last, node))  # the right child tells its parent its number
+        stack.append((first, middle, -1))  # the left child is the next node
+    return nodes[:used], box_low[:used], box_high[:used], order
+
+
+@njit(cache=True)
+def _query(
+    points: F64,
+    triangles: F64,
+    nodes: NDArray[np.int64],
+    box_low: F64,
+    box_high: F64,
+    order: NDArray[np.int64],
+) -> F64:
+    result = np.empty(len(points))
+    stack = np.empty(128, np.int64)
+    for i in range(len(points)):
+        p = points[i]
+        best = np.inf
+        stack[0] = 0
+        top = 1
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if _box_squared(p, box_low[node], box_high[node]) >= best:
+                continue
+            if nodes[node, 1] > 0:
+                for k in range(nodes[node, 0], nodes[node, 0] + nodes[node, 1]):
+                    t = triangles[order[k]]
+                    best = min(best, _point_triangle_squared(p, t[0], t[1], t[2]))
+                continue
+            left, right = node + 1, nodes[node, 2]
+            near_left = _box_squared(p, box_low[left], box_high[left])
+            near_right = _box_squared(p, box_low[right], box_high[right])
+            if near_left < near_right:
+                stack[top], stack[top + 1] = right, left
+            else:
+                stack[top], stack[top + 1] = left, right
+            top += 2
+        result[i] = np.sqrt(best)
+    return result
+
+
+@njit(cache=True, inline="always")
+def _box_squared(p: F64, low: F64, high: F64) -> float:
+    total = 0.0
+    for k in range(3):
+        d = max(low[k] - p[k], p[k] - high[k], 0.0)
+        total += d * d
+    return total
+
+
+class SurfaceDistance:
+    """Exact distances to a triangle soup (F, 3, 3), by a tree of bounding boxes."""
+
+    def __init__(self, triangles: F64) -> None:
+        if triangles.ndim != 3 or triangles.shape[1:] != (3, 3) or len(triangles) == 0:
+            raise ValueError(f"triangles must have shape (F, 3, 3) with F > 0, got {triangles.shape}")
+        self._triangles = np.ascontiguousarray(triangles, np.float64)
+        self._tree = _build(self._triangles.min(1), self._triangles.max(1), 4)
+
+    def __call__(self, points_m: NDArray[Any]) -> F64:
+        """(N, 3) points -> (N,) distances in metres. Raises ``ValueError`` for other shapes or non-finite points."""
+        points = np.ascontiguousarray(points_m, np.float64)
+        if points.ndim != 2 or points.shape[1] != 3:
+            raise ValueError(f"points must have shape (N, 3), got {points.shape}")
+        if not np.isfinite(points).all():
+            raise ValueError("points must be finite")
+        result: F64 = _query(points, self._triangles, *self._tree)
+        return result
+
+
+def surface_distance_m(source: Home | str | Path, points_m: NDArray[Any]) -> F64:
+    """(N, 3) world points -> (N,) distance in metres to the true surfaces of a home or of a recording's folder.
+
+    A folder needs the ``scene.json`` of :func:`recording.render_recording`, whose home is built again from its seed.
+    Raises ``FileNotFoundError`` without it.
+    """
+    home = source if isinstance(source, Home) else recorded_home(source)
+    return SurfaceDistance(home.triangles())(points_m)
+
+
+def map_error(recording: str | Path, points_m: NDArray[Any], max_points: int = MAX_POINTS) -> dict[str, float]:
+    """Distances of map points to the nearest true surface.
+
+    Args:
+        recording: folder of the simulated recording, with its truth.
+        points_m: (N, 3) in the recording's world frame, N > 0; evenly thinned beyond ``max_points``.
+        max_points: how many are measured at most.
+
+    Returns:
+        ``mean_m``, ``median_m``, ``p95_m``, ``max_m``, and ``points``, how many were measured.
+
+    Raises:
+        FileNotFoundError: no truth lies there.
+        ValueError: no points, or a truth of another kind.
+    """
+    if len(points_m) == 0:
+        raise ValueError("the map holds no points")
+    step = -(-len(points_m) // max_points)
+    distances = surface_distance_m(recording, np.asarray(points_m)[::step])
+    median, p95 = np.percentile(distances, (50, 95))
+    return {
+        "mean_m": float(distances.mean()),
+        "median_m": float(median),
+        "p95_m": float(p95),
+        "max_m": float(distances.max()),
+        "points": len(distances),
+    }
+
+
+def map_points(map_file: str | Path) -> NDArray[np.float32]:
+    """(N, 3) mean points of the occupied voxels of a saved map. Raises as :meth:`Perceptron.load` does."""
+    perceptron = Perceptron()
+    perceptron.load(map_file)
+    return perceptron.perceive().voxels.mean_point_m
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Truth of what a simulated recording shows: objects with their shares of the views and first stamps, and cells.
+
 SEEN_SHARE = 0.0004  # of an image's pixels, as for the instances of a sample
 _WIDTH = 96  # of the images of ids that are cast: enough for shares
 _CELLS_EVERY = 4  # every n-th view determines cells

@@ -16,7 +16,8 @@ from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.nn.neck import SiteMask
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 
 Tensor = torch.Tensor

@@ -15,7 +15,8 @@ from embodied_perceptron.nn.network import CandidateVoxels, PerceptionNetwork, S
 from embodied_perceptron.nn.object_grounding import DetectedObjects, ObjectGroundingOutput
 from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.training.criteria import PointerOutput
 from embodied_perceptron_training.training.matching import sites_in_boxes
 from embodied_perceptron_training.training.samples import SceneSample, Sentences

@@ -35,8 +35,7 @@ from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import FrameCounts, Health
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
-from embodied_perceptron_ros.node.live_viewer import LiveViewer
-from embodied_perceptron_ros.node.outputs import Outputs
+from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.parameters import (
     NodeParameters,
     apply_change,
