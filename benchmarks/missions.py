@@ -27,7 +27,7 @@ from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, i
 from embodied_perceptron_ros.demo.simulated import render, simulated_recording
 from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
 from embodied_perceptron_training.homes.mission import MissionError, make_questions
-from embodied_perceptron_training.homes.recording_truth import Tour, watch_recording
+from embodied_perceptron_training.homes.recording import Tour, watch_recording
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "missions.json"
 PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion

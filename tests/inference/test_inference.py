@@ -18,11 +18,10 @@ from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.inference.predictor import UNSEEN_COLOR, Predictor, viewpoint_of
 from embodied_perceptron.mapping.volume import FeatureVolume
-from embodied_perceptron.nn.input_features import sites_of_voxels, thin
+from embodied_perceptron.nn.input_features import occupancy_origin, rgb_grid, sites_of_voxels, thin
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import DECODING, Modality, network_config, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextFeatures
-from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 

@@ -21,7 +21,7 @@ from support.small_networks import (
 from torch import Tensor
 
 from embodied_perceptron.nn.detection import decode_detections
-from embodied_perceptron.nn.input_features import join_samples
+from embodied_perceptron.nn.input_features import join_samples, occupancy_origin, rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint, window_sites
 from embodied_perceptron.nn.presets import (
     INPUT_CHANNELS,
@@ -32,7 +32,6 @@ from embodied_perceptron.nn.presets import (
     network_config,
     released,
 )
-from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import CheckpointError, load_into
 

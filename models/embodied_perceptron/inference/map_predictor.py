@@ -29,9 +29,8 @@ from embodied_perceptron.inference.loading import LazyTextEncoder
 from embodied_perceptron.inference.predictor import Predictor, SceneFeatures
 from embodied_perceptron.mapping.export import VolumeCopy, Window
 from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
-from embodied_perceptron.nn.input_features import input_from_points
+from embodied_perceptron.nn.input_features import cover_windows, input_from_points, occupancy_origin, rgb_grid
 from embodied_perceptron.nn.view_fusion import View
-from embodied_perceptron.nn.windows import cover_windows, occupancy_origin, rgb_grid
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine

@@ -28,7 +28,7 @@ from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.nn.grounding import GroundingOutput
-from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, thin
+from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, occupancy_origin, thin
 from embodied_perceptron.nn.network import (
     ImageLookup,
     ObjectGroundingBranch,
@@ -42,7 +42,6 @@ from embodied_perceptron.nn.occupancy import color_sums, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
 from embodied_perceptron.nn.view_fusion import View, view_projection
-from embodied_perceptron.nn.windows import occupancy_origin
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sparse.tensor import SparseTensor

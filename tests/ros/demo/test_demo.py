@@ -204,7 +204,7 @@ def test_map_error_is_null_without_truth(tmp_path: Path) -> None:
 
 def test_map_error_measures_distance_to_the_walls(tmp_path: Path) -> None:
     from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-    from embodied_perceptron_training.homes.recording_truth import map_error
+    from embodied_perceptron_training.homes.recording import map_error
 
     truth = {"seed": 3, "spec": {"rooms": 1, "kind": "living room", "clutter": 1.0}}
     (tmp_path / "scene.json").write_text(json.dumps(truth))

@@ -18,7 +18,7 @@ from embodied_perceptron_training.evaluation.recordings import rasterise, score_
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.mission import bearings, make_questions
-from embodied_perceptron_training.homes.recording_truth import Tour, watch
+from embodied_perceptron_training.homes.recording import Tour, watch
 from embodied_perceptron_training.homes.tours import RobotSpec, robot_tour
 
 CAMERA = Intrinsics(265.6, 265.6, 159.5, 119.5, 320, 240)

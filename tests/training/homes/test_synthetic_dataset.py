@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.geometry.transforms import back_project, transform_points
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
-from embodied_perceptron.weights.restricted_pickle import UnsafePickleError, load_plain_pickle
+from embodied_perceptron.weights.checkpoint import UnsafePickleError, load_plain_pickle
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes import home_commands, relations
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
@@ -66,7 +66,7 @@ def test_infos_follow_the_benchmarks_layout(root: Path) -> None:
 def test_dataset_reads_it_and_depth_lies_on_the_home(root: Path) -> None:
     dataset = EmbodiedScanDataset(root)
     assert len(dataset) == 3
-    from embodied_perceptron_training.homes.recording_truth import surface_distance_m
+    from embodied_perceptron_training.homes.recording import surface_distance_m
 
     scan = dataset.by_name("synthetic/21")
     view = scan.load_view(1)

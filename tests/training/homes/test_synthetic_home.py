@@ -20,8 +20,12 @@ from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.building.placement import Pieces, pieces_collide
 from embodied_perceptron_training.homes.noise import NoiseModel
-from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
-from embodied_perceptron_training.homes.recording_truth import SurfaceDistance, surface_distance_m
+from embodied_perceptron_training.homes.recording import (
+    RecordingSpec,
+    SurfaceDistance,
+    render_recording,
+    surface_distance_m,
+)
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCaster, RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import pixel_rays
 from embodied_perceptron_training.homes.tours import R_BODY_OPTICAL, RobotSpec, robot_tour

@@ -17,9 +17,9 @@ import torch
 from embodied_perceptron.geometry.boxes import corners, points_in_boxes
 from embodied_perceptron.geometry.transforms import voxel_centers
 from embodied_perceptron.inference.loading import load_network, save_network
+from embodied_perceptron.nn.input_features import rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
-from embodied_perceptron.nn.windows import rgb_grid
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.scenes import choose_views

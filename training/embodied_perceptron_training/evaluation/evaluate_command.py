@@ -96,7 +96,7 @@ def calibrate_score(
     out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
 ) -> None:
     """From which score on a box is an object: by the F1 of the objects of whole tours' maps."""
-    pass  # MOVED  # torch loads only when needed
+    # torch loads only when needed
 
     figures = run_calibration(data, weights, split, write, scenes, views, every, workers)
     if out is not None:
@@ -157,7 +157,7 @@ def _task_command(task: str) -> Callable[..., None]:
         prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
         pictures: Annotated[int, typer.Option(min=0, help="So many of the best and worst scenes.")] = 2,
     ) -> None:
-        pass  # MOVED  # torch loads only when needed
+        # torch loads only when needed
 
         command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
         run_evaluation(task, data, out, split, weights, scenes, views, workers, turn_seed, command, prompts, pictures)

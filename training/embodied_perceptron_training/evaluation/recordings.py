@@ -22,7 +22,7 @@ from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.evaluation.pictures import draw_view, is_shown, save_picture
-from embodied_perceptron_training.homes.recording_truth import Tour
+from embodied_perceptron_training.homes.recording import Tour
 
 # --------------------------------------------------------------------------------------------------------------------
 # What a network finds in a recording of real frames, as pictures and a list: there is no truth to score against.

@@ -201,7 +201,7 @@ def map_error_command(
     """Print, as JSON, how far the points of a map are from the true surfaces of the simulated home."""
     import json
 
-    from embodied_perceptron_training.homes.recording_truth import map_error, map_points
+    from embodied_perceptron_training.homes.recording import map_error, map_points
 
     try:
         error = map_error(recording, map_points(map_file))
@@ -217,7 +217,7 @@ def mission_questions_command(
     import json
 
     from embodied_perceptron_training.homes.mission import make_questions
-    from embodied_perceptron_training.homes.recording_truth import watch_recording
+    from embodied_perceptron_training.homes.recording import watch_recording
 
     try:
         questions = make_questions(watch_recording(recording))
@@ -236,7 +236,7 @@ def mission_score_command(
 
     from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
     from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
-    from embodied_perceptron_training.homes.recording_truth import watch_recording
+    from embodied_perceptron_training.homes.recording import watch_recording
 
     try:
         tour = watch_recording(recording)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.prompts import Fact, all_facts
-from embodied_perceptron_training.homes.recording_truth import Tour
+from embodied_perceptron_training.homes.recording import Tour
 from embodied_perceptron_training.homes.relations import Scene, make_scene
 
 F64 = NDArray[np.float64]

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, WINDOW_M
-from embodied_perceptron.nn.input_features import sites_of_voxels
+from embodied_perceptron.nn.input_features import occupancy_origin, rgb_grid, sites_of_voxels
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import tokens_between
-from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
