@@ -38,10 +38,7 @@ from embodied_perceptron.sparse.sites import Engine, Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
-# Compiled CPU kernels of what leaves the volume: means, and sites for the network.
-#
-# Plain loops over arrays, without the interpreter's lock; each has a twin of tensors in ``export.py``, or is tested
-# against one.
+# compiled for the CPU, without the interpreter's lock; each has a twin of tensors below
 
 Array = NDArray[Any]
 
@@ -191,7 +188,7 @@ def site_columns(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What leaves the volume: means instead of sums, and sites for the network.
+# copies and what is made of them
 
 _FAR = 1 << 30  # no voxel lies there: the limit of an open side
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")

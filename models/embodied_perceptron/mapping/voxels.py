@@ -246,7 +246,7 @@ class VoxelStore(Protocol):
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Where arrays live: the processor or an accelerator, by name.
+# devices
 
 
 def resolve_device(name: str, what: str = "device") -> torch.device:

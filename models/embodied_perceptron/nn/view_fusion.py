@@ -1,4 +1,10 @@
-"""Multi-view fusion: voxels read image features of every view that sees them, and average."""
+"""Multi-view fusion: voxels read image features of every view that sees them, and average.
+
+One arithmetic serves training and streaming. :func:`fuse_views` sums over views in order;
+``mapping.image_features.StreamingFusion`` keeps the same sums per voxel and, when voxels or views come and go, does
+only the work that changed. Both add the same terms in the same order for each voxel, so they agree bit for bit; in
+another order of views they agree to rounding.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.sites import Sites
 
 # --------------------------------------------------------------------------------------------------------------------
-# Compiled for the CPU: what a view shows of many points, in one pass and without holding the interpreter.
+# compiled for the CPU: what a view shows of many points, in one pass and without the interpreter's lock
 
 
 class Eye(NamedTuple):
@@ -122,12 +128,7 @@ def _at(pixel: float, size: int, cells: int) -> int:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Multi-view fusion: voxels read image features of every view that sees them, and average.
-#
-# One arithmetic serves training and streaming. :func:`fuse_views` sums over views in order;
-# ``mapping.image_features.StreamingFusion`` keeps the same sums per voxel and, when voxels or views come and go, does
-# only the work that changed. Both add the same terms in the same order for each voxel, so they agree bit for bit; in
-# another order of views they agree to rounding.
+# views, sampling, averaging
 
 MIN_DEPTH_M = 1e-3
 _NO_DEPTH = np.zeros((1, 1), np.float32)
