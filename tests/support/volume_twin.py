@@ -123,10 +123,14 @@ class TwinVolume:
             u, v = math.floor(uv[0] + 0.5), math.floor(uv[1] + 0.5)
             if u < r or v < r or u >= width - r or v >= height - r:
                 continue
-            nearest = depth[v - r : v + r + 1, u - r : u + r + 1].min()
+            window = depth[v - r : v + r + 1, u - r : u + r + 1]
+            unknown = int((window == 0).sum())
+            if depth[v, u] == 0 or 3 * unknown > window.size:
+                continue
+            nearest = window[window != 0].min()
             margin = cfg.clearing_margin_m + cfg.clearing_margin_per_m2 * z * z
             if nearest > z + margin + 0.5 * math.sqrt(3.0) * s:
-                self.voxels[coord].evidence -= 0.5
+                self.voxels[coord].evidence -= (8 * (window.size - unknown) // window.size) / 16
                 if self.voxels[coord].evidence < 0:
                     del self.voxels[coord]
                     cleared += 1

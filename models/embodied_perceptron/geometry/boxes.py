@@ -9,6 +9,7 @@ CPU, whatever they are given. Sizes may be zero. Wrong shapes, non-finite entrie
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -198,6 +199,45 @@ def mirror_boxes(boxes: Tensor, axis: int) -> Tensor:
     M = torch.ones(3, dtype=boxes.dtype, device=boxes.device)
     M[axis] = -1.0
     return make_boxes(boxes[:, :3] * M, boxes[:, 3:6], M[:, None] * rotations(boxes) * M)
+
+
+def upright_boxes(boxes: Tensor) -> Tensor:
+    """The canonical form of (N, 9) boxes: the same solids, their axes named by what they do in the world.
+
+    z is the axis nearest to world up and points up (of equally near ones the first); x is the longer of the other two,
+    and the turn about z, alpha, lies in (-90, 90] degrees. Where both are equally long (to 1e-6 of their sum) x is the
+    one that leaves alpha in (-45, 45]. A lying or tilted box keeps its tilt: only axes are permuted and reversed.
+    So the sizes of a thing that stands are always (longer side, shorter side, height).
+    """
+    R, sizes = rotations(boxes), boxes[..., 3:6]
+    up = R[..., 2, :].abs()  # (N, 3) how far each axis points up or down
+    k = up.argmax(-1)
+    i, j = (k + 1) % 3, (k + 2) % 3
+
+    def axis(n: Tensor) -> Tensor:
+        return R.gather(-1, n[..., None, None].expand(*n.shape, 3, 1))[..., 0]
+
+    def size(n: Tensor) -> Tensor:
+        return sizes.gather(-1, n[..., None])[..., 0]
+
+    z = axis(k)
+    z = torch.where(z[..., 2:] < 0, -z, z)
+    x_i, x_j = axis(i), axis(j)
+    # alpha of the box whose x axis is i: its y axis is z cross x
+    y_i = torch.linalg.cross(z, x_i)
+    turned = torch.atan2(-y_i[..., 0], y_i[..., 1]).abs()
+    straight = (turned <= math.pi / 4) | (turned >= math.pi * 3 / 4)
+    square = (size(i) - size(j)).abs() <= 1e-6 * (size(i) + size(j))
+    first = torch.where(square, straight, size(i) > size(j))
+    x = torch.where(first[..., None], x_i, x_j)
+    y = torch.linalg.cross(z, x)
+    alpha = torch.atan2(-y[..., 0], y[..., 1])
+    back = (alpha > math.pi / 2) | (alpha <= -math.pi / 2)
+    x = torch.where(back[..., None], -x, x)
+    y = torch.where(back[..., None], -y, y)
+    length = torch.where(first, size(i), size(j))
+    width = torch.where(first, size(j), size(i))
+    return make_boxes(boxes[..., :3], torch.stack([length, width, size(k)], -1), torch.stack([x, y, z], -1))
 
 
 # --------------------------------------------------------------------------------------------------------------------

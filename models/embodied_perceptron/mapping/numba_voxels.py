@@ -107,17 +107,48 @@ def _lower(row: Array, other: Array) -> None:
 
 
 @njit(cache=True, nogil=True)
-def window_minimum(image: Array, size: int, out: Array) -> None:
-    """``out[v, u]`` = minimum of ``image[v : v + size, u : u + size]``; undefined where that leaves the image."""
+def _add(row: Array, other: Array) -> None:
+    for u in range(row.shape[0]):
+        row[u] += other[u]
+
+
+@njit(cache=True, nogil=True)
+def window_evidence(image: Array, r: int, near: Array, step: Array) -> None:
+    """What each window of (2r + 1)^2 pixels says about space before it, at the index of its first pixel.
+
+    Args:
+        image: (H, W) float32 depth, 0 = unknown.
+        near: (H, W) float32 out: minimum of the known depths; 0 where the pixel in the middle is unknown.
+        step: (H, W) int32 out: loss of evidence of what is seen through, see ``voxels.evidence_step``.
+
+    Both are undefined where the window leaves the image.
+    """
     height, width = image.shape
-    row = np.empty(width, image.dtype)
+    size = 2 * r + 1
+    pixels = size * size
+    known = np.empty((height, width), np.float32)  # unknown = infinitely far
+    missing = np.empty((height, width), np.int32)
+    for v in range(height):
+        for u in range(width):
+            missing[v, u] = image[v, u] == 0
+            known[v, u] = np.inf if image[v, u] == 0 else image[v, u]
+    row, sums = np.empty(width, np.float32), np.empty(width, np.int32)
     for v in range(height - size + 1):
-        row[:] = image[v]
+        row[:] = known[v]
+        sums[:] = missing[v]
         for k in range(1, size):
-            _lower(row, image[v + k])
-        out[v] = row
+            _lower(row, known[v + k])
+            _add(sums, missing[v + k])
+        near[v] = row
+        step[v] = sums
         for k in range(1, size):
-            _lower(out[v, : width - k], row[k:])
+            _lower(near[v, : width - k], row[k:])
+            _add(step[v, : width - k], sums[k:])
+        for u in range(width - size + 1):
+            unknown = step[v, u]
+            step[v, u] = (EVIDENCE_MISS * (pixels - unknown)) // pixels if 3 * unknown <= pixels else 0
+            if missing[v + r, u + r]:
+                near[v, u] = 0.0
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: z is at least min_range
@@ -130,6 +161,7 @@ def clear_blocks(
     k: Array,
     limits: Array,
     near: Array,
+    step: Array,
     r: int,
     stamp_ns: int,
     records: Array,
@@ -144,7 +176,7 @@ def clear_blocks(
         local_camera: (512, 3) voxel centres relative to their block's corner, turned into the camera frame, metres.
         T: (4, 4) camera from world; ``k`` = fx, fy, cx, cy; ``limits`` = min_range, max_range, margin + half diagonal,
             margin per m2.
-        near: (H, W) minimum of the depth over the window that starts at each pixel; ``r`` = half its size.
+        near, step: of :func:`window_evidence`; ``r`` = half the size of its windows.
     """
     height, width = near.shape
     fx, fy, cx, cy = k[0], k[1], k[2], k[3]
@@ -176,7 +208,7 @@ def clear_blocks(
                     continue
                 if last_seen[slot, local] == stamp_ns:
                     continue
-                evidence = records[slot, local, EVIDENCE] - EVIDENCE_MISS
+                evidence = records[slot, local, EVIDENCE] - step[np.int64(v) - r, np.int64(u) - r]
                 records[slot, local, EVIDENCE] = evidence
                 if evidence < 0:
                     erase_voxel(slot, local, records, last_seen, occupied, count)
@@ -500,6 +532,7 @@ class NumbaVoxels:
         self._sums = np.empty((0, RECORD), np.int32)
         self._voxels = 0
         self._near = np.empty((0, 0), np.float32)
+        self._step = np.empty((0, 0), np.int32)
 
     def _size_scratch(self, blocks: int) -> None:
         bits = int(np.ceil(np.log2(2 * blocks)))
@@ -572,8 +605,9 @@ class NumbaVoxels:
     ) -> tuple[int, NDArray[np.int32]]:
         if self._near.shape != view.depth_m.shape:
             self._near = np.empty_like(view.depth_m)
+            self._step = np.empty(view.depth_m.shape, np.int32)
         r = rule.window_px(view.intrinsics)
-        window_minimum(view.depth_m, 2 * r + 1, self._near)
+        window_evidence(view.depth_m, r, self._near, self._step)
         k = view.intrinsics
         T = view.T_camera_world
         removed, empty = clear_blocks(
@@ -585,6 +619,7 @@ class NumbaVoxels:
             np.array([k.fx, k.fy, k.cx, k.cy]),
             np.array([rule.min_range_m, rule.max_range_m, rule.margin_m + rule.half_diagonal_m, rule.margin_per_m2]),
             self._near,
+            self._step,
             r,
             view.stamp_ns,
             self._records,

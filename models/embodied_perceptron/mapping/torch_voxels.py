@@ -17,7 +17,6 @@ from embodied_perceptron.mapping.voxels import (
     EVIDENCE,
     EVIDENCE_HIT,
     EVIDENCE_MAX,
-    EVIDENCE_MISS,
     HITS,
     HITS_CAP,
     OFFSET_BITS,
@@ -28,6 +27,7 @@ from embodied_perceptron.mapping.voxels import (
     FrameVoxels,
     MergeCounts,
     VoxelRows,
+    evidence_step,
 )
 
 _LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))
@@ -103,7 +103,7 @@ class TorchVoxels:
         coords: NDArray[np.int32],
     ) -> tuple[int, NDArray[np.int32]]:
         height, width = view.depth_m.shape
-        near = self._eroded(view.depth_m, rule.window_px(view.intrinsics))
+        near, step = self._window_evidence(view.depth_m, rule.window_px(view.intrinsics))
         T, k = view.T_camera_world, view.intrinsics
         local = self._to(local_centers(voxel_size_m) @ T[:3, :3].T)  # (512, 3)
         corner = self._to(coords).double() * (BLOCK_EDGE * voxel_size_m)
@@ -125,20 +125,31 @@ class TorchVoxels:
 
         block, place = torch.nonzero(seen_through, as_tuple=True)
         place = slot[block] * BLOCK_VOXELS + place
-        evidence = self._flat[place, EVIDENCE] - EVIDENCE_MISS
+        evidence = self._flat[place, EVIDENCE] - step.view(-1)[pixel[seen_through]]
         self._flat[place, EVIDENCE] = evidence
         gone = evidence < 0
         return int(gone.sum()), self._empty(place[gone])
 
-    def _eroded(self, depth_m: NDArray[np.float32], radius: int) -> torch.Tensor:
-        """(H, W) minimum over (2 radius + 1)^2 pixels, 0 where the window leaves the image."""
+    def _window_evidence(self, depth_m: NDArray[np.float32], radius: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(H, W) nearest known depth of the (2 radius + 1)^2 pixels around each pixel, and (H, W) int32 loss of
+        evidence of what is seen through there. Nearest is 0 where the window leaves the image or the pixel itself is
+        unknown.
+        """
         size = 2 * radius + 1
         height, width = depth_m.shape
         near = torch.zeros((height, width), dtype=torch.float32, device=self._device)
+        step = torch.zeros((height, width), dtype=torch.int32, device=self._device)
         if height >= size and width >= size:
-            inner = -torch.nn.functional.max_pool2d(-self._to(depth_m)[None, None], size, stride=1)[0, 0]
-            near[radius : height - radius, radius : width - radius] = inner
-        return near
+            depth = self._to(depth_m)
+            unknown = depth == 0
+            far = torch.where(unknown, torch.inf, depth)[None, None]
+            inner = slice(radius, height - radius), slice(radius, width - radius)
+            nearest = -torch.nn.functional.max_pool2d(-far, size, stride=1)[0, 0]
+            near[inner] = torch.where(unknown[inner], 0.0, nearest)
+            # sums of small integers are exact in float32
+            missing = torch.nn.functional.avg_pool2d(unknown[None, None].float(), size, stride=1, divisor_override=1)
+            step[inner] = evidence_step(missing[0, 0].int(), size * size)
+        return near, step
 
     def _empty(self, place: torch.Tensor) -> NDArray[np.int32]:
         """Empty single voxels; returns the slots of blocks left empty."""

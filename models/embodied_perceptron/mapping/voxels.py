@@ -8,8 +8,8 @@ and the torch kernels, on any device, give the same map bit for bit.
 * Sums stay below 2^31: a voxel's sums are halved together with its count once it holds more than ``HITS_CAP`` points
   (so the mean slowly forgets), and images are taken in bands of rows of at most ``BAND_PIXELS`` pixels.
 * Occupancy evidence is a log-odds in 1/16: one step up per frame that hits the voxel, one step down per frame that sees
-  through it, clamped above; a voxel whose evidence falls below zero is removed. From the clamp eight frames suffice,
-  1.6 s at 5 Hz, and two after a single sighting.
+  through it (less where pixels are missing), clamped above; a voxel whose evidence falls below zero is removed. From
+  the clamp eight frames suffice, 1.6 s at 5 Hz, and two after a single sighting.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ OFFSET_BITS = 10
 OFFSET_UNITS = 1 << OFFSET_BITS
 
 ImageT = TypeVar("ImageT", bound=np.generic)
+ArrayT = TypeVar("ArrayT", int, torch.Tensor)
 
 # columns of a voxel record (int32)
 HITS = 0  # points the sums are over; 0 = the voxel is empty
@@ -147,10 +148,14 @@ def _read_only(image: NDArray[ImageT]) -> NDArray[ImageT]:
 class ClearingRule:
     """When a stored voxel counts as seen through by a depth image.
 
-    Its centre must project at least ``r`` pixels inside of the image, lie in ``[min_range_m, max_range_m]``, and every
-    depth in the (2r + 1)^2 pixels around it must exceed ``z + margin_m + margin_per_m2 * z^2 + half_diagonal_m``, with
-    ``r = window_rad * fx``, at least 1. A pixel of unknown depth in that window forbids it. So edges, thin things and
-    single wrong pixels do not make holes: the nearest depth around counts.
+    Its centre must project at least ``r`` pixels inside of the image, on a pixel of known depth, and lie in
+    ``[min_range_m, max_range_m]``; every known depth in the (2r + 1)^2 pixels around it must exceed ``z + margin_m +
+    margin_per_m2 * z^2 + half_diagonal_m``, with ``r = window_rad * fx``, at least 1. So edges, thin things and single
+    wrong pixels do not make holes: the nearest depth around counts.
+
+    Unknown pixels say nothing: evidence falls in proportion to the share of the window that is known
+    (:func:`evidence_step`), and not at all where a third of it is missing, since what a sensor never measures
+    may stand there. Dropouts thus slow clearing down by their share instead of stopping it.
     """
 
     min_range_m: float
@@ -163,6 +168,15 @@ class ClearingRule:
     def window_px(self, intrinsics: Intrinsics) -> int:
         """``r`` in pixels."""
         return max(1, round(self.window_rad * intrinsics.fx))
+
+
+def evidence_step(unknown: ArrayT, pixels: int) -> ArrayT:
+    """Loss of evidence, 1/16 log-odds, of a voxel seen through in a window of ``pixels``, ``unknown`` of them missing.
+
+    Works on integers and integer arrays or tensors alike; 0 where more than a third is missing.
+    """
+    step: ArrayT = (EVIDENCE_MISS * (pixels - unknown)) // pixels * (3 * unknown <= pixels)
+    return step
 
 
 @dataclass(frozen=True, eq=False)
