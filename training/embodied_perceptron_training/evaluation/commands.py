@@ -29,6 +29,7 @@ from embodied_perceptron_training.evaluation.evaluate import (
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
 from embodied_perceptron_training.evaluation.report import headline, write_report
+from embodied_perceptron_training.evaluation.suite_commands import register as register_suites
 
 # --------------------------------------------------------------------------------------------------------------------
 # An evaluation from the command line: progress while it runs, a table at the end, everything else in its folder.
@@ -286,3 +287,4 @@ def _task_command(task: str) -> Callable[..., None]:
 
 for _task in _HELP:
     evaluate_app.command(_task)(_task_command(_task))
+register_suites(evaluate_app)
