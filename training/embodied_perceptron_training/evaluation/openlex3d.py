@@ -11,8 +11,8 @@ Set ranking (:func:`set_scores`): the synonyms S belong on the ranks b_l = 0 .. 
 similar labels together (DVS) right behind. A label on rank r, counted from 0, of |L| prompts scores
 s(r) = min(1 - max(0, b_l - r) / b_l, 1 - max(0, r - b_r) / (|L| - 1 - b_r)). ``mR`` is the mean of s over all labels of
 S and DVS, ``R_S`` and ``R_DVS`` the shares with s = 1, ``P_S`` and ``P_DVS_under`` the mean shortfall of the right term
-(ranked too low), ``P_DVS_over`` of the left one (ranked before its set): 0 is best. Each is the mean of a point's labels,
-then of all points. A missing point has s = 0 and the whole shortfall of being ranked too low.
+(ranked too low), ``P_DVS_over`` of the left one (ranked before its set): 0 is best. Each is the mean over a point's
+labels, then over all points. A missing point has s = 0 and the whole shortfall of being ranked too low.
 
 Retrieval (:func:`retrieval_ap`): queries are every "synonym" and every "[depiction] [synonym]" of a scene; predictions
 are point sets with a feature, of which a query takes the 10 most similar. All of them are ranked by similarity over
@@ -525,18 +525,17 @@ def read_prediction(path: Path) -> PointPrediction:
     Raises ``ValueError`` naming the file and what is wrong.
     """
     arrays = _npz(path, ("points", "features"))
-    points, features = _floats(arrays["points"]), _floats(arrays["features"])
-    given = _integers(arrays["instances"]) if "instances" in arrays else np.full(len(points), -1)
 
     def build() -> PointPrediction:
+        points, features = _floats(arrays["points"]), _floats(arrays["features"])
+        given = _integers(arrays["instances"]) if "instances" in arrays else np.full(len(points), -1, np.int64)
         if len(features) != len(points) or given.shape != (len(points),):
             raise ValueError(f"{len(points)} points have {len(features)} features and {len(given)} instances")
         names, rows = np.unique(given, return_inverse=True)
-        rows = rows - int((names < 0).sum())
-        instance = np.where(given >= 0, rows, -1).astype(np.int64)
-        count = int((names >= 0).sum())
+        none = int((names < 0).sum())
+        instance = np.where(given >= 0, rows - none, -1).astype(np.int64)
         unit = unit_rows(features, "feature")
-        mean = np.zeros((count, features.shape[1]))
+        mean = np.zeros((len(names) - none, features.shape[1]))
         np.add.at(mean, instance[instance >= 0], unit[instance >= 0])
         return PointPrediction(points, unit, np.arange(len(points)), instance, mean)
 
