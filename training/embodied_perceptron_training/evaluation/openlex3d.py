@@ -73,7 +73,8 @@ class TieredLabels:
         synonyms, depictions, visually_similar: free text.
         clutter: ids of objects around it.
 
-    Raises ``ValueError`` naming the object and the label that is blank, or stands in two tiers or twice in one.
+    Two spellings of one label in a tier count once. Raises ``ValueError`` naming the object and the label that is blank
+    or stands in two tiers.
     """
 
     object_id: int
@@ -90,9 +91,8 @@ class TieredLabels:
                 key = canonical(label)
                 if not key:
                     raise ValueError(f"object {self.object_id}: a label of {tier} is blank")
-                if key in seen:
+                if seen.setdefault(key, tier) != tier:
                     raise ValueError(f"object {self.object_id}: label {label!r} stands in {seen[key]} and in {tier}")
-                seen[key] = tier
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -106,8 +106,9 @@ class TieredLabels:
 
     @property
     def queries(self) -> tuple[str, ...]:
-        """What retrieval asks for."""
-        return (*self.synonyms, *(f"{d} {s}" for d in self.depictions for s in self.synonyms))
+        """What retrieval asks for, each once."""
+        texts = (*self.synonyms, *(f"{d} {s}" for d in self.depictions for s in self.synonyms))
+        return tuple({canonical(text): text for text in reversed(texts)}.values())[::-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -341,10 +342,15 @@ def set_scores(ranks: I64, low: int, high: int, last: int) -> tuple[F64, F64]:
     return before, behind
 
 
+def _rows(labels: Sequence[str], prompts: Prompts) -> I64:
+    """Rows of labels, each once."""
+    return np.array(sorted({prompts.row(label) for label in labels}), np.int64)
+
+
 def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
     """(RANKING, 2): sums over the object's points, and over how many."""
-    first = np.array([prompts.row(w) for w in sight.labels.synonyms], np.int64)
-    second = np.array([prompts.row(w) for w in (*sight.labels.depictions, *sight.labels.visually_similar)], np.int64)
+    first = _rows(sight.labels.synonyms, prompts)
+    second = _rows((*sight.labels.depictions, *sight.labels.visually_similar), prompts)
     last = len(prompts.labels) - 1
     total = np.zeros(len(RANKING))
     for rows, weight in _chunks(sight):
@@ -501,15 +507,12 @@ def _tiers(sample: Any) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[st
 
 
 def _best_tiers(tiers: tuple[Any, ...]) -> tuple[tuple[str, ...], ...]:
-    seen: set[str] = set()
+    """Synonyms, depictions and similar labels without those that a better tier has."""
+    better: set[str] = set()
     kept = []
     for labels in tiers[1:4]:
-        fresh = []
-        for label in labels:
-            if canonical(label) not in seen:
-                fresh.append(label)
-                seen.add(canonical(label))
-        kept.append(tuple(fresh))
+        kept.append(tuple(label for label in labels if canonical(label) not in better))
+        better |= {canonical(label) for label in labels}
     return tuple(kept)
 
 

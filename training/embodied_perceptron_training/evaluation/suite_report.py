@@ -46,7 +46,7 @@ def write_suite_report(
 ) -> None:
     """Write the three files into ``folder``, made when absent. Raises ``OSError`` when it cannot be written."""
     folder.mkdir(parents=True, exist_ok=True)
-    rounded = {name: round(value, 4) for name, value in figures.items()}
+    rounded = {name: round(value, 9) for name, value in figures.items()}
     write_atomically(folder / METRICS, (json.dumps(rounded, indent=2) + "\n").encode())
     write_atomically(folder / TABLES, suite_markdown(title, rounded, facts, skipped, command).encode())
     done, data = cv2.imencode(".png", draw_bars(title, rounded)[..., ::-1])

@@ -541,8 +541,8 @@ def class_posteriors(objects: Sequence[SceneObject], detections: Detections | No
         for i, j in np.argwhere(iou >= _SAME_PLACE_IOU).tolist():
             column = row[detections.labels[j]]
             weights[i, column] = max(weights[i, column], detections.scores[j])
-    weights **= _POSTERIOR_POWER
-    return weights / weights.sum(axis=1, keepdims=True)
+    weights = weights**_POSTERIOR_POWER
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 @functools.lru_cache(maxsize=1)
