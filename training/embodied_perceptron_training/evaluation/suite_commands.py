@@ -119,7 +119,7 @@ def openlex3d(
         spec,
         out,
         suites.run_openlex3d if predictions is None else None,
-        lambda: suite_files.score_openlex3d_files(spec, predictions),
+        lambda: suite_files.score_openlex3d_files(spec, predictions, out),
         suite_files.write_openlex3d,
         workers,
     )

@@ -3,7 +3,8 @@
     pope             out/scenes.json, out/questions.json, out/answers.json
     arkitscenerefer  out/references.json, out/answers.json, out/answers_lift_perfect.json, out/answers_lift_noisy.json
     openlex3d        DATA/openlex3d/<scene>.json labels, DATA/openlex3d/<scene>.npz truth (homes: from the images),
-                     PREDICTIONS/<scene>.npz maps, PREDICTIONS/prompts.npz text features of labels and queries
+                     PREDICTIONS/<scene>.npz maps, PREDICTIONS/prompts.npz text features of labels and
+                     queries; out/prompts.txt lists the texts that need one
 
 The forms stand in :mod:`.pope`, :mod:`.arkitscenerefer` and :mod:`.openlex3d`.
 """
@@ -24,6 +25,7 @@ from embodied_perceptron_training.evaluation.arkitscenerefer import (
 )
 from embodied_perceptron_training.evaluation.evaluate import scene_names
 from embodied_perceptron_training.evaluation.openlex3d import (
+    canonical,
     openlex3d_metrics,
     read_labels,
     read_prediction,
@@ -111,24 +113,31 @@ def write_refer(spec: SuiteSpec, run: SuiteRun[ReferResult], out: Path) -> None:
         write_atomically(out / name, refer_answers_json(records, given).encode())
 
 
-def score_openlex3d_files(spec: SuiteSpec, predictions: Path | None) -> Scored:
-    """Figures of anybody's maps of the scenes that ``predictions`` holds a map of. Raises ``ValueError``."""
+def score_openlex3d_files(spec: SuiteSpec, predictions: Path | None, out: Path) -> Scored:
+    """Figures of anybody's maps of the scenes that ``predictions`` holds a map of.
+
+    The texts that need a feature, labels and queries, are written to ``out / "prompts.txt"`` first, one a line. Raises
+    ``ValueError`` naming what is missing or does not fit.
+    """
     if predictions is None:
         raise EvaluationError("--predictions names no folder")
-    prompts = read_prompts(predictions / "prompts.npz")
     folder = Path(spec.data) / "openlex3d"
     names = sorted(p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.json"))
     names = [n for n in names if (predictions / f"{n}.npz").exists()][: spec.scenes]
     if not names:
         raise EvaluationError(f"{predictions} holds no <scene>.npz of a scene in {folder}")
-    scenes, repeated = [], 0
+    truths, repeated = [], 0
     for name in names:
         own = folder / f"{name}.npz"
         labels, twice = read_labels(folder / f"{name}.json", "error" if own.exists() else "best")
         repeated += twice
-        truth = read_truth(own, labels) if own.exists() else point_truth(load_suite_scene(spec, name), labels)
-        scenes.append((truth, read_prediction(predictions / f"{name}.npz")))
-    labels_asked, queries = scene_prompts(truth for truth, _ in scenes)
+        truths.append(read_truth(own, labels) if own.exists() else point_truth(load_suite_scene(spec, name), labels))
+    labels_asked, queries = scene_prompts(truths)
+    needed = {canonical(text): text for text in (*queries, *labels_asked)}
+    write_atomically(out / "prompts.txt", ("\n".join(sorted(needed.values())) + "\n").encode())
+    prompts = read_prompts(predictions / "prompts.npz")
+    maps = [read_prediction(predictions / f"{name}.npz") for name in names]
+    scenes = list(zip(truths, maps, strict=True))
     figures = openlex3d_metrics(scenes, prompts.take(labels_asked), prompts.take(queries))
     facts: dict[str, object] = {"data": f"{len(names)} scenes", "predictions": predictions.name}
     return figures, facts | {"prompts": len(labels_asked), "labels_in_two_tiers": repeated}
