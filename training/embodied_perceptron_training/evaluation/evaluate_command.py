@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron_training.evaluation.suite_commands import register as register_suites
+
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
 
 
@@ -153,6 +155,8 @@ def _task_command(task: str) -> Callable[..., None]:
 
 for _task in _HELP:
     evaluate_app.command(_task)(_task_command(_task))
+
+register_suites(evaluate_app)
 
 
 def register(app: typer.Typer) -> None:

@@ -245,7 +245,8 @@ def openlex_labels(scene: Scene, clutter_iou: float = 0.05) -> list[dict[str, An
                 "id": int(scene.ids[row]),
                 "synonyms": [o.label, *o.model.synonyms],
                 "depictions": [depiction] if depiction else [],
-                "visually_similar": list(SIMILAR.get(o.label, ())),
+                # what this model is also called is no mistake for it: a label stands in one tier
+                "visually_similar": [w for w in SIMILAR.get(o.label, ()) if w not in (o.label, *o.model.synonyms)],
                 "clutter": [int(scene.ids[k]) for k in clutter],
             }
         )

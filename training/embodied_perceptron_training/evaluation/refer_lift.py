@@ -1,0 +1,258 @@
+"""2-D detections lifted into the scene, as ARKitSceneRefer's baseline does it.
+
+Through the centre of every 2-D box goes a ray to the scene's surface. Hits of one class are clustered with DBSCAN; the
+biggest cluster is the answer to the class's name, and its centre is the mean of its hits. For the 3-D box, rays go
+through every mask pixel whose coordinates divide by 5, of all detections of the cluster; per axis the lowest and
+highest 5 % of the points are dropped, and the rest is bounded.
+
+The surface is what the depth image of the same view measures; where it measures nothing at the centre, the nearest
+measured pixel of the mask counts.
+
+Stand-ins for a detector come from instance images: :func:`perfect_detections`, and :func:`noisy_detections` with
+jittered boxes, misses and wrong classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+from embodied_perceptron.sensors.frame import PosedFrame
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+PIXEL_STEP = 5  # rays through mask pixels whose coordinates divide by it
+TRIM = 0.05  # dropped at each end, per axis
+
+
+@dataclass(frozen=True, eq=False)
+class Detection2d:
+    """What a 2-D detector found in one view.
+
+    Attributes:
+        view: number of the view.
+        label: class name.
+        box: (4,) float64 u0 v0 u1 v1 in pixels, u1 and v1 beyond the last one.
+        mask: (H, W) bool.
+        score: in [0, 1].
+    """
+
+    view: int
+    label: str
+    box: F64
+    mask: NDArray[np.bool_]
+    score: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.box.shape != (4,) or not np.isfinite(self.box).all() or not (self.box[2:] > self.box[:2]).all():
+            raise ValueError(f"a 2-D box needs u0 < u1 and v0 < v1, got {self.box.tolist()}")
+        if not 0 <= self.score <= 1:
+            raise ValueError(f"score must be in [0, 1], got {self.score}")
+
+
+@dataclass(frozen=True)
+class DetectorNoise:
+    """Faults of a detector.
+
+    Attributes:
+        jitter: standard deviation of a box's edges, as a share of its size.
+        miss: share of instances that are not detected.
+        confuse: share of detections with another class.
+    """
+
+    jitter: float = 0.1
+    miss: float = 0.2
+    confuse: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("miss", "confuse"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.jitter < 0:
+            raise ValueError(f"jitter must not be negative, got {self.jitter}")
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Detections that hit one place.
+
+    Attributes:
+        label: class.
+        center_m: (3,) mean of the hits, world frame.
+        box: (6,) cx cy cz dx dy dz, axis-aligned.
+        hits: how many detections.
+        score: their mean score.
+        pixels: mask pixels that the box is of.
+    """
+
+    label: str
+    center_m: F64
+    box: F64
+    hits: int
+    score: float
+    pixels: int
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Stand-ins for a detector.
+
+
+def perfect_detections(instances: NDArray[np.integer], view: int, labels: Mapping[int, str]) -> list[Detection2d]:
+    """One detection for every id of ``labels`` that the (H, W) instance image shows, by id."""
+    found = []
+    for number in np.unique(instances).tolist():
+        if number in labels:
+            mask = instances == number
+            v, u = np.nonzero(mask)
+            box = np.array([u.min(), v.min(), u.max() + 1, v.max() + 1], np.float64)
+            found.append(Detection2d(view, labels[number], box, mask))
+    return found
+
+
+def noisy_detections(
+    detections: Sequence[Detection2d], classes: Sequence[str], noise: DetectorNoise, rng: np.random.Generator
+) -> list[Detection2d]:
+    """The same with faults; masks are stretched with their boxes. What would leave the image is cut, and gone if
+    nothing is left. Raises ``ValueError`` when a class should be confused and there is only one."""
+    names = sorted(set(classes))
+    if noise.confuse > 0 and len(names) < 2:
+        raise ValueError(f"confusing classes needs at least two, got {names}")
+    found = []
+    for detection in detections:
+        missed, confused = rng.random() < noise.miss, rng.random() < noise.confuse
+        shift = rng.normal(0.0, noise.jitter, 4)
+        other = names[int(rng.integers(len(names)))]
+        if missed:
+            continue
+        label = detection.label
+        if confused:
+            label = other if other != label else names[(names.index(other) + 1) % len(names)]
+        moved = _stretched(replace(detection, label=label), shift)
+        if moved is not None:
+            found.append(moved)
+    return found
+
+
+def _stretched(detection: Detection2d, shift: F64) -> Detection2d | None:
+    """With its edges moved by shares of its size, its mask with them."""
+    u0, v0, u1, v1 = detection.box
+    moved = detection.box + shift * np.array([u1 - u0, v1 - v0, u1 - u0, v1 - v0])
+    if moved[2] - moved[0] < 1 or moved[3] - moved[1] < 1:
+        return None
+    height, width = detection.mask.shape
+    scale_u, scale_v = (moved[2] - moved[0]) / (u1 - u0), (moved[3] - moved[1]) / (v1 - v0)
+    A = np.array([[scale_u, 0.0, moved[0] - scale_u * u0], [0.0, scale_v, moved[1] - scale_v * v0]])
+    mask = cv2.warpAffine(detection.mask.astype(np.uint8), A, (width, height), flags=cv2.INTER_NEAREST).astype(bool)
+    box = np.clip(moved, 0.0, [width, height, width, height])
+    if box[2] - box[0] < 1 or box[3] - box[1] < 1 or not mask.any():
+        return None
+    return replace(detection, box=box, mask=mask)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Lifting.
+
+
+def dbscan(points: F64, eps: float, min_points: int = 1) -> I64:
+    """(N,) cluster of each of (N, D) points, -1 = noise (Ester et al., KDD 1996).
+
+    A point is a core point when at least ``min_points`` points, itself among them, lie within ``eps``; core points
+    within ``eps`` share a cluster, other points take that of the nearest core point within it. Clusters are numbered by
+    their first point.
+    """
+    if eps <= 0 or min_points < 1:
+        raise ValueError(f"need eps > 0 and min_points >= 1, got {eps} and {min_points}")
+    count = len(points)
+    if count == 0:
+        return np.zeros(0, np.int64)
+    pairs = cKDTree(points).query_pairs(eps, output_type="ndarray")
+    neighbours = np.bincount(pairs.ravel(), minlength=count) + 1
+    core = neighbours >= min_points
+    inner = pairs[core[pairs].all(axis=1)]
+    links = coo_matrix((np.ones(len(inner), bool), (inner[:, 0], inner[:, 1])), shape=(count, count))
+    label = connected_components(links, directed=False)[1].astype(np.int64)
+    label[~core] = -1
+    if core.any() and not core.all():
+        distance, nearest = cKDTree(points[core]).query(points[~core])
+        label[~core] = np.where(distance <= eps, label[core][nearest], -1)
+    order: dict[int, int] = {}
+    return np.array([-1 if k < 0 else order.setdefault(k, len(order)) for k in label.tolist()], np.int64)
+
+
+def center_hit(detection: Detection2d, frame: PosedFrame) -> F64 | None:
+    """(3,) world point where the ray through the box's centre hits the surface; None where nothing is measured."""
+    depth_m = frame.frame.depth_m
+    height, width = depth_m.shape
+    u = min(int((detection.box[0] + detection.box[2]) / 2), width - 1)
+    v = min(int((detection.box[1] + detection.box[3]) / 2), height - 1)
+    if depth_m[v, u] <= 0:
+        rows, columns = np.nonzero(detection.mask & (depth_m > 0))
+        if len(rows) == 0:
+            return None
+        best = int(np.argmin((rows - v) ** 2 + (columns - u) ** 2))
+        v, u = int(rows[best]), int(columns[best])
+    hit: F64 = _to_world(np.array([u]), np.array([v]), frame)[0]
+    return hit
+
+
+def mask_points(detection: Detection2d, frame: PosedFrame) -> F64:
+    """(P, 3) world points of the mask's pixels whose coordinates divide by 5; of all where none does."""
+    measured = detection.mask & (frame.frame.depth_m > 0)
+    coarse = np.zeros_like(measured)
+    coarse[::PIXEL_STEP, ::PIXEL_STEP] = measured[::PIXEL_STEP, ::PIXEL_STEP]
+    v, u = np.nonzero(coarse if coarse.any() else measured)
+    return _to_world(u, v, frame)
+
+
+def _to_world(u: NDArray[np.integer], v: NDArray[np.integer], frame: PosedFrame) -> F64:
+    k = frame.frame.intrinsics
+    z = frame.frame.depth_m[v, u].astype(np.float64)
+    points = np.stack([(u - k.cx) * z / k.fx, (v - k.cy) * z / k.fy, z], axis=-1)
+    return np.asarray(points @ frame.T_world_camera[:3, :3].T + frame.T_world_camera[:3, 3])
+
+
+def trimmed_box(points_m: F64, trim: float = TRIM) -> F64:
+    """(6,) bounds of (P, 3) points without the lowest and highest ``trim`` of each axis. ``ValueError`` without any."""
+    if len(points_m) == 0:
+        raise ValueError("a box needs at least one point")
+    if not 0 <= trim < 0.5:
+        raise ValueError(f"trim must be in [0, 0.5), got {trim}")
+    ordered = np.sort(points_m, axis=0)
+    cut = int(trim * len(ordered))
+    low, high = ordered[cut], ordered[len(ordered) - 1 - cut]
+    return np.concatenate([(low + high) / 2, high - low])
+
+
+def lift(detections: Sequence[Detection2d], frames: Sequence[PosedFrame], eps_m: float) -> list[Cluster]:
+    """Clusters of every class, the biggest first; of equal ones the better scored, then the one of more pixels.
+
+    Detections without any measured pixel count nowhere. Raises ``ValueError`` for a view that is not there.
+    """
+    wrong = [d.view for d in detections if not 0 <= d.view < len(frames)]
+    if wrong:
+        raise ValueError(f"a detection is of view {wrong[0]}, there are {len(frames)}")
+    by_class: dict[str, list[tuple[Detection2d, F64]]] = {}
+    for detection in detections:
+        hit = center_hit(detection, frames[detection.view])
+        if hit is not None:
+            by_class.setdefault(detection.label, []).append((detection, hit))
+    clusters = []
+    for label, members in sorted(by_class.items()):
+        hits = np.stack([hit for _, hit in members])
+        numbers = dbscan(hits, eps_m)
+        for number in range(int(numbers.max()) + 1):
+            chosen = [members[i][0] for i in np.flatnonzero(numbers == number)]
+            points = np.concatenate([mask_points(d, frames[d.view]) for d in chosen])
+            center = hits[numbers == number].mean(axis=0)
+            if len(points) == 0:  # a mask that lies where nothing is measured, its box does not
+                points = hits[numbers == number]
+            score = float(np.mean([d.score for d in chosen]))
+            clusters.append(Cluster(label, center, trimmed_box(points), len(chosen), score, len(points)))
+    return sorted(clusters, key=lambda c: (-c.hits, -c.score, -c.pixels, c.label))

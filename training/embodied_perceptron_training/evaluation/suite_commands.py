@@ -1,0 +1,177 @@
+"""``embodied-perceptron evaluate pope|arkitscenerefer|openlex3d``: suites of other systems, from the command line."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from embodied_perceptron_training.evaluation.suites import SuiteRun, SuiteSpec
+
+Data = Annotated[Path, typer.Option(file_okay=False, help="Homes, as `generate` writes them.")]
+Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and picture.")]
+Split = Annotated[str, typer.Option(help="train, val or test.")]
+Weights = Annotated[str, typer.Option(help="A shipped name, or a weights file.")]
+Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.")]
+Views = Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")]
+Workers = Annotated[int, typer.Option(min=1, help="Processes.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the suites to ``evaluate``."""
+    app.command("pope")(pope)
+    app.command("arkitscenerefer")(arkitscenerefer)
+    app.command("openlex3d")(openlex3d)
+
+
+def pope(
+    data: Data,
+    out: Out,
+    split: Split = "test",
+    weights: Weights = "tiny",
+    scenes: Scenes = None,
+    views: Views = 20,
+    workers: Workers = 2,
+    seed: Annotated[int, typer.Option(help="Of the random negatives.")] = 0,
+    training: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Scene list of the training set (JSON).")
+    ] = None,
+    scene_list: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Ask about these scenes instead (JSON).")
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers, not a model's (JSON).")
+    ] = None,
+) -> None:
+    """3D-POPE: is there a X? Random, popular and adversarial negatives."""
+    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+
+    spec = suites.SuiteSpec(str(data), split, weights, scenes, views, seed, str(training) if training else None)
+    _suite(
+        "pope",
+        spec,
+        out,
+        suites.run_pope if answers is None and scene_list is None else None,
+        lambda: suite_files.score_pope_files(spec, scene_list, answers, out),
+        suite_files.write_pope,
+        workers,
+    )
+
+
+def arkitscenerefer(
+    data: Data,
+    out: Out,
+    split: Split = "test",
+    weights: Weights = "tiny",
+    scenes: Scenes = None,
+    views: Views = 20,
+    workers: Workers = 2,
+    seed: Annotated[int, typer.Option(help="Of the noisy detector.")] = 0,
+    references: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON).")
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers to them (JSON).")
+    ] = None,
+) -> None:
+    """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
+    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+
+    spec = suites.SuiteSpec(str(data), split, weights, scenes, views, seed)
+    _suite(
+        "arkitscenerefer",
+        spec,
+        out,
+        suites.run_arkitscenerefer if answers is None and references is None else None,
+        lambda: suite_files.score_refer_files(references, answers),
+        suite_files.write_refer,
+        workers,
+    )
+
+
+def openlex3d(
+    data: Data,
+    out: Out,
+    split: Split = "test",
+    weights: Weights = "tiny",
+    scenes: Scenes = None,
+    views: Views = 20,
+    workers: Workers = 2,
+    predictions: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Score these maps: <scene>.npz, prompts.npz.")
+    ] = None,
+) -> None:
+    """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
+    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+
+    spec = suites.SuiteSpec(str(data), split, weights, scenes, views)
+    _suite(
+        "openlex3d",
+        spec,
+        out,
+        suites.run_openlex3d if predictions is None else None,
+        lambda: suite_files.score_openlex3d_files(spec, predictions, out),
+        suite_files.write_openlex3d,
+        workers,
+    )
+
+
+def _suite(
+    title: str,
+    spec: SuiteSpec,
+    out: Path,
+    run: Callable[..., SuiteRun[Any]] | None,
+    from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
+    write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
+    workers: int,
+) -> None:
+    """Run or read, print, and write; a wrong file or data set ends with its message and status 2."""
+    from embodied_perceptron_training.evaluation.suite_report import write_suite_report
+
+    console = Console()
+    command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
+    skipped: Mapping[str, str] = {}
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
+        if run is None:
+            figures, facts = from_files()
+        else:
+            with _progress(title, console) as show:
+                done = run(spec, workers, show)
+            figures, skipped = done.figures, done.skipped
+            facts = {
+                "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",
+                "weights": Path(spec.weights).name,
+                **done.notes,
+                "seconds": round(done.seconds, 1),
+            }
+            write_details(spec, done, out)
+    except (ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    write_suite_report(out, title, figures, facts, skipped, command)
+    table = Table("figure", title=title)
+    table.add_column("%", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.2f}")
+    console.print(table)
+    for name, reason in skipped.items():
+        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    console.print(f"tables and figures in {out}", markup=False)
+
+
+@contextmanager
+def _progress(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)

@@ -1,0 +1,120 @@
+"""What a suite leaves in its folder: flat ``metrics.json``, ``metrics.md`` to read, ``metrics.png`` to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from embodied_perceptron import __version__
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, text, text_size
+from embodied_perceptron.weights.shipping import without_folders
+
+METRICS, TABLES, PICTURE = "metrics.json", "metrics.md", "metrics.png"
+_COLORS: tuple[Color, ...] = ((96, 168, 255), (94, 210, 110), (255, 170, 60), (255, 84, 84), (190, 140, 255))
+_WIDTH, _ROW, _MARGIN, _LABELS = 900, 24, 24, 230
+
+# Figures of other systems beside ours: name -> (source, table). What they were measured on is another data set.
+PUBLISHED: Mapping[str, tuple[str, str]] = {
+    "pope": (
+        "3D-GRAND (Yang et al., CVPR 2025), ScanNet200, precision random / popular / adversarial",
+        "3D-GRAND 93.34 / 73.05 / 69.86; 3D-LLM 50 / 50 / 50; LEO 51.95 / 48.30 / 48.47",
+    ),
+    "arkitscenerefer": (
+        "ARKitSceneRefer (Kato et al., Findings of EMNLP 2023), validation",
+        "3DVG-Transformer IoU@0.25 2.21, Dist@0.3 11.70; ScanRefer 0.54, 9.84; OFA lifted from frames of the detected "
+        "class Dist@0.3 25.51",
+    ),
+    "openlex3d": (
+        "OpenLex3D (Billi et al., NeurIPS 2025), top-5 synonyms on Replica / ScanNet++ / HM3D",
+        "ConceptGraphs (GPT) 47 / 43 / 45; HOV-SG 45 / 40 / 33; OpenMask3D 43 / 27 / 31; ConceptFusion 32 / 29 / 23",
+    ),
+}
+
+
+def write_suite_report(
+    folder: Path,
+    title: str,
+    figures: Mapping[str, float],
+    facts: Mapping[str, object],
+    skipped: Mapping[str, str],
+    command: str = "",
+) -> None:
+    """Write the three files into ``folder``, made when absent. Raises ``OSError`` when it cannot be written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rounded = {name: round(value, 9) for name, value in figures.items()}
+    write_atomically(folder / METRICS, (json.dumps(rounded, indent=2) + "\n").encode())
+    write_atomically(folder / TABLES, suite_markdown(title, rounded, facts, skipped, command).encode())
+    done, data = cv2.imencode(".png", draw_bars(title, rounded)[..., ::-1])
+    if not done:
+        raise OSError(f"cannot encode {folder / PICTURE}")
+    write_atomically(folder / PICTURE, data.tobytes())
+
+
+def grouped(figures: Mapping[str, float]) -> tuple[list[str], list[str]]:
+    """Groups (what stands before the first slash; '' for none) and names of figures, in order."""
+    groups = list(dict.fromkeys(name.rpartition("/")[0] for name in figures))
+    names = list(dict.fromkeys(name.rpartition("/")[2] for name in figures))
+    return groups, names
+
+
+def suite_markdown(
+    title: str, figures: Mapping[str, float], facts: Mapping[str, object], skipped: Mapping[str, str], command: str
+) -> str:
+    """A table with a row for each figure's name and a column for each group; groups of other names apart."""
+    lines = [f"# {title}", ""]
+    if command:
+        lines += [f"    {without_folders(command)}", ""]
+    lines += [f"- {name.replace('_', ' ')}: {value}" for name, value in {**facts, "version": __version__}.items()]
+    lines += [f"- skipped {name}: {reason}" for name, reason in skipped.items()]
+    for groups in _alike(figures):
+        names = [name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == groups[0]]
+        lines += ["", "| % | " + " | ".join(g or "value" for g in groups) + " |", "|---|" + "---:|" * len(groups)]
+        for name in names:
+            values = (figures[f"{g}/{name}" if g else name] for g in groups)
+            lines.append(f"| {name} | " + " | ".join(f"{v:.2f}" for v in values) + " |")
+    if title in PUBLISHED:
+        source, table = PUBLISHED[title]
+        lines += ["", f"For comparison, on other data: {source}: {table}."]
+    return "\n".join(lines) + "\n"
+
+
+def _alike(figures: Mapping[str, float]) -> list[list[str]]:
+    """Groups that have the same names, together."""
+    members: dict[tuple[str, ...], list[str]] = {}
+    for group in grouped(figures)[0]:
+        names = tuple(name.rpartition("/")[2] for name in figures if name.rpartition("/")[0] == group)
+        members.setdefault(names, []).append(group)
+    return list(members.values())
+
+
+def draw_bars(title: str, figures: Mapping[str, float]) -> Image:
+    """(H, 900, 3) uint8 RGB: a bar of 0 .. 100 % for each figure, in the colour of its group."""
+    groups, _ = grouped(figures)
+    height = 2 * _MARGIN + _ROW * (len(figures) + len(groups) + 1)
+    image: Image = np.empty((height, _WIDTH, 3), np.uint8)
+    image[:] = SHADE
+    top = _MARGIN
+    text(image, title, _MARGIN, top + 16, INK, 0.7)
+    top += _ROW
+    for k, group in enumerate(groups):
+        color = _COLORS[k % len(_COLORS)]
+        text(image, group, _MARGIN, top + 17, color, 0.5)
+        top += _ROW
+        for name, value in figures.items():
+            if name.rpartition("/")[0] == group:
+                _bar(image, top, name.rpartition("/")[2], value, color)
+                top += _ROW
+    return image
+
+
+def _bar(image: Image, top: int, name: str, value: float, color: Sequence[int]) -> None:
+    full = _WIDTH - _LABELS - _MARGIN - 70
+    text(image, name, _LABELS - 12 - text_size(name, 0.45)[0], top + 16)
+    image[top + 4 : top + 20, _LABELS : _LABELS + full] = 40
+    image[top + 4 : top + 20, _LABELS : _LABELS + round(full * min(max(value, 0.0), 100.0) / 100)] = color
+    text(image, f"{value:.1f}", _LABELS + full + 10, top + 16)
