@@ -62,7 +62,9 @@ class Detections2d:
         if self.scores.shape != (count,):
             raise ValueError(f"scores must be ({count},) for {count} labels, got {self.scores.shape}")
         if not np.isfinite(self.boxes_px).all():
-            raise ValueError(f"boxes_px has non-finite entries in row {int(np.argwhere(~np.isfinite(self.boxes_px))[0, 0])}")
+            raise ValueError(
+                f"boxes_px has non-finite entries in row {int(np.argwhere(~np.isfinite(self.boxes_px))[0, 0])}"
+            )
         if count and not (self.boxes_px[:, 2:] > self.boxes_px[:, :2]).all():
             raise ValueError("boxes_px must be left, top, right, bottom with right > left and bottom > top")
         if not ((self.scores >= 0) & (self.scores <= 1)).all():

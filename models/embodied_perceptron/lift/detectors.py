@@ -67,7 +67,9 @@ class OnnxDetector:
         self.classes = tuple(classes) or _names_in(self._session) or COCO_CLASSES
         inputs = self._session.get_inputs()
         pictures = [i for i in inputs if len(i.shape) == 4]
-        if len(pictures) != 1 or pictures[0].shape[1] not in (3, "3", None) and not isinstance(pictures[0].shape[1], str):
+        if len(pictures) != 1 or (
+            pictures[0].shape[1] not in (3, "3", None) and not isinstance(pictures[0].shape[1], str)
+        ):
             shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs)
             raise ValueError(f"{path} should have one input (1, 3, H, W), but has {shapes}")
         self._input = pictures[0].name

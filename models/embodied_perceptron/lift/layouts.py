@@ -112,9 +112,7 @@ def free_input_size(picture: Size, long_side_px: int) -> Size:
     return width, height
 
 
-def _letterbox(
-    image: NDArray[np.uint8], size: Size, pad: int, centered: bool
-) -> tuple[NDArray[np.uint8], PictureFit]:
+def _letterbox(image: NDArray[np.uint8], size: Size, pad: int, centered: bool) -> tuple[NDArray[np.uint8], PictureFit]:
     """The picture as large as it fits, the rest filled with ``pad``."""
     height, width = image.shape[:2]
     scale = min(size[0] / width, size[1] / height)
@@ -268,9 +266,7 @@ def decode_yolov8(outputs: Outputs, size: Size, classes: int, min_score: float) 
         raise _misfit("yolov8", expected, outputs)
     masked = len(prototypes) == 1
     channels = 4 + classes + (_MASK_COEFFICIENTS if masked else 0)
-    if tables[0].shape != (1, channels, anchors) or (
-        masked and prototypes[0].shape[:2] != (1, _MASK_COEFFICIENTS)
-    ):
+    if tables[0].shape != (1, channels, anchors) or (masked and prototypes[0].shape[:2] != (1, _MASK_COEFFICIENTS)):
         with_masks = f", or (1, {4 + classes + _MASK_COEFFICIENTS}, {anchors}) and (1, 32, h, w) with masks"
         raise _misfit("yolov8", expected + with_masks, outputs)
     table = tables[0][0].T  # (A, channels)
@@ -278,7 +274,11 @@ def decode_yolov8(outputs: Outputs, size: Size, classes: int, min_score: float) 
     rows, number, best = _best(scores, min_score)
     coefficients = table[rows, 4 + classes :].astype(np.float32) if masked else None
     return RawDetections(
-        _from_centers(table[rows, :4]), best, number, coefficients, prototypes[0][0].astype(np.float32) if masked else None
+        _from_centers(table[rows, :4]),
+        best,
+        number,
+        coefficients,
+        prototypes[0][0].astype(np.float32) if masked else None,
     )
 
 

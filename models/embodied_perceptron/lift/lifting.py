@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from embodied_perceptron.geometry.transforms import pack_keys, world_to_voxel
 from embodied_perceptron.lift.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.rays import Samples, VoxelIndex, see_surface
@@ -28,7 +30,11 @@ NO_SURFACE = "no_surface"  # too few pixels with depth
 NO_FOREGROUND = "no_foreground"  # nothing stands out of the surroundings
 BAD_GEOMETRY = "implausible_geometry"  # no such thing has this size or stands at this height
 
+_DIRECTION_POINTS = 200
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
+
+
+SMALL_CELL_M, LARGE_CELL_M = 0.02, 0.06  # cells in which views agree, of small things and of large ones
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,22 @@ class LiftedDetection:
     row: int
     plausibility: float
 
+    @cached_property
+    def cells_small(self) -> NDArray[np.int64]:
+        """(K,) key of each point's cell of 0.02 m."""
+        return cell_keys(self.points_m, SMALL_CELL_M)
+
+    @cached_property
+    def cells_large(self) -> NDArray[np.int64]:
+        """(K,) key of each point's cell of 0.06 m."""
+        return cell_keys(self.points_m, LARGE_CELL_M)
+
+
+def cell_keys(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:
+    """(K, 3) points -> (K,) keys of their cells on the lattice of the world's origin."""
+    keys: NDArray[np.int64] = pack_keys(torch.from_numpy(world_to_voxel(points_m, size_m))).numpy()
+    return keys
+
 
 def lift_view(
     found: Detections2d,
@@ -123,7 +145,9 @@ def lift_view(
         label = priors.canonical(found.labels[row])
         prior = priors.get(label)
         mask = None if found.masks is None else found.masks[row]
-        uv, inside, offset = sample_pixels(found.boxes_px[row], (frame.intrinsics.width, frame.intrinsics.height), mask, rules)
+        uv, inside, offset = sample_pixels(
+            found.boxes_px[row], (frame.intrinsics.width, frame.intrinsics.height), mask, rules
+        )
         samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, index, rules.range_m)
         # rows of the sampled pixels that have a surface: pixels are distinct
         flat = uv[:, 1] * frame.intrinsics.width + uv[:, 0]
@@ -136,7 +160,13 @@ def lift_view(
         sides_px = found.boxes_px[row, 2:] - found.boxes_px[row, :2]
         focal = 0.5 * (frame.intrinsics.fx + frame.intrinsics.fy)
         points = foreground(
-            samples.take(within), offset[at[within]], samples.take(~within), float(sides_px.max()) / focal, floor_z_m, prior, rules
+            samples.take(within),
+            offset[at[within]],
+            samples.take(~within),
+            float(sides_px.max()) / focal,
+            floor_z_m,
+            prior,
+            rules,
         )
         if len(points) < rules.min_points:
             drops[NO_FOREGROUND] += 1
@@ -278,9 +308,7 @@ def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float
     return float(np.median(z_m[(z_m >= low + best * bin_m) & (z_m < low + (best + 2) * bin_m)]))
 
 
-def _largest_cluster(
-    points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float
-) -> NDArray[np.bool_]:
+def _largest_cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
     """(K,) the connected part with the most weight, connected when cells of ``cell_m`` touch."""
     cell = np.floor(points_m / cell_m).astype(np.int64)
     cell -= cell.min(axis=0)
@@ -296,7 +324,8 @@ def box_around(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: floa
 
     ``trim_percent`` of the points on either side of each axis may be noise.
     """
-    yaw = rectangle_direction(points_m[:, :2], yaw_rad)
+    few = points_m[:: 1 + len(points_m) // _DIRECTION_POINTS]  # enough for a direction; extents use every point
+    yaw = rectangle_direction(few[:, :2], yaw_rad)
     c, s = np.cos(yaw), np.sin(yaw)
     local = points_m @ np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
     low, high = np.percentile(local, [trim_percent, 100 - trim_percent], axis=0)
@@ -305,8 +334,3 @@ def box_around(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: floa
     box = upright_box(kept, yaw, float(low[2]), float(high[2]))
     box[3:6] = np.maximum(box[3:6], 0.01)
     return box
-
-
-def take_embeddings(found: Detections2d, row: int) -> NDArray[Any] | None:
-    """(D,) of one detection, or None."""
-    return None if found.embeddings is None else found.embeddings[row]

@@ -58,7 +58,8 @@ def count_sizes(seeds: Sequence[int]) -> dict[str, Any]:
             "count": len(sizes[label]),
             **{name: [low[i], middle[i], high[i]] for i, name in enumerate(names)},
             "mounted": {
-                where: round(mounted[label].count(where) / len(mounted[label]), 3) for where in sorted(set(mounted[label]))
+                where: round(mounted[label].count(where) / len(mounted[label]), 3)
+                for where in sorted(set(mounted[label]))
             },
         }
     return {
