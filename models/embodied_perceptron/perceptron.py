@@ -30,6 +30,8 @@ from embodied_perceptron.language.answer import DEFAULT_TOP_K, ground_objects
 from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.neural_candidates import propose_targets
+from embodied_perceptron.lift.loading import lift_from_options
+from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
@@ -64,6 +66,7 @@ class Perceptron:
         volume: the map to work on; None builds an empty one from ``config``.
         inference: the trained network; None = none, whatever ``config.network`` says: class-agnostic boxes.
             :meth:`from_config` builds it.
+        lift: detections of a 2-D detector; None = none.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Perceptron:
         config: PerceptronConfig | None = None,
         volume: FeatureVolume | None = None,
         inference: Predictor | None = None,
+        lift: DetectionLift | None = None,
     ) -> None:
         self.config = config if config is not None else PerceptronConfig()
         self._volume = volume if volume is not None else FeatureVolume(self.config.volume, self.config.keyframes)
@@ -84,6 +88,7 @@ class Perceptron:
         self._floor = FloorHeight(max(self.config.objects.min_height_m, self.config.grid.min_obstacle_height_m))
         self._map_predictor: MapPredictor | None = None
         self._prediction: ScenePrediction | None = None
+        self.lift = lift
         if inference is not None:
             options = self.config.network
             least_score = 0.0 if options.all_boxes else LOW_CONFIDENCE_SHARE * inference.min_score
@@ -95,7 +100,8 @@ class Perceptron:
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
         """With the network that ``config.network`` names, if any. Raises as ``load_inference``."""
         config = config if config is not None else PerceptronConfig()
-        return cls(config, inference=inference_from_options(config.network))
+        lift = lift_from_options(config.lift, config.objects)
+        return cls(config, inference=inference_from_options(config.network), lift=lift)
 
     # ---------------------------------------------------------------------------------------------------- three verbs
 
@@ -137,6 +143,9 @@ class Perceptron:
             with _stage(ms, "floor"):
                 floor_z_m = self._floor.of(snapshot.mean_point_m)
             now = seen.stamp_ns if now_ns is None else now_ns
+            if self.lift is not None:
+                with _stage(ms, "lift"):
+                    self.lift.detect(keyframes, snapshot, floor_z_m)
             diagnostics: tuple[str, ...] = ()
             if self._map_predictor is None:
                 semantic = self._perceive_shapes(snapshot, floor_z_m, now, seen, ms)
@@ -367,7 +376,7 @@ class Perceptron:
         with _stage(ms, "layers"):
             layers = separate_layers(snapshot, floor_z_m, self.config.objects)
         with _stage(ms, "boxes"):
-            found = find_boxes(snapshot, layers, self.config.objects)
+            found = self._fused(find_boxes(snapshot, layers, self.config.objects), snapshot)
         with _stage(ms, "objects"):
             self._objects.update(found, snapshot, now_ns, seen.camera_m, self.config.volume.radius_m)
         with _stage(ms, "semantic"):
@@ -387,7 +396,7 @@ class Perceptron:
         with _stage(ms, "objects"):
             if prediction.detections is not None:
                 self._objects.update(
-                    prediction.detections,
+                    self._fused(prediction.detections, snapshot),
                     snapshot,
                     now_ns,
                     seen.camera_m,
@@ -401,6 +410,10 @@ class Perceptron:
             known = self._semantic.cells()
             return known if known is not None else _no_cells(inference)
 
+    def _fused(self, found: Detections, snapshot: VoxelSnapshot) -> Detections:
+        """With what a 2-D detector saw, where there is one."""
+        return found if self.lift is None else self.lift.fuse(found, snapshot)
+
     def _forget(self) -> None:
         """Start anew with everything that is known beside the volume."""
         self._objects = ObjectMap(self.config.objects)
@@ -410,6 +423,8 @@ class Perceptron:
         if self._map_predictor is not None:
             self._map_predictor.forget()
         self._prediction = None
+        if self.lift is not None:
+            self.lift.forget()
         self._seen = LatestCameraPoses()
         self._floor.forget()
 

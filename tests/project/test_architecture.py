@@ -29,7 +29,7 @@ LAYERS = (
     {"nn"},
     {"mapping"},
     {"inference"},
-    {"scene"},
+    {"scene", "lift"},
     {"language"},
     {"perceptron"},
 )

@@ -1,18 +1,19 @@
 """Votes over views: which lifted detections are of one thing, whether it exists, and what it is called.
 
-Everything is a pure function of the views and the map as they are now: views leave with their keyframes, and a corrected
-pose changes what was lifted, so nothing is carried along that could contradict them.
+Everything is a pure function of the views and the map as they are now: views leave with their keyframes, and a
+corrected pose changes what was lifted, so nothing is carried along that could contradict them.
 
-Whether a candidate exists is a sum of log-likelihood ratios over the views that had its place before them: positive where
-it was detected, by the score, negative where its surface was plainly seen and nothing was detected. What it is called is a
-sum of the same evidence by name, together with what geometry says of the name. Views are not independent (one background,
-one detector), so that each counts for a share of its evidence.
+Whether a candidate exists is a sum of log-likelihood ratios over the views that had its place before them: positive
+where it was detected, by the score, negative where its surface was plainly seen and nothing was detected. What it is
+called is a sum of the same evidence by name, together with what geometry says of the name. Views are not independent
+(one background, one detector), so that each counts for a share of its evidence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +29,7 @@ _SMALL_M = 0.45
 _SAME_NAME, _OTHER_NAME = 0.25, 0.5  # affinity of detections of one thing
 _OTHER_NAME_RATIO = 0.4  # of their diagonals: a cup is no part of the table that it stands on
 _VISIBLE_SHARE = 0.5
-_WORTH_FITTING = -1.0  # log-odds before views without it count
+_HOPELESS = -1.5  # log-odds before views without it count
 _PROBES = 48  # points by which a candidate's visibility is judged
 _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # a probe lies on the measured surface: within this, and so much of the depth
 
@@ -56,7 +57,7 @@ class ScoreEvidence:
     def __post_init__(self) -> None:
         if len(self.scores) != len(self.log_ratios) or not self.scores:
             raise ValueError(f"scores and log_ratios differ in length: {len(self.scores)}, {len(self.log_ratios)}")
-        if any(b <= a for a, b in zip(self.scores, self.scores[1:], strict=False)):
+        if any(b <= a for a, b in pairwise(self.scores)):
             raise ValueError(f"scores must ascend, got {self.scores}")
         if not (0 < self.false_rate < self.recall < 1):
             raise ValueError(f"need 0 < false_rate < recall < 1, got {self.false_rate} and {self.recall}")
@@ -126,8 +127,6 @@ class _Items:
     of: list[tuple[int, int]]  # view, detection
     lifted: list[LiftedDetection]
     center: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
     size: NDArray[np.float64]  # longest side
     label: NDArray[np.str_]
 
@@ -140,14 +139,12 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None, kept_share: fl
         probes = [d.points_m[:: max(1, len(d.points_m) // _PROBES)] for d in lifted]
         there = index.near(np.concatenate(probes))
         edges = np.cumsum([0, *map(len, probes)])
-        stands = [there[a:b].mean() >= kept_share for a, b in zip(edges, edges[1:], strict=False)]
+        stands = [there[a:b].mean() >= kept_share for a, b in pairwise(edges)]
         of = [pair for pair, ok in zip(of, stands, strict=True) if ok]
         lifted = [d for d, ok in zip(lifted, stands, strict=True) if ok]
-    low = np.array([d.points_m.min(axis=0) for d in lifted]).reshape(-1, 3)
-    high = np.array([d.points_m.max(axis=0) for d in lifted]).reshape(-1, 3)
     center = np.array([d.box[:3] for d in lifted]).reshape(-1, 3)
     size = np.array([d.box[3:6].max() for d in lifted])
-    return _Items(of, lifted, center, low, high, size, np.array([d.label for d in lifted], dtype=str))
+    return _Items(of, lifted, center, size, np.array([d.label for d in lifted], dtype=str))
 
 
 def affinities(items: _Items) -> NDArray[np.float64]:
@@ -211,6 +208,7 @@ def find_candidates(
     yaw_rad: float = 0.0,
     min_size_px: float = 12.0,
     kept_share: float = 0.4,
+    cache: FitCache | None = None,
 ) -> list[Candidate]:
     """Things that the views agree on, most probable first.
 
@@ -223,12 +221,17 @@ def find_candidates(
         yaw_rad: direction of the walls.
         min_size_px: a thing that is smaller in a view was not missed there.
         kept_share: of a detection's surface that must still be mapped.
+        cache: of the boxes of the last call; most groups are as they were.
     """
     evidence = evidence if evidence is not None else ScoreEvidence()
+    if cache is not None:
+        cache.begin()
     items = _items(views, index, kept_share)
     groups = group_detections(affinities(items), np.array([d.score for d in items.lifted]))
     worth = np.array([evidence.detected(d.score) for d in items.lifted])
-    candidates = [_candidate(items, rows, yaw_rad, evidence.prior + float(worth[rows].sum())) for rows in groups]
+    # misses only speak against: what its detections cannot make likely needs no further look
+    groups = [rows for rows in groups if evidence.prior + float(worth[rows].sum()) > _HOPELESS]
+    candidates = [_candidate(items, rows, yaw_rad, cache) for rows in groups]
     seen = visible_views(candidates, views, min_size_px)
     for candidate, in_view in zip(candidates, seen, strict=True):
         _judge(candidate, items_by_view(candidate, views), in_view, evidence, priors, floor_z_m)
@@ -243,16 +246,44 @@ def items_by_view(candidate: Candidate, views: Sequence[LiftedView]) -> dict[int
     return found
 
 
-def _candidate(items: _Items, rows: NDArray[np.int64], yaw_rad: float, worth: float) -> Candidate:
-    """A group as one thing. What can hardly become an object keeps its best view's points, which is cheaper."""
+class FitCache:
+    """Agreed points and boxes of groups of detections, of the last call alone."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, ...], _Fit] = {}
+        self._now: dict[tuple[int, ...], _Fit] = {}
+
+    def begin(self) -> None:
+        """Forget what the call before did not use."""
+        self._last, self._now = self._now, {}
+
+    def fit(self, members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
+        """Of these very detections; they are kept, so that their identities stay theirs."""
+        key = (round(yaw_rad * 1e3), *map(id, members))
+        known = self._last.get(key)
+        self._now[key] = _fit(members, small, yaw_rad) if known is None else known
+        return self._now[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    members: list[LiftedDetection]
+    points_m: NDArray[np.float64]
+    box: NDArray[np.float64]
+
+
+def _fit(members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
+    points = agreed_points(members, small)
+    return _Fit(members, points, box_around(points, yaw_rad))
+
+
+def _candidate(items: _Items, rows: NDArray[np.int64], yaw_rad: float, cache: FitCache | None) -> Candidate:
+    """A group as one thing."""
     members = [items.lifted[r] for r in rows]
-    best = max(members, key=lambda d: d.score)
-    points, box = best.points_m, best.box
-    if len(members) > 1 and worth > _WORTH_FITTING:
-        points = agreed_points(members, small=bool(np.median(items.size[rows]) < _SMALL_M))
-        box = box_around(points, yaw_rad)
+    small = bool(np.median(items.size[rows]) < _SMALL_M)
+    fit = _fit(members, small, yaw_rad) if cache is None else cache.fit(members, small, yaw_rad)
     whole = any(not d.cut for d in members)
-    return Candidate(points, box, whole=whole, members=tuple(items.of[r] for r in rows))
+    return Candidate(fit.points_m, fit.box, whole=whole, members=tuple(items.of[r] for r in rows))
 
 
 def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float = 0.25) -> NDArray[np.float64]:
@@ -278,29 +309,23 @@ def visible_views(
     result = np.zeros((len(candidates), len(views)), dtype=bool)
     if not candidates:
         return result
-    probes = [
-        c.points_m[np.linspace(0, len(c.points_m) - 1, min(_PROBES, len(c.points_m))).astype(np.int64)]
-        for c in candidates
-    ]
-    edges = np.cumsum([0, *map(len, probes)])
+    probes = [c.points_m[:: 1 + len(c.points_m) // _PROBES] for c in candidates]
+    first = np.cumsum([0, *map(len, probes[:-1])])
+    count = np.array([len(p) for p in probes], dtype=np.float64)
     points = np.concatenate(probes)
     for v, view in enumerate(views):
         camera = transform_points(invert_transform(view.T_world_camera), points)
         uv, inside = project(camera, view.frame.intrinsics)
-        rows = np.flatnonzero(inside)
-        pixel = np.rint(uv[rows]).astype(np.int64)
-        depth = view.frame.depth_m[
-            np.clip(pixel[:, 1], 0, view.frame.depth_m.shape[0] - 1),
-            np.clip(pixel[:, 0], 0, view.frame.depth_m.shape[1] - 1),
-        ]
-        on_surface = np.zeros(len(points), dtype=bool)
-        z = camera[rows, 2]
-        on_surface[rows] = np.abs(depth - z) < _SURFACE_M + _SURFACE_SHARE * z
-        for i, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
-            if on_surface[a:b].mean() < _VISIBLE_SHARE:
-                continue
-            spread = np.ptp(uv[a:b][on_surface[a:b]], axis=0)
-            result[i, v] = spread.max() >= min_size_px
+        if not inside.any():
+            continue
+        pixel = np.rint(np.where(inside[:, None], uv, 0.0)).astype(np.int64)
+        z = camera[:, 2]
+        apart_m = np.abs(view.frame.depth_m[pixel[:, 1], pixel[:, 0]] - z)
+        seen = inside & (apart_m < _SURFACE_M + _SURFACE_SHARE * z)
+        share = np.add.reduceat(seen.astype(np.float64), first) / count
+        high = np.maximum.reduceat(np.where(seen[:, None], uv, -np.inf), first)
+        low = np.minimum.reduceat(np.where(seen[:, None], uv, np.inf), first)
+        result[:, v] = (share >= _VISIBLE_SHARE) & ((high - low).max(axis=1) >= min_size_px)
     return result
 
 
@@ -326,10 +351,10 @@ def _judge(
     missed = int(np.count_nonzero(in_view)) - sum(1 for v in found if in_view[v])
     log_odds += missed * evidence.missed
     names = sorted(by_name)
-    value = np.array(
+    worth = np.array(
         [by_name[n] + priors.log_plausibility(n, candidate.box, floor_z_m, whole=False) for n in names] + [0.0]
     )  # the last: something that the detector has no name for
-    weight = np.exp(value - value.max())
+    weight = np.exp(worth - worth.max())
     share = weight / weight.sum()
     candidate.posterior = {name: float(p) for name, p in zip(names, share, strict=False)}
     candidate.exists = float(1.0 / (1.0 + np.exp(-np.clip(log_odds, -30, 30))))

@@ -1,8 +1,8 @@
 """What geometry says about a name: how large such things are, and at which height they stand.
 
 A 2-D detector sees no size: a carpet looks like a bed and a model house like a house. Sizes come from counted synthetic
-homes (``class_sizes.json``, with its source in the file) and, where homes lack a name or make it too uniform, from a table
-by hand (``class_ranges.json``).
+homes (``class_sizes.json``, with its source in the file) and, where homes lack a name or make it too uniform, from a
+table by hand (``class_ranges.json``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a picture does not show of a thing, the map knows: a table's top gets its legs, a chair's back its seat.
 
 The map is cut into shapes as everywhere (floor and walls left out, level surfaces with what stands
-beneath them, connected parts: :mod:`embodied_perceptron.scene.segmentation`). The shape that holds most of the candidate's
-surface lends its extents, if such a thing can have them. Otherwise the candidate keeps its own, and reaches down to the floor
-where things of its name stand on it.
+beneath them, connected parts: :mod:`embodied_perceptron.scene.segmentation`). The shape that holds most of the
+candidate's surface lends its extents, if such a thing can have them. Otherwise the candidate keeps its own, and reaches
+down to the floor where things of its name stand on it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Completed:
 
 def map_shapes(snapshot: VoxelSnapshot, floor_z_m: float, config: ObjectsConfig) -> NDArray[np.float64]:
     """(B, 9) boxes of what stands in the map, whatever it is. Costs about 0.1 s for a room on one core."""
-    return find_boxes(snapshot, separate_layers(snapshot, floor_z_m, config), config).boxes
+    boxes: NDArray[np.float64] = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, config), config).boxes
+    return boxes
 
 
 def complete_box(
@@ -92,7 +93,7 @@ def _shares(boxes: NDArray[np.float64], points_m: NDArray[np.float64]) -> NDArra
     wide[:, 3:6] += 2 * _INSIDE_M
     few = points_m[:: 1 + len(points_m) // 300]
     inside = points_in_boxes(torch.from_numpy(few), torch.from_numpy(wide))  # (K, B)
-    share: NDArray[np.float64] = inside.double().mean(dim=0).numpy()
+    share: NDArray[np.float64] = np.asarray(inside.double().mean(dim=0).numpy())
     return share
 
 

@@ -167,7 +167,7 @@ def accept_detections(
     drops: Counter[str] = Counter()
     alive = np.ones(len(boxes), dtype=bool)
 
-    def drop(bad: NDArray[np.bool_], reason: str) -> None:
+    def drop(bad: Any, reason: str) -> None:
         nonlocal alive
         if count := int(np.count_nonzero(alive & bad)):
             drops[reason] += count

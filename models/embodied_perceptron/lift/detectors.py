@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from embodied_perceptron.lift.layouts import LAYOUTS, Layout, LayoutError, free_
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _LARGEST_INPUT_PX = 4096
+_LONGEST_NAMES = 200_000
 
 
 class Detector(Protocol):
@@ -29,6 +30,20 @@ class Detector(Protocol):
 
     def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
         """What is in the picture, and how much of the raw output was dropped for which reason."""
+        ...
+
+
+@runtime_checkable
+class ToldInWords(Protocol):
+    """A detector that finds what it is told in words."""
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """What it looks for now."""
+        ...
+
+    def look_for(self, words: Iterable[str]) -> None:
+        """From the next picture on, instead of what it looked for."""
         ...
 
 
@@ -67,9 +82,8 @@ class OnnxDetector:
         self.classes = tuple(classes) or _names_in(self._session) or COCO_CLASSES
         inputs = self._session.get_inputs()
         pictures = [i for i in inputs if len(i.shape) == 4]
-        if len(pictures) != 1 or (
-            pictures[0].shape[1] not in (3, "3", None) and not isinstance(pictures[0].shape[1], str)
-        ):
+        channels = pictures[0].shape[1] if len(pictures) == 1 else None
+        if len(pictures) != 1 or (isinstance(channels, int) and channels != 3):
             shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs)
             raise ValueError(f"{path} should have one input (1, 3, H, W), but has {shapes}")
         self._input = pictures[0].name
@@ -124,6 +138,8 @@ def _names_in(session: Any) -> tuple[str, ...]:
     text = session.get_modelmeta().custom_metadata_map.get("names")
     if not text:
         return ()
+    if len(text) > _LONGEST_NAMES:
+        raise ValueError(f"the file's entry 'names' has {len(text)} characters, at most {_LONGEST_NAMES} are read")
     try:
         names = ast.literal_eval(text)  # literals only: nothing is run
     except (ValueError, SyntaxError) as error:

@@ -23,7 +23,7 @@ Outputs = Mapping[str, NDArray[Any]]
 Size = tuple[int, int]  # width, height
 
 _PAD_MULTIPLE = 32
-_NANODET_STRIDES = (8, 16, 32, 64)
+_NANODET_STRIDES: tuple[int, ...] = (8, 16, 32, 64)
 _YOLOX_STRIDES = (8, 16, 32)
 _YOLOV8_STRIDES = (8, 16, 32)
 _MASK_COEFFICIENTS = 32
@@ -170,7 +170,8 @@ def _checked_scores(layout: str, scores: NDArray[Any], outputs: Outputs) -> NDAr
             f"layout {layout}: class scores should lie in [0, 1] but lie in [{low:.3g}, {high:.3g}]: "
             f"outputs {_shapes(outputs)} mean something else"
         )
-    return np.clip(scores, 0.0, 1.0)
+    clipped: NDArray[Any] = np.clip(scores, 0.0, 1.0)
+    return clipped
 
 
 def _best(scores: NDArray[Any], min_score: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
@@ -234,7 +235,8 @@ def _nanodet_tables(
         raise _misfit(layout, expected, outputs)
     if len(values) == 1:
         table = values[0][0]
-        for strides in (_NANODET_STRIDES[:3], _NANODET_STRIDES):
+        for levels in (3, 4):
+            strides = _NANODET_STRIDES[:levels]
             if len(table) == sum(_cells(size, s) for s in strides):
                 sides = table.shape[1] - classes
                 if sides < 8 or sides % 4:

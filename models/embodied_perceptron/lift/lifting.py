@@ -1,8 +1,9 @@
 """One picture's detections -> points and upright boxes in the world.
 
-Rays through the pixels of a box (or mask) find the surface that the camera sees; of it, what belongs to the detection is
-what stands out of its surroundings: neither the floor, nor the surface that a small thing lies on, nor what is behind. A
-ring of pixels around the box shows those surroundings. The idea of lifting boxes by rays and clusters is
+Rays through the pixels of a box (or mask) find the surface that the camera sees; of it, what belongs to the detection
+is
+what stands out of its surroundings: neither the floor, nor the surface that a small thing lies on, nor what is behind.
+A ring of pixels around the box shows those surroundings. The idea of lifting boxes by rays and clusters is
 ARKitSceneRefer's ("Text-based localization of small objects in diverse real-world 3D indoor scenes", 2023).
 """
 
@@ -22,7 +23,7 @@ from embodied_perceptron.geometry.transforms import pack_keys, world_to_voxel
 from embodied_perceptron.lift.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.rays import Samples, VoxelIndex, see_surface
-from embodied_perceptron.scene.segmentation.components import rectangle_direction, upright_box
+from embodied_perceptron.scene.segmentation.components import rectangle_direction
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 # Reasons why a detection is not lifted.
@@ -171,7 +172,7 @@ def lift_view(
         if len(points) < rules.min_points:
             drops[NO_FOREGROUND] += 1
             continue
-        box = box_around(points, yaw_rad)
+        box = box_along(points, yaw_rad)  # views are joined before a direction is sought
         cut = touches_border(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
         plausibility = priors.log_plausibility(label, box, floor_z_m, whole=False)
         if plausibility < rules.min_plausibility:
@@ -207,8 +208,8 @@ def sample_pixels(
     u, v = (grid.ravel() for grid in np.meshgrid(*axes))
     uv = np.stack([u, v], axis=1)
     offset = (uv - middle) / half
-    inside = (np.abs(offset) <= 1 - rules.border).all(axis=1)
-    outside = (np.abs(offset) > 1).any(axis=1)
+    inside = np.asarray((np.abs(offset) <= 1 - rules.border).all(axis=1))
+    outside = np.asarray((np.abs(offset) > 1).any(axis=1))
     if mask is not None:
         size = 2 * rules.mask_border_px + 1
         shrunk = cv2.erode(mask.astype(np.uint8), np.ones((size, size), np.uint8)) > 0
@@ -325,12 +326,15 @@ def box_around(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: floa
     ``trim_percent`` of the points on either side of each axis may be noise.
     """
     few = points_m[:: 1 + len(points_m) // _DIRECTION_POINTS]  # enough for a direction; extents use every point
-    yaw = rectangle_direction(few[:, :2], yaw_rad)
-    c, s = np.cos(yaw), np.sin(yaw)
-    local = points_m @ np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
-    low, high = np.percentile(local, [trim_percent, 100 - trim_percent], axis=0)
-    inside = ((local >= low) & (local <= high)).all(axis=1)
-    kept = points_m[inside] if np.count_nonzero(inside) >= 3 else points_m
-    box = upright_box(kept, yaw, float(low[2]), float(high[2]))
-    box[3:6] = np.maximum(box[3:6], 0.01)
-    return box
+    return box_along(points_m, rectangle_direction(few[:, :2], yaw_rad), trim_percent)
+
+
+def box_along(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float = 2.0) -> NDArray[np.float64]:
+    """(9,) upright box around (K, 3) points at a given turn; its longer ground side first."""
+    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
+    R = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
+    low, high = np.percentile(points_m @ R, [trim_percent, 100 - trim_percent], axis=0)
+    center, size = R @ ((low + high) / 2), np.maximum(high - low, 0.01)
+    if size[1] > size[0]:
+        size, yaw_rad = size[[1, 0, 2]], yaw_rad + np.pi / 2
+    return np.array([*center, *size, (yaw_rad + np.pi / 2) % np.pi - np.pi / 2, 0.0, 0.0])

@@ -1,8 +1,8 @@
 """The lift as one object: keyframes in, detections for the object map out.
 
-``DetectionLift.detect(keyframes, snapshot, floor_z_m)`` is called where a perception has its snapshot. The detector runs
-there too (replays, tests), or in a thread of its own (:meth:`DetectionLift.start`); detections of other programs come in by
-:meth:`DetectionLift.add`. What is known of a picture lives as long as its keyframe.
+``DetectionLift.detect(keyframes, snapshot, floor_z_m)`` is called where a perception has its snapshot. The detector
+runs there too (replays, tests), or in a thread of its own (:meth:`DetectionLift.start`); detections of other programs
+come in by :meth:`DetectionLift.add`. What is known of a picture lives as long as its keyframe.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.geometry.manhattan import wall_aligned_frame
-from embodied_perceptron.lift.association import Candidate, LiftedView, ScoreEvidence, find_candidates
+from embodied_perceptron.lift.association import Candidate, FitCache, LiftedView, ScoreEvidence, find_candidates
 from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.lift.completion import complete_box, map_shapes
 from embodied_perceptron.lift.detections2d import Detections2d
-from embodied_perceptron.lift.detectors import Detector
+from embodied_perceptron.lift.detectors import Detector, ToldInWords
 from embodied_perceptron.lift.fusion import doubts, fuse_detections
 from embodied_perceptron.lift.layouts import LayoutError
 from embodied_perceptron.lift.lifting import LiftedDetection, LiftRules, lift_view
 from embodied_perceptron.lift.rays import VoxelIndex
 from embodied_perceptron.lift.scheduler import LiftScheduler, LiftWorker, SchedulerRules
+from embodied_perceptron.lift.zero_shot import RegionEncoder, mean_embedding
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.detections import Detections
@@ -42,8 +43,9 @@ WAITING_TOO_MANY = "too_many_waiting"
 _MAX_WAITING = 256  # detections of other programs whose keyframe may still come
 _MAX_WAIT_NS = 5_000_000_000
 _FLOOR_MOVED_M = 0.03
-_SHAPES_EVERY, _SHAPES_GROWTH = 8, 0.15  # keyframes, or share of the voxels, after which shapes are cut anew
+_SHAPES_EVERY, _SHAPES_GROWTH = 8, 0.4  # keyframes, or share of the voxels, after which shapes are cut anew
 _SAME_VOXELS = 0.02
+_FITTING = -1.0  # log-plausibility of a box that has all of a thing
 _DUPLICATE_IOU, _DUPLICATE_SHARE = 0.3, 0.7
 
 
@@ -79,7 +81,8 @@ class LiftStatistics:
         dropped: 2-D detections by reason, of any stage.
         state: of the detector: ``running``, ``retrying``, ``disabled``, or ``none``.
         failures: of the detector, ever; ``last_error`` in words.
-        detector_ms, lift_ms, join_ms: wall time of the last picture's detector and lifting, and of joining the views.
+        detector_ms, lift_ms, join_ms: wall time of the detector, of lifting pictures, and of all the rest (joining
+            the views, shapes of the map), summed up.
     """
 
     pictures: int = 0
@@ -126,6 +129,7 @@ class DetectionLift:
         settings: of all parts.
         objects: sizes and heights of shapes.
         priors: of names.
+        encoder: gives what is detected embeddings; None = none.
 
     Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
     """
@@ -136,12 +140,19 @@ class DetectionLift:
         settings: LiftSettings | None = None,
         objects: ObjectsConfig | None = None,
         priors: ClassPriors | None = None,
+        encoder: RegionEncoder | None = None,
     ) -> None:
         self.settings = settings if settings is not None else LiftSettings()
         self._objects_config = objects if objects is not None else ObjectsConfig()
         self.priors = priors if priors is not None else shipped_priors()
         self._make_detector = make_detector
+        self.encoder = encoder
+        self._words: tuple[str, ...] | None = None  # asked for beside the detector's own
+        self._own_words: tuple[str, ...] | None = None
+        self._asked = 0  # how often the words changed
+        self._asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()
         self._detector = None if make_detector is None else make_detector()
+        self._told_in_words = isinstance(self._detector, ToldInWords)
         self._vocabulary = self._canonical_vocabulary()
         self._scheduler = LiftScheduler(self.settings.schedule)
         self._worker: LiftWorker | None = None
@@ -151,12 +162,15 @@ class DetectionLift:
         self._waiting: OrderedDict[tuple[str, int], Detections2d] = OrderedDict()
         self._cameras: set[str] = set()
         self._statistics = LiftStatistics(state="none" if make_detector is None else "running")
-        self._lifted: WeakKeyDictionary[Keyframe, list[LiftedDetection]] = WeakKeyDictionary()
+        self._lifted: WeakKeyDictionary[Keyframe, tuple[Detections2d, list[LiftedDetection]]] = WeakKeyDictionary()
         self._floor_z_m: float | None = None
         self._shapes = np.zeros((0, 9))
-        self._shapes_of: tuple[int, int] | None = None  # pictures and voxels when they were cut
+        self._shapes_cut = False  # of the map as it was at the last renewal
+        self._yaw_rad = 0.0
+        self._renewed: tuple[int, int] | None = None  # pictures and voxels when walls were last looked for
         self._state: tuple[tuple[int, ...], int] | None = None  # pictures and voxels of the last answer
         self._views: list[LiftedView] = []
+        self._fits = FitCache()
         self.objects: tuple[LiftedObject, ...] = ()
 
     # ----------------------------------------------------------------------------------------------- sources of boxes
@@ -174,6 +188,28 @@ class DetectionLift:
         with self._lock:
             self._statistics.dropped.update(drops)
 
+    def look_for(self, words: Sequence[str]) -> bool:
+        """Words of standing queries: a detector that is told in words looks for them too, newest keyframes first.
+
+        Returns whether there is such a detector. What it saw before counts until it has looked again.
+        """
+        if not self._told_in_words:
+            return False
+        if tuple(words) != self._words:
+            with self._lock:
+                self._words = tuple(words)
+                self._asked += 1
+                self._tell_words()
+        return True
+
+    def _tell_words(self) -> None:
+        detector: object = self._detector
+        if isinstance(detector, ToldInWords) and self._words is not None:
+            if self._own_words is None:
+                self._own_words = tuple(sorted(detector.vocabulary))
+            detector.look_for((*self._own_words, *self._words))
+            self._vocabulary = self._canonical_vocabulary()
+
     def start(self) -> None:
         """Run the detector in a thread of its own from now on; :meth:`detect` then never waits for it."""
         if self._detector is None:
@@ -190,11 +226,12 @@ class DetectionLift:
         """Another map: nothing that was lifted holds any more."""
         with self._lock:
             self._found.clear()
+            self._asked_of.clear()
             self._waiting.clear()
             self._pending = []
             self._cameras.clear()
         self._lifted.clear()
-        self._shapes, self._shapes_of, self._state = np.zeros((0, 9)), None, None
+        self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
         self._views, self.objects = [], ()
 
     @property
@@ -234,7 +271,7 @@ class DetectionLift:
         """
         self._match_waiting(keyframes)
         with self._lock:
-            self._pending = [k for k in keyframes if k.frame not in self._found] if self._detector is not None else []
+            self._pending = list(keyframes) if self._make_detector is not None else []
         if self._worker is not None:
             self._worker.wake()
         elif keyframes:
@@ -246,24 +283,31 @@ class DetectionLift:
         if self._floor_z_m is None or abs(floor_z_m - self._floor_z_m) > _FLOOR_MOVED_M:
             self._floor_z_m = floor_z_m
             self._lifted.clear()
-        state = tuple(id(k) for k, _ in known), len(snapshot)
+        state = tuple(id(part) for pair in known for part in pair), len(snapshot)
         if self._unchanged(state):
             return self._detections()
         self._state = state
+        began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
         index = VoxelIndex.of(snapshot)
-        yaw_rad = wall_aligned_frame(snapshot.coords, snapshot.voxel_size_m, floor_z_m).yaw_rad if known else 0.0
-        self._lift(known, index, yaw_rad)
-        began = time.perf_counter()
-        self._views = [LiftedView(k.id, k.frame, k.T_world_camera, self._lifted[k]) for k, _ in known]
-        candidates = find_candidates(self._views, self.priors, floor_z_m, self.settings.evidence, index, yaw_rad)
+        renew = self._map_changed(len(known), len(snapshot))
+        if renew:
+            self._yaw_rad = wall_aligned_frame(snapshot.coords, snapshot.voxel_size_m, floor_z_m).yaw_rad
+            self._shapes_cut = False
+        self._lift(known, index, self._yaw_rad)
+        self._views = [LiftedView(k.id, k.frame, k.T_world_camera, self._lifted[k][1]) for k, _ in known]
+        candidates = find_candidates(
+            self._views, self.priors, floor_z_m, self.settings.evidence, index, self._yaw_rad, cache=self._fits
+        )
         candidates = [c for c in candidates if c.probability >= 0.5 * self.settings.min_probability]
         if shapes is not None:
-            self._shapes = shapes
-        elif candidates:
-            self._cut_shapes(snapshot, floor_z_m, len(known))
-        self.objects = _joined([self._complete(c, floor_z_m) for c in candidates], self.settings.min_probability)
+            self._shapes, self._shapes_cut = shapes, True
+        elif candidates and not self._shapes_cut:
+            self._shapes, self._shapes_cut = map_shapes(snapshot, floor_z_m, self._objects_config), True
+        things = [self._complete(c, floor_z_m, [found for _, found in known]) for c in candidates]
+        self.objects = _joined(things, self.settings.min_probability)
         with self._lock:
-            self._statistics.join_ms = (time.perf_counter() - began) * 1e3
+            whole_ms = (time.perf_counter() - began) * 1e3
+            self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
         return self._detections()
 
     def fuse(self, network: Detections, snapshot: VoxelSnapshot) -> Detections:
@@ -293,7 +337,9 @@ class DetectionLift:
     def _detect_one(self, now_ns: int) -> bool:
         """Look at the newest picture that nobody looked at, if it may be now; whether that was done."""
         with self._lock:
-            keyframe = self._scheduler.next([k for k in self._pending if k.frame not in self._found], now_ns)
+            asked = self._asked
+            waiting = [k for k in self._pending if self._asked_of.get(k.frame, -1) < asked]
+            keyframe = self._scheduler.next(waiting, now_ns)
         if keyframe is None:
             return False
         began = time.perf_counter()
@@ -301,7 +347,11 @@ class DetectionLift:
             if self._detector is None:
                 assert self._make_detector is not None
                 self._detector = self._make_detector()
+                self._own_words = None
+                self._tell_words()
             found, drops = self._detector.detect(keyframe.frame)
+            if self.encoder is not None:
+                found = self.encoder.with_embeddings(found, keyframe.frame)
         except Exception as error:  # whatever a foreign detector raises must not end the robot's perception
             self._detector = None  # built anew before the next try
             with self._lock:
@@ -311,8 +361,9 @@ class DetectionLift:
         with self._lock:
             self._scheduler.succeeded()
             self._found[keyframe.frame] = found
+            self._asked_of[keyframe.frame] = asked
             self._count(found, drops)
-            self._statistics.detector_ms = (time.perf_counter() - began) * 1e3
+            self._statistics.detector_ms += (time.perf_counter() - began) * 1e3
             self._note_detector()
         return True
 
@@ -352,10 +403,11 @@ class DetectionLift:
     def _lift(self, known: Sequence[tuple[Keyframe, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:
         assert self._floor_z_m is not None
         for keyframe, found in known:
-            if keyframe in self._lifted:
+            last = self._lifted.get(keyframe)
+            if last is not None and last[0] is found:
                 continue
             began = time.perf_counter()
-            self._lifted[keyframe], drops = lift_view(
+            lifted, drops = lift_view(
                 found,
                 keyframe.frame,
                 keyframe.T_world_camera,
@@ -365,25 +417,47 @@ class DetectionLift:
                 yaw_rad,
                 self.settings.rules,
             )
+            self._lifted[keyframe] = found, lifted
             with self._lock:
-                self._statistics.lifted += len(self._lifted[keyframe])
+                self._statistics.lifted += len(lifted)
                 self._statistics.dropped.update(drops)
-                self._statistics.lift_ms = (time.perf_counter() - began) * 1e3
+                self._statistics.lift_ms += (time.perf_counter() - began) * 1e3
 
-    def _cut_shapes(self, snapshot: VoxelSnapshot, floor_z_m: float, pictures: int) -> None:
-        if self._shapes_of is not None:
-            since, voxels = abs(pictures - self._shapes_of[0]), abs(len(snapshot) - self._shapes_of[1])
-            if since < _SHAPES_EVERY and voxels <= _SHAPES_GROWTH * self._shapes_of[1]:
-                return
-        self._shapes = map_shapes(snapshot, floor_z_m, self._objects_config)
-        self._shapes_of = (pictures, len(snapshot))
+    def _map_changed(self, pictures: int, voxels: int) -> bool:
+        """Whether so much is new that walls and shapes are looked for again."""
+        if self._renewed is not None:
+            since, growth = abs(pictures - self._renewed[0]), abs(voxels - self._renewed[1])
+            if since < _SHAPES_EVERY and growth <= _SHAPES_GROWTH * self._renewed[1]:
+                return False
+        self._renewed = (pictures, voxels)
+        return True
 
-    def _complete(self, candidate: Candidate, floor_z_m: float) -> LiftedObject:
+    def _complete(self, candidate: Candidate, floor_z_m: float, found: Sequence[Detections2d]) -> LiftedObject:
         done = complete_box(candidate.box, candidate.points_m, candidate.label, self._shapes, floor_z_m, self.priors)
         prior = self.priors.get(candidate.label)
         small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
-        trusted = done.by_shape or (small and candidate.whole)
-        return LiftedObject(candidate.label, candidate.probability, done.box, done.by_shape, trusted, candidate)
+        fits = self.priors.log_plausibility(candidate.label, done.box, floor_z_m) > _FITTING
+        trusted = fits and (done.by_shape or (small and candidate.whole))
+        return LiftedObject(
+            candidate.label,
+            candidate.probability,
+            done.box,
+            done.by_shape,
+            trusted,
+            candidate,
+            self._embedding(candidate, found),
+        )
+
+    def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
+        """Mean over a candidate's views, weighted by the scores."""
+        vectors, weights = [], []
+        for v, i in candidate.members:
+            row = self._views[v].lifted[i].row
+            embeddings = found[v].embeddings
+            if embeddings is not None:
+                vectors.append(embeddings[row])
+                weights.append(found[v].scores[row])
+        return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
 
 
 def _stamped_as(found: Detections2d, frame: RgbdFrame) -> Detections2d:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, world_to_voxel
+from embodied_perceptron.geometry.transforms import Intrinsics, world_to_voxel
 from embodied_perceptron.results import VoxelSnapshot
 
 _BLOCK_BITS = 3  # rays cross empty space by blocks of 8 voxels
@@ -36,16 +35,12 @@ class VoxelIndex:
     @staticmethod
     def of(snapshot: VoxelSnapshot) -> VoxelIndex:
         """Of a snapshot, whose voxels are sorted."""
-        keys = pack_keys(torch.from_numpy(snapshot.coords)).numpy()
-        block = snapshot.coords.astype(np.int64) >> _BLOCK_BITS
-        if len(block) == 0:
-            return VoxelIndex(snapshot.voxel_size_m, keys, np.zeros((0, 0, 0), bool), np.zeros(3, np.int64))
-        origin = block.min(axis=0)
-        shape = block.max(axis=0) - origin + 1
-        if int(np.prod(shape)) > _MAX_BLOCKS:
-            return VoxelIndex(snapshot.voxel_size_m, keys, np.zeros((0, 0, 0), bool), np.zeros(3, np.int64))
-        blocks = np.zeros(shape, dtype=bool)
-        blocks[tuple((block - origin).T)] = True
+        keys, low, high = _keys_and_bounds(snapshot.coords)
+        origin = low >> _BLOCK_BITS
+        shape = (high >> _BLOCK_BITS) - origin + 1
+        blocks = np.zeros((0, 0, 0), dtype=bool)
+        if len(keys) and int(np.prod(shape)) <= _MAX_BLOCKS:
+            blocks = _occupied_blocks(snapshot.coords, origin, shape)
         return VoxelIndex(snapshot.voxel_size_m, keys, blocks, origin)
 
     def near(self, points_m: NDArray[np.floating[Any]]) -> NDArray[np.bool_]:
@@ -65,6 +60,33 @@ class VoxelIndex:
             self.keys, self.blocks, self.origin, self.voxel_size_m, origin_m, directions, min_m, max_m
         )
         return out
+
+
+@njit(cache=True, nogil=True)
+def _keys_and_bounds(coords: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    keys = np.empty(len(coords), np.int64)
+    low, high = np.zeros(3, np.int64), np.zeros(3, np.int64)
+    for i in range(len(coords)):
+        keys[i] = _key(np.int64(coords[i, 0]), np.int64(coords[i, 1]), np.int64(coords[i, 2]))
+        for axis in range(3):
+            c = np.int64(coords[i, axis])
+            low[axis] = c if i == 0 else min(low[axis], c)
+            high[axis] = c if i == 0 else max(high[axis], c)
+    return keys, low, high
+
+
+@njit(cache=True, nogil=True)
+def _occupied_blocks(
+    coords: NDArray[np.int32], origin: NDArray[np.int64], shape: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    blocks = np.zeros((shape[0], shape[1], shape[2]), np.bool_)
+    for i in range(len(coords)):
+        blocks[
+            (np.int64(coords[i, 0]) >> 3) - origin[0],
+            (np.int64(coords[i, 1]) >> 3) - origin[1],
+            (np.int64(coords[i, 2]) >> 3) - origin[2],
+        ] = True
+    return blocks
 
 
 @njit(cache=True, nogil=True)

@@ -63,7 +63,7 @@ def count_sizes(seeds: Sequence[int]) -> dict[str, Any]:
             },
         }
     return {
-        "source": f"{len(seeds)} synthetic homes, seeds {min(seeds)} to {max(seeds)}, parametric families, rooms drawn; "
+        "source": f"{len(seeds)} synthetic homes, seeds {min(seeds)} to {max(seeds)}, parametric, rooms drawn; "
         "written by embodied_perceptron_training.homes.class_sizes. Numbers are the quantiles 0.01, 0.5, 0.99.",
         "classes": classes,
     }
