@@ -31,6 +31,7 @@ _OTHER_NAME_RATIO = 0.4  # of their diagonals: a cup is no part of the table tha
 _VISIBLE_SHARE = 0.5
 _HOPELESS = -1.5  # log-odds before views without it count
 _PROBES = 48  # points by which a candidate's visibility is judged
+_OWN_M = 0.15  # a probe this much behind the measured surface, or by the thing's size, is hidden by the thing itself
 _SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # a probe lies on the measured surface: within this, and so much of the depth
 
 
@@ -313,6 +314,7 @@ def visible_views(
     first = np.cumsum([0, *map(len, probes[:-1])])
     count = np.array([len(p) for p in probes], dtype=np.float64)
     points = np.concatenate(probes)
+    own_m = np.repeat([min(_OWN_M, float(np.linalg.norm(np.ptp(p, axis=0)))) for p in probes], count.astype(int))
     for v, view in enumerate(views):
         camera = transform_points(invert_transform(view.T_world_camera), points)
         uv, inside = project(camera, view.frame.intrinsics)
@@ -320,8 +322,9 @@ def visible_views(
             continue
         pixel = np.rint(np.where(inside[:, None], uv, 0.0)).astype(np.int64)
         z = camera[:, 2]
-        apart_m = np.abs(view.frame.depth_m[pixel[:, 1], pixel[:, 0]] - z)
-        seen = inside & (apart_m < _SURFACE_M + _SURFACE_SHARE * z)
+        behind_m = z - view.frame.depth_m[pixel[:, 1], pixel[:, 0]]  # of the measured surface
+        noise_m = _SURFACE_M + _SURFACE_SHARE * z
+        seen = inside & (behind_m > -noise_m) & (behind_m < noise_m + own_m)
         share = np.add.reduceat(seen.astype(np.float64), first) / count
         high = np.maximum.reduceat(np.where(seen[:, None], uv, -np.inf), first)
         low = np.minimum.reduceat(np.where(seen[:, None], uv, np.inf), first)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cv2
@@ -258,21 +259,21 @@ def _nanodet_tables(
     return np.concatenate(scores), np.concatenate(sides_of), strides
 
 
-def decode_yolov8(outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
+def _decode_yolov8(layout: str, outputs: Outputs, size: Size, classes: int, min_score: float) -> RawDetections:
     """(1, 4 + classes, anchors): centre and size in input pixels, scores; with masks also (1, 32, h, w) prototypes."""
     anchors = sum(_cells(size, s) for s in _YOLOV8_STRIDES)
     expected = f"(1, {4 + classes}, {anchors}) for {classes} classes and an input of {size[0]} x {size[1]}"
     tables = [v for v in outputs.values() if v.ndim == 3]
     prototypes = [v for v in outputs.values() if v.ndim == 4]
     if len(tables) != 1 or len(prototypes) > 1 or len(tables) + len(prototypes) != len(outputs):
-        raise _misfit("yolov8", expected, outputs)
+        raise _misfit(layout, expected, outputs)
     masked = len(prototypes) == 1
     channels = 4 + classes + (_MASK_COEFFICIENTS if masked else 0)
     if tables[0].shape != (1, channels, anchors) or (masked and prototypes[0].shape[:2] != (1, _MASK_COEFFICIENTS)):
         with_masks = f", or (1, {4 + classes + _MASK_COEFFICIENTS}, {anchors}) and (1, 32, h, w) with masks"
-        raise _misfit("yolov8", expected + with_masks, outputs)
+        raise _misfit(layout, expected + with_masks, outputs)
     table = tables[0][0].T  # (A, channels)
-    scores = _checked_scores("yolov8", table[:, 4 : 4 + classes], outputs)
+    scores = _checked_scores(layout, table[:, 4 : 4 + classes], outputs)
     rows, number, best = _best(scores, min_score)
     coefficients = table[rows, 4 + classes :].astype(np.float32) if masked else None
     return RawDetections(
@@ -335,6 +336,8 @@ def decode_rtdetr(outputs: Outputs, size: Size, classes: int, min_score: float) 
     return RawDetections(_from_centers(table[0, rows, :4]) * whole, best, number)
 
 
+decode_yolov8 = partial(_decode_yolov8, "yolov8")
+decode_yolo11 = partial(_decode_yolov8, "yolo11")  # alike
 decode_nanodet = _nanodet("nanodet", 0.5)
 decode_nanodet_plus = _nanodet("nanodet-plus", 0.0)
 
@@ -344,7 +347,7 @@ LAYOUTS: dict[str, Layout] = {
         Layout("nanodet", prepare_nanodet, decode_nanodet, 0.6, 416),
         Layout("nanodet-plus", prepare_nanodet, decode_nanodet_plus, 0.6, 416),
         Layout("yolov8", prepare_yolov8, decode_yolov8, 0.7, 640),
-        Layout("yolo11", prepare_yolov8, decode_yolov8, 0.7, 640),
+        Layout("yolo11", prepare_yolov8, decode_yolo11, 0.7, 640),
         Layout("yolox", prepare_yolox, decode_yolox, 0.45, 640),
         Layout("rtdetr", prepare_rtdetr, decode_rtdetr, None, 640, stretched=True),
     )

@@ -49,6 +49,7 @@ class LiftRules:
         mask_border_px: pixels that masks are shrunk by.
         range_m: nearest and furthest depth used.
         min_points: fewer are no surface.
+        min_share: of what is in a box, its middle counting most, that can be such a thing at its height at all.
         floor_m: what is lower above the floor is floor.
         support_m, support_share: thickness of the surface beneath a small thing, plus so much of the depth (noise of
             structured light within a picture is about a centimetre at 2 m).
@@ -61,6 +62,7 @@ class LiftRules:
     mask_border_px: int = 2
     range_m: tuple[float, float] = (0.2, 5.0)
     min_points: int = 10
+    min_share: float = 0.2
     floor_m: float = 0.05
     support_m: float = 0.012
     support_share: float = 0.004
@@ -160,6 +162,12 @@ def lift_view(
             continue
         sides_px = found.boxes_px[row, 2:] - found.boxes_px[row, :2]
         focal = 0.5 * (frame.intrinsics.fx + frame.intrinsics.fy)
+        cut = touches_border(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
+        if prior is not None:
+            side_m = float(np.median(samples.depth_m[within])) * float(sides_px.max()) / focal
+            if not _possible_side(side_m, prior, cut):
+                drops[BAD_GEOMETRY] += 1
+                continue
         points = foreground(
             samples.take(within),
             offset[at[within]],
@@ -173,7 +181,6 @@ def lift_view(
             drops[NO_FOREGROUND] += 1
             continue
         box = box_along(points, yaw_rad)  # views are joined before a direction is sought
-        cut = touches_border(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
         plausibility = priors.log_plausibility(label, box, floor_z_m, whole=False)
         if plausibility < rules.min_plausibility:
             drops[BAD_GEOMETRY] += 1
@@ -181,6 +188,16 @@ def lift_view(
         score = float(found.scores[row])
         lifted.append(LiftedDetection(label, score, points, box, cut, float(sides_px.min()), row, plausibility))
     return lifted, drops
+
+
+def _possible_side(side_m: float, prior: ClassPrior, cut: bool) -> bool:
+    """Whether the longer side of a picture's box, at the depth of what is in it, is one that such a thing can show.
+
+    Generous: boxes are loose, their depth is that of anything in them, and most of a thing may be hidden.
+    """
+    largest_m = float(np.hypot(max(prior.long_m[1], prior.height_m[1]), prior.short_m[1]))
+    least_m = max(prior.long_m[0], prior.height_m[0])
+    return side_m <= 1.5 * largest_m + 0.1 and (cut or side_m >= 0.3 * least_m - 0.02)
 
 
 def touches_border(box_px: NDArray[np.float64], width: int, height: int, margin_px: float = 3.0) -> bool:
@@ -203,7 +220,7 @@ def sample_pixels(
     for axis in (0, 1):
         reach = half[axis] * (1 + 2 * rules.ring)
         places = middle[axis] + np.arange(-np.floor(reach / step), np.floor(reach / step) + 1) * step
-        pixels = np.unique(np.rint(places).astype(np.int64))
+        pixels = np.unique(np.floor(places + 0.5).astype(np.int64))
         axes.append(pixels[(pixels >= 0) & (pixels < picture[axis])])
     u, v = (grid.ravel() for grid in np.meshgrid(*axes))
     uv = np.stack([u, v], axis=1)
@@ -242,12 +259,14 @@ def foreground(
     height_m = inner.points_m[:, 2] - floor_z_m
     keep = height_m > rules.floor_m
     if prior is not None:
-        if prior.top_m[1] <= 2 * rules.floor_m:  # carpets and mats are floor
+        if prior.top_m[1] <= 3 * rules.floor_m:  # carpets and mats are floor
             keep = height_m > -rules.floor_m
         keep &= (height_m > prior.bottom_m[0] - 0.1) & (height_m < prior.top_m[1] + 0.1)
     if np.count_nonzero(keep) < rules.min_points:
         return np.zeros((0, 3))
     weight = np.exp(-0.5 * (offset**2).sum(axis=1) / 0.45**2)  # the middle of a box is most often the thing
+    if weight[keep].sum() < rules.min_share * weight.sum():
+        return np.zeros((0, 3))
     depth_m = _weighted_median(inner.depth_m[keep], weight[keep])
     small = prior.small if prior is not None else angle * depth_m < 0.6
     if small:

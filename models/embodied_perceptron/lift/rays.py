@@ -241,7 +241,8 @@ def see_surface(
     allowed = _EDGE_M + _EDGE_SHARE * z
     for du, dv in ((_EDGE_STEP_PX, 0), (-_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX), (0, -_EDGE_STEP_PX)):
         beside = depth_m[np.clip(v + dv, 0, height - 1), np.clip(u + du, 0, width - 1)].astype(np.float64)
-        step |= (beside > 0) & (np.abs(beside - z) > allowed)
+        with np.errstate(invalid="ignore"):  # both out of range
+            step |= (beside > 0) & (np.abs(beside - z) > allowed)
     rows = np.flatnonzero(known & ~step)
     x, y = (u - intrinsics.cx) / intrinsics.fx, (v - intrinsics.cy) / intrinsics.fy
     rays = np.stack([x, y, np.ones(len(uv))], axis=1)  # (K, 3) at depth 1, optical frame
@@ -254,7 +255,8 @@ def see_surface(
     length = np.linalg.norm(rays[holes], axis=1)
     distance = index.cast(camera_m, (rays[holes] / length[:, None]) @ R.T, range_m[0], range_m[1])
     hit = np.isfinite(distance)
-    hit_depth = distance[hit] / length[hit]
+    # a surface lies on average in the middle of its voxels
+    hit_depth = (distance[hit] + 0.5 * index.voxel_size_m) / length[hit]
     hit_points = (rays[holes[hit]] * hit_depth[:, None]) @ R.T + camera_m
     return Samples(
         np.concatenate([samples.uv, uv[holes[hit]]]),
