@@ -81,7 +81,10 @@ def test_the_order_does_not_matter_and_scores_stay_probabilities(seed):
     names = np.array(["chair", "bin", "table", "object"])
 
     def some(n):
-        rows = [([*rng.uniform(-1, 1, 2), 0.4, *rng.uniform(0.2, 0.9, 3), 0, 0, 0], s, str(rng.choice(names[:3]))) for s in rng.permutation(np.linspace(0.1, 0.9, n))]
+        rows = [
+            ([*rng.uniform(-1, 1, 2), 0.4, *rng.uniform(0.2, 0.9, 3), 0, 0, 0], s, str(rng.choice(names[:3])))
+            for s in rng.permutation(np.linspace(0.1, 0.9, n))
+        ]
         return found(*rows)
 
     network, lifted = some(12), some(3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.onnx_files import write_constant_model
 
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.lift import layouts
@@ -250,38 +251,6 @@ def test_free_inputs_are_multiples_of_32():
 # ONNX files
 
 
-def write_model(path, outputs, size=SIZE, names=None, input_shape=None, sizes_input=False):
-    """A network that answers the same to every picture (its input must be used, so zero times it is added)."""
-    onnx = pytest.importorskip("onnx")
-    from onnx import TensorProto, helper, numpy_helper
-
-    shape = input_shape or [1, 3, size[1], size[0]]
-    inputs = [helper.make_tensor_value_info("images", TensorProto.FLOAT, shape)]
-    if sizes_input:
-        inputs.append(helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, [1, 2]))
-    nodes, tensors, infos = [], [numpy_helper.from_array(np.zeros(1, np.float32), "zero")], []
-    nodes.append(helper.make_node("ReduceMean", ["images"], ["mean"], keepdims=0))
-    nodes.append(helper.make_node("Mul", ["mean", "zero"], ["nothing"]))
-    for name, value in outputs.items():
-        tensors.append(numpy_helper.from_array(value, f"{name}_value"))
-        if value.dtype == np.float32:
-            nodes.append(helper.make_node("Add", [f"{name}_value", "nothing"], [name]))
-            kind = TensorProto.FLOAT
-        else:
-            nodes.append(helper.make_node("Identity", [f"{name}_value"], [name]))
-            kind = TensorProto.INT64
-        infos.append(helper.make_tensor_value_info(name, kind, value.shape))
-    model = helper.make_model(
-        helper.make_graph(nodes, "known", inputs, infos, tensors), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    model.ir_version = 9
-    if names is not None:
-        entry = model.metadata_props.add()
-        entry.key, entry.value = "names", names
-    onnx.save(model, str(path))
-    return path
-
-
 def frame(width=320, height=192):
     color = np.zeros((height, width, 3), np.uint8)
     return RgbdFrame(
@@ -296,7 +265,7 @@ NAMES = ("person", "cup", "chair", "bed", "tv")
 def test_an_onnx_file_of_each_family_finds_the_boxes_in_the_picture(case, tmp_path):
     pytest.importorskip("onnxruntime")
     name, outputs = CASES[case]
-    path = write_model(tmp_path / "net.onnx", outputs(), sizes_input=case == "rtdetr labels")
+    path = write_constant_model(tmp_path / "net.onnx", outputs(), sizes_input=case == "rtdetr labels")
     found, drops = OnnxDetector(path, name, NAMES).detect(frame())
     assert found.labels == ("cup", "tv", "person")
     np.testing.assert_allclose(found.boxes_px, 2 * BOXES - 0.5, atol=0.01)  # the picture has twice the input's size
@@ -314,16 +283,19 @@ def test_an_onnx_file_of_each_family_finds_the_boxes_in_the_picture(case, tmp_pa
 def test_names_come_from_the_file_where_it_has_them(tmp_path):
     pytest.importorskip("onnxruntime")
     names = str(dict(enumerate(NAMES)))
-    assert OnnxDetector(write_model(tmp_path / "a.onnx", yolov8_outputs(), names=names), "yolov8").classes == NAMES
+    assert (
+        OnnxDetector(write_constant_model(tmp_path / "a.onnx", yolov8_outputs(), names=names), "yolov8").classes
+        == NAMES
+    )
     with pytest.raises(ValueError, match="names"):
-        OnnxDetector(write_model(tmp_path / "b.onnx", yolov8_outputs(), names="{0: open('x')}"), "yolov8")
+        OnnxDetector(write_constant_model(tmp_path / "b.onnx", yolov8_outputs(), names="{0: open('x')}"), "yolov8")
     with pytest.raises(ValueError, match="names"):
-        OnnxDetector(write_model(tmp_path / "c.onnx", yolov8_outputs(), names="{1: 'cup'}"), "yolov8")
+        OnnxDetector(write_constant_model(tmp_path / "c.onnx", yolov8_outputs(), names="{1: 'cup'}"), "yolov8")
 
 
 def test_a_file_of_another_layout_says_so(tmp_path):
     pytest.importorskip("onnxruntime")
-    path = write_model(tmp_path / "net.onnx", yolov8_outputs())
+    path = write_constant_model(tmp_path / "net.onnx", yolov8_outputs())
     with pytest.raises(LayoutError, match=r"net\.onnx: layout yolox.*output0 \(1, 9, 315\)"):
         OnnxDetector(path, "yolox", NAMES).detect(frame())
     with pytest.raises(LayoutError, match="80 classes"):  # COCO's, where nobody names them
@@ -336,10 +308,10 @@ def test_what_is_no_detector_is_refused_at_the_start(tmp_path):
         OnnxDetector(tmp_path / "net.onnx", "yolov99")
     with pytest.raises(FileNotFoundError, match=r"net\.onnx"):
         OnnxDetector(tmp_path / "net.onnx", "yolov8")
-    path = write_model(tmp_path / "flat.onnx", yolov8_outputs(), input_shape=[1, 3])
+    path = write_constant_model(tmp_path / "flat.onnx", yolov8_outputs(), input_shape=[1, 3])
     with pytest.raises(ValueError, match=r"one input \(1, 3, H, W\)"):
         OnnxDetector(path, "yolov8")
-    grey = write_model(tmp_path / "grey.onnx", yolov8_outputs(), input_shape=[1, 1, 96, 160])
+    grey = write_constant_model(tmp_path / "grey.onnx", yolov8_outputs(), input_shape=[1, 1, 96, 160])
     with pytest.raises(ValueError, match=r"one input \(1, 3, H, W\)"):
         OnnxDetector(grey, "yolov8")
     with pytest.raises(ValueError, match="not available"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,9 +26,7 @@ def seen(T=T, things=THINGS, label=None, masks=False):
     boxes = np.array([box for _, box in said])
     names = [label or name for name, _ in said]
     every = np.stack([shown == list(things).index(name) for name, _ in said]) if masks else None
-    found, _ = accept_detections(
-        "front", 3, boxes, np.full(len(said), 0.9), names, (K.width, K.height), masks=every
-    )
+    found, _ = accept_detections("front", 3, boxes, np.full(len(said), 0.9), names, (K.width, K.height), masks=every)
     return posed.frame, found
 
 
@@ -175,10 +174,12 @@ def test_parts_may_be_small_but_never_large():
 
 
 def test_plausibility_falls_with_size_beyond_the_range():
-    values = [PRIORS.log_plausibility("cup", box(z=0.8, long=s, short=0.1, height=0.1), 0.0) for s in (0.1, 0.3, 0.5, 1)]
+    values = [
+        PRIORS.log_plausibility("cup", box(z=0.8, long=s, short=0.1, height=0.1), 0.0) for s in (0.1, 0.3, 0.5, 1)
+    ]
     assert values[0] == 0.0
-    assert all(a > b for a, b in zip(values[:3], values[1:3], strict=False))
-    assert all(a >= b for a, b in zip(values, values[1:], strict=False))
+    assert all(a > b for a, b in pairwise(values[:3]))
+    assert all(a >= b for a, b in pairwise(values))
 
 
 def test_spellings():

@@ -106,7 +106,12 @@ class KnowingDetector:
         said = self.answer(frame, boxes_of(self.shown[frame.stamp_ns], list(self.names)))
         boxes = np.array([box for _, box, _ in said]).reshape(-1, 4)
         return accept_detections(
-            frame.camera, frame.stamp_ns, boxes, np.array([s for *_, s in said]), [n for n, *_ in said], (K.width, K.height)
+            frame.camera,
+            frame.stamp_ns,
+            boxes,
+            np.array([s for *_, s in said]),
+            [n for n, *_ in said],
+            (K.width, K.height),
         )
 
 
@@ -119,7 +124,9 @@ def config() -> PerceptronConfig:
     )
 
 
-def tour(count: int = 8, things: Mapping[str, list[Part]] = THINGS) -> tuple[list[PosedFrame], dict[int, NDArray[np.int64]]]:
+def tour(
+    count: int = 8, things: Mapping[str, list[Part]] = THINGS
+) -> tuple[list[PosedFrame], dict[int, NDArray[np.int64]]]:
     """Frames around the room, and what their pixels show by stamp."""
     frames, shown = [], {}
     for i, T in enumerate(around(count)):

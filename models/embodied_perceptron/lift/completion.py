@@ -80,7 +80,7 @@ def complete_box(
 
 def _reaching_down(box: NDArray[np.float64], floor_z_m: float) -> NDArray[np.float64]:
     top_m = box[2] + box[5] / 2
-    result = box.copy()
+    result: NDArray[np.float64] = box.copy()
     result[2], result[5] = (top_m + floor_z_m) / 2, top_m - floor_z_m
     return result
 
