@@ -8,7 +8,7 @@ from support.lift_world import tour
 from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.lift.association import LiftedView, ScoreEvidence
-from embodied_perceptron.lift.fusion import doubts, fuse_detections, same_thing
+from embodied_perceptron.lift.fusion import _surface, doubts, fuse_detections, same_thing
 from embodied_perceptron.lift.lifting import LiftedDetection, box_along
 from embodied_perceptron.scene.detections import Detections
 
@@ -133,3 +133,17 @@ def test_doubts_lower_odds():
     network = found((CHAIR, 0.5, "bed"))
     fused = fuse_detections(network, found(), np.zeros(0, bool), np.array([-np.log(4.0)]))
     assert fused.scores[0] == pytest.approx(0.2)  # odds of one to one become one to four
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_surfaces_are_as_their_slow_twin(seed):
+    rng = np.random.default_rng(seed)
+    snapshot = snapshot_of(rng.uniform(-1, 1, (3000, 3)))
+    box = np.array([*rng.uniform(-0.4, 0.4, 3), *rng.uniform(0.2, 1.0, 3), rng.uniform(-3, 3), 0, 0])
+    points = snapshot.mean_point_m
+    fast = _surface(box, points, points[:, 0].copy(), 0.02)
+    c, s = np.cos(box[6]), np.sin(box[6])
+    local = (points.astype(float) - box[:3]) @ np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+    inside = points[(np.abs(local) <= box[3:6] / 2 + 0.02).all(axis=1)]
+    assert len(inside) > 24
+    np.testing.assert_array_equal(fast, inside[:: 1 + len(inside) // 24].astype(float))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.lift.association import Candidate, LiftedView, ScoreEvidence, visible_views
@@ -107,8 +108,9 @@ def doubts(
     views = [views[i] for i in np.unique(np.linspace(0, len(views) - 1, min(_MAX_VIEWS, len(views))).astype(int))]
     rows = [i for i, label in enumerate(network.labels) if label in vocabulary]
     # by x, of which the snapshot is sorted; a quarter of the map is more than enough to see by
-    points = snapshot.mean_point_m[::_THINNED]
-    surfaces = {i: _surface(network.boxes[i], points, snapshot.voxel_size_m) for i in rows}
+    points = snapshot.mean_point_m[::_THINNED].copy()
+    x_m = points[:, 0].copy()
+    surfaces = {i: _surface(network.boxes[i], points, x_m, snapshot.voxel_size_m) for i in rows}
     rows = [i for i in rows if len(surfaces[i]) >= 6]
     if not rows or not views:
         return result
@@ -129,15 +131,33 @@ def doubts(
     return result
 
 
-def _surface(box: NDArray[np.float64], points_m: NDArray[np.float32], margin_m: float) -> NDArray[np.float64]:
+def _surface(
+    box: NDArray[np.float64], points_m: NDArray[np.float32], x_m: NDArray[np.float32], margin_m: float
+) -> NDArray[np.float64]:
     """(K, 3) some of the map's points in a (9,) box; points are sorted by the voxel of their x."""
     reach = float(np.linalg.norm(box[3:6])) / 2 + margin_m
-    first, last = np.searchsorted(points_m[:, 0], [box[0] - reach, box[0] + reach])
-    slab = points_m[first:last]
-    points = slab[(np.abs(slab - box[:3].astype(np.float32)) <= reach).all(axis=1)].astype(np.float64)
-    c, sn = np.cos(box[6]), np.sin(box[6])
-    local = (points - box[:3]) @ np.array([[c, -sn, 0.0], [sn, c, 0.0], [0.0, 0.0, 1.0]])
+    # of one type, or the whole column would be converted
+    first, last = np.searchsorted(x_m, np.array([box[0] - reach, box[0] + reach], dtype=np.float32))
     # tilt is left out: what is asked is what of the place can be seen
-    points = points[(np.abs(local) <= box[3:6] / 2 + margin_m).all(axis=1)]
-    few: NDArray[np.float64] = points[:: 1 + len(points) // _PROBES]
+    rows = _rows_inside(
+        points_m[first:last], box[:3], box[3:6] / 2 + margin_m, float(np.cos(box[6])), float(np.sin(box[6]))
+    )
+    few: NDArray[np.float64] = points_m[first + rows[:: 1 + len(rows) // _PROBES]].astype(np.float64)
     return few
+
+
+@njit(cache=True, nogil=True)
+def _rows_inside(
+    points: NDArray[np.float32], center: NDArray[np.float64], half: NDArray[np.float64], c: float, s: float
+) -> NDArray[np.int64]:
+    """Rows of the points in an upright box turned by the angle of cosine ``c`` and sine ``s``."""
+    rows = np.empty(len(points), np.int64)
+    count = 0
+    for i in range(len(points)):
+        if abs(points[i, 2] - center[2]) > half[2]:
+            continue
+        x, y = points[i, 0] - center[0], points[i, 1] - center[1]
+        if abs(c * x + s * y) <= half[0] and abs(c * y - s * x) <= half[1]:
+            rows[count] = i
+            count += 1
+    return rows[:count]

@@ -82,7 +82,7 @@ class LiftStatistics:
         state: of the detector: ``running``, ``retrying``, ``disabled``, or ``none``.
         failures: of the detector, ever; ``last_error`` in words.
         detector_ms, lift_ms, join_ms: wall time of the detector, of lifting pictures, and of all the rest (joining
-            the views, shapes of the map), summed up.
+            the views, shapes of the map, fusing with the network), summed up.
     """
 
     pictures: int = 0
@@ -312,9 +312,13 @@ class DetectionLift:
 
     def fuse(self, network: Detections, snapshot: VoxelSnapshot) -> Detections:
         """What the network (or shapes alone) found together with the last :meth:`detect`."""
+        began = time.perf_counter()
         doubted = doubts(network, self._vocabulary, self._views, snapshot, self.settings.evidence)
         trusted = np.array([o.trusted for o in self.objects], dtype=bool)
-        return fuse_detections(network, self._detections(), trusted, doubted)
+        fused = fuse_detections(network, self._detections(), trusted, doubted)
+        with self._lock:
+            self._statistics.join_ms += (time.perf_counter() - began) * 1e3
+        return fused
 
     # -------------------------------------------------------------------------------------------------------- private
 
