@@ -236,6 +236,64 @@ class NetworkOptions:
 
 
 @dataclass(frozen=True)
+class LiftOptions:
+    """2-D detections lifted into the map; off while neither ``detector`` nor ``from_topics`` is set.
+
+    Attributes:
+        detector: an ONNX file, or for the layout ``transformers`` a hub name or folder; "" = none here.
+        layout: of the file's outputs.
+        classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
+        the
+            words that are always looked for.
+        from_topics: detections come from other programs.
+        min_score: 2-D detections below it are dropped.
+        max_detections: best of a picture.
+        min_probability: things below it do not reach the object map.
+        input_px: long side of the network's input where the file leaves it free; 0 = as usual for the layout.
+        max_rate_hz: pictures a second; newest keyframes first.
+        stamp_tolerance_s: how much the stamp of other programs' detections may differ from the keyframe's.
+        embeddings: an image-text encoder of ``transformers`` (CLIP, SigLIP), hub name or folder; "" = none.
+        device: of ``transformers`` models: "cpu", "cuda", "cuda:0", "auto".
+        providers, threads: of ONNX Runtime.
+    """
+
+    detector: str = ""
+    layout: Literal["", "nanodet", "nanodet-plus", "yolov8", "yolo11", "yolox", "rtdetr", "transformers"] = ""
+    classes: tuple[str, ...] = ()
+    from_topics: bool = False
+    min_score: float = 0.3
+    max_detections: int = 100
+    min_probability: float = 0.4
+    input_px: int = 0
+    max_rate_hz: float = 2.0
+    stamp_tolerance_s: float = 0.005
+    embeddings: str = ""
+    device: str = "cpu"
+    providers: tuple[str, ...] = ("CPUExecutionProvider",)
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        _require(bool(self.detector) == bool(self.layout), "detector and layout belong together")
+        _require(not (self.detector and self.from_topics), "detector and from_topics exclude each other")
+        _require(0 <= self.min_score <= 1, f"min_score must be in [0, 1], got {self.min_score}")
+        _require(0 <= self.min_probability <= 1, f"min_probability must be in [0, 1], got {self.min_probability}")
+        _require(self.max_detections >= 1, f"max_detections must be positive, got {self.max_detections}")
+        _require(
+            self.input_px == 0 or 32 <= self.input_px <= 4096,
+            f"input_px must be 0 or in [32, 4096], got {self.input_px}",
+        )
+        _require(self.max_rate_hz > 0, f"max_rate_hz must be positive, got {self.max_rate_hz}")
+        _require(self.stamp_tolerance_s >= 0, f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
+        _require(len(self.providers) > 0, "providers must name at least one")
+        _require(self.threads >= 0, f"threads must not be negative, got {self.threads}")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether anything is lifted."""
+        return bool(self.detector) or self.from_topics
+
+
+@dataclass(frozen=True)
 class PerceptronConfig:
     """Everything that the online algorithm needs."""
 
@@ -245,6 +303,7 @@ class PerceptronConfig:
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     grid: GridConfig = field(default_factory=GridConfig)
     network: NetworkOptions = field(default_factory=NetworkOptions)
+    lift: LiftOptions = field(default_factory=LiftOptions)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import QueryContext, propose_targets
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.lift.loading import lift_from_options
+from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import (
@@ -51,6 +53,7 @@ class Perceptron(LiveMap):
         volume: the map to work on; None builds an empty one from ``config``.
         inference: the trained network; None = none, whatever ``config.network`` says: class-agnostic boxes.
             :meth:`from_config` builds it.
+        lift: detections of a 2-D detector, lifted into the map; None = none.
 
     Raises ``ValueError`` for a network whose sites are no multiple of the voxels, or a given volume without the
     features that it reads.
@@ -61,6 +64,7 @@ class Perceptron(LiveMap):
         config: PerceptronConfig | None = None,
         volume: FeatureVolume | None = None,
         inference: Predictor | None = None,
+        lift: DetectionLift | None = None,
     ) -> None:
         config = config if config is not None else PerceptronConfig()
         if volume is None:
@@ -73,6 +77,7 @@ class Perceptron(LiveMap):
         self._prediction: ScenePrediction | None = None
         self._map_predictor: MapPredictor | None = None
         self._scores = EVERY_SCORE
+        self.lift = lift
         if inference is not None:
             options = config.network
             self._scores = replace(inference.scores, all_boxes=options.all_boxes)
@@ -85,7 +90,8 @@ class Perceptron(LiveMap):
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
         """With the network that ``config.network`` names, if any. Raises as ``load_inference``."""
         config = config if config is not None else PerceptronConfig()
-        return cls(config, inference=inference_from_options(config.network))
+        lift = lift_from_options(config.lift, config.objects)
+        return cls(config, inference=inference_from_options(config.network), lift=lift)
 
     # ---------------------------------------------------------------------------------------------------- three verbs
 
@@ -126,22 +132,31 @@ class Perceptron(LiveMap):
             clock.lap("snapshot")
             floor_z_m = self._floor.of(snapshot.mean_point_m)
             clock.lap("floor")
+            if self.lift is not None:
+                self.lift.detect(copy.keyframes, snapshot, floor_z_m)
+                clock.lap("lift")
             now = cameras.stamp_ns if now_ns is None else now_ns
             place = cameras.camera_m, self.config.volume.radius_m
             prediction: ScenePrediction | None = None
+            found: Detections | None
             if self._map_predictor is None:
                 layers = separate_layers(snapshot, floor_z_m, self.config.objects)
                 clock.lap("layers")
                 found = find_boxes(snapshot, layers, self.config.objects)
                 clock.lap("boxes")
+                if self.lift is not None:
+                    found = self.lift.fuse(found, snapshot)
                 self._objects.update(found, snapshot, now, *place)
                 clock.lap("objects")
                 semantic = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
             else:
                 prediction = self._map_predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
                 clock.lap("network")
-                if prediction.detections is not None:
-                    self._objects.update(prediction.detections, snapshot, now, *place, prediction.region, self._scores)
+                found = prediction.detections
+                if found is not None and self.lift is not None:
+                    found = self.lift.fuse(found, snapshot)
+                if found is not None:
+                    self._objects.update(found, snapshot, now, *place, prediction.region, self._scores)
                 clock.lap("objects")
                 if prediction.semantic is not None:
                     semantic = self._semantic.update(prediction.semantic, prediction.answered, *place)
@@ -262,3 +277,5 @@ class Perceptron(LiveMap):
     def _forget(self) -> None:
         super()._forget()
         self._known, self._voxels, self._prediction = QueryContext(), None, None
+        if self.lift is not None:
+            self.lift.forget()

@@ -29,7 +29,7 @@ LAYERS = (
     {"nn"},
     {"weights", "mapping"},
     {"inference"},
-    {"scene"},
+    {"scene", "lift"},
     {"language"},
     {"perceptron"},
 )

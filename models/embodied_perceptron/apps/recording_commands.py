@@ -116,6 +116,12 @@ def replay_command(
     perceive_every: Annotated[float, typer.Option(min=0.01, help="Look for objects every so many seconds.")] = 1.0,
     skip_damaged: Annotated[bool, typer.Option(help="Count damaged images instead of stopping at them.")] = False,
     rate: Annotated[float, typer.Option(min=0.01, help="Speed of playing with --ros.")] = 1.0,
+    detector: Annotated[
+        Path | None, typer.Option(help="ONNX file of a 2-D detector whose detections are lifted into the map.")
+    ] = None,
+    detector_layout: Annotated[
+        str | None, typer.Option(help="Layout of its outputs: nanodet, yolov8, yolo11, yolox or rtdetr.")
+    ] = None,
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", help="Ask this about the map at the end; repeatable.")
     ] = None,
@@ -125,6 +131,8 @@ def replay_command(
     Writes map.safetensors, voxels.ply, objects.json, occupancy.npz, top_view.png, occupancy_grid.pgm and .yaml,
     timings.json, and, where something was asked, groundings.json.
     """
+    if detector and not direct:
+        raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
     if query and not direct:
         raise CommandError("--query belongs to --direct; a running node is asked on its topics")
     if not direct:
@@ -132,7 +140,7 @@ def replay_command(
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
     from embodied_perceptron.apps.replay import write_results
 
-    settings = _load_config(config)
+    settings = _with_detector(_load_config(config), detector, detector_layout)
     topics = (color_topic, depth_topic, info_topic)
     recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged)
     result = _replay_with_progress(recording, settings, max_frames, world_frame, perceive_every)
@@ -147,6 +155,20 @@ def replay_command(
     if result.fused == 0:
         console.print("[bold red]nothing was fused[/]; `embodied-perceptron doctor` looks for the cause")
         raise typer.Exit(EXIT_BAD_RESULT)
+
+
+def _with_detector(settings: PerceptronConfig, detector: Path | None, layout: str | None) -> PerceptronConfig:
+    """The configuration with the detector of the command line."""
+    from dataclasses import replace
+
+    from embodied_perceptron.config import LiftOptions, config_from_dict, config_to_dict
+
+    if (detector is None) != (layout is None):
+        raise CommandError("--detector and --detector-layout belong together")
+    if detector is None:
+        return settings
+    wanted = config_to_dict(settings.lift) | {"detector": str(detector), "layout": layout, "from_topics": False}
+    return replace(settings, lift=config_from_dict(LiftOptions, wanted, "lift"))
 
 
 def _replay_with_progress(

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import (
     write_groundings_json,
@@ -212,7 +213,24 @@ def timings(result: ReplayResult) -> dict[str, Any]:
         "blocks": statistics.blocks,
         "keyframes": statistics.keyframes,
         "memory_mb": round(statistics.memory_bytes / 1e6, 1),
+        **({} if result.perceptron.lift is None else {"lift": _lift_numbers(result.perceptron.lift)}),
         "perceive_stage_ms": {name: round(ms, 3) for name, ms in result.perception.stage_ms.items()},
+    }
+
+
+def _lift_numbers(lift: DetectionLift) -> dict[str, Any]:
+    """What was lifted and what it cost, milliseconds a picture."""
+    s = lift.statistics()
+    pictures = max(s.pictures, 1)
+    return {
+        "pictures": s.pictures,
+        "found": s.found,
+        "lifted": s.lifted,
+        "dropped": dict(sorted(s.dropped.items())),
+        "detector": s.state,
+        "failures": s.failures,
+        "detector_ms": round(s.detector_ms / pictures, 3),
+        "lift_ms": round((s.lift_ms + s.join_ms) / pictures, 3),
     }
 
 

@@ -102,27 +102,35 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+def open_session(path: str | Path, providers: Sequence[str] = CPU, threads: int = 0) -> Any:
+    """An ``onnxruntime.InferenceSession`` that runs where it was told to, or not at all.
+
+    Raises ``ValueError`` for a provider that is not available, ``FileNotFoundError`` without the file, ``RuntimeError``
+    when the first provider cannot be set up, and what ONNX Runtime raises for a file that is none.
+    """
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    missing = [name for name in providers if name not in available]
+    if missing or not providers:
+        raise ValueError(f"ONNX Runtime providers {missing or list(providers)} are not available: {available}")
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"no ONNX file at {path}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
+    if session.get_providers()[0] != providers[0]:
+        # it falls back to the CPU with no more than a warning, for example when a CUDA library is missing
+        raise RuntimeError(f"{providers[0]} could not be set up: {path} would run on {session.get_providers()}")
+    return session
+
+
 class _Session:
-    """An ONNX Runtime session that runs where it was told to, or not at all."""
+    """A session of an encoder that this project exported."""
 
     def __init__(self, path: str | Path, kind: str, providers: Sequence[str], threads: int) -> None:
-        import onnxruntime
-
-        available = onnxruntime.get_available_providers()
-        missing = [name for name in providers if name not in available]
-        if missing or not providers:
-            raise ValueError(f"ONNX Runtime providers {missing or list(providers)} are not available: {available}")
-        if not Path(path).is_file():
-            raise FileNotFoundError(f"no ONNX file at {path}")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.log_severity_level = 3
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=list(providers))
-        if self._session.get_providers()[0] != providers[0]:
-            # it falls back to the CPU with no more than a warning, for example when a CUDA library is missing
-            raise RuntimeError(
-                f"{providers[0]} could not be set up: {path} would run on {self._session.get_providers()}"
-            )
+        self._session = open_session(path, providers, threads)
         text = self._session.get_modelmeta().custom_metadata_map.get(_METADATA_KEY)
         self.metadata: dict[str, Any] = json.loads(text) if text else {}
         if self.metadata.get("kind") != kind:

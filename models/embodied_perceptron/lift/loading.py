@@ -1,0 +1,74 @@
+"""The lift that a configuration names."""
+
+from __future__ import annotations
+
+from embodied_perceptron.config import LiftOptions, ObjectsConfig
+from embodied_perceptron.lift.detections2d import Limits2d
+from embodied_perceptron.lift.detectors import Detector, OnnxDetector
+from embodied_perceptron.lift.pipeline import DetectionLift, LiftSettings
+from embodied_perceptron.lift.scheduler import SchedulerRules
+from embodied_perceptron.lift.zero_shot import RegionEncoder, ZeroShotDetector
+
+# What a detector that is told in words looks for when nobody says: what homes have and people ask for.
+DEFAULT_WORDS = (
+    *(
+        "chair",
+        "table",
+        "couch",
+        "bed",
+        "desk",
+        "cabinet",
+        "shelf",
+        "plant",
+        "lamp",
+        "tv",
+        "laptop",
+        "keyboard",
+        "book",
+    ),
+    *(
+        "cup",
+        "bottle",
+        "bowl",
+        "plate",
+        "backpack",
+        "bag",
+        "box",
+        "bin",
+        "pillow",
+        "clock",
+        "picture",
+        "mirror",
+        "sink",
+    ),
+    *("toilet", "refrigerator", "microwave", "oven", "toaster", "kettle", "shoe", "towel", "toy", "telephone"),
+    *("remote control", "person"),
+)
+
+
+def lift_from_options(options: LiftOptions, objects: ObjectsConfig | None = None) -> DetectionLift | None:
+    """None where nothing is to be lifted. Raises what building the detector raises: at the start, by name."""
+    if not options.enabled:
+        return None
+    settings = LiftSettings(
+        min_probability=options.min_probability,
+        stamp_tolerance_s=options.stamp_tolerance_s,
+        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz),
+    )
+
+    def make_detector() -> Detector:
+        limits = Limits2d(min_score=options.min_score, max_count=options.max_detections)
+        if options.layout == "transformers":
+            return ZeroShotDetector(options.detector, options.classes or DEFAULT_WORDS, limits, options.device)
+        return OnnxDetector(
+            options.detector,
+            options.layout,
+            options.classes,
+            limits,
+            options.input_px,
+            options.providers,
+            options.threads,
+        )
+
+    encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
+    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder)
