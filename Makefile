@@ -26,7 +26,7 @@ demo: setup
 	$(BIN)/embodied-perceptron demo $(if $(SOURCE),--source $(SOURCE)) $(if $(QUERY),--query '$(QUERY)') --out $(OUT)/demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-all: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
