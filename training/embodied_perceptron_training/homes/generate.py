@@ -49,7 +49,7 @@ from embodied_perceptron_training.homes.relations import frame_labels, make_scen
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
-from embodied_perceptron_training.homes.rig import Rig, draw_rig
+from embodied_perceptron_training.homes.rig import draw_rig
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
 from embodied_perceptron_training.homes.walks import map_views, walk_views
@@ -206,9 +206,7 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     write_atomically(folder / RECORD, json.dumps(record).encode())
 
 
-def _fill_second(
-    seed: int, folder: Path, name: str, spec: HomeSampleSpec, home: Home, attribution: list[str]
-) -> None:
+def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec, home: Home, attribution: list[str]) -> None:
     """A sample of version 2: rig and walk of the home's own; visible is what was measured."""
     scene = home.render_scene()
     caster = RayCastRenderer(scene)
@@ -487,8 +485,11 @@ def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
 
 def _scan(record: dict[str, Any]) -> dict[str, Any]:
     K = np.array(record["cam2img"])
-    later = {} if record["generator_version"] == 1 else {"generator_version": record["generator_version"],
-                                                         "rig": record["rig"], "map_views": record["map_views"]}
+    later = (
+        {}
+        if record["generator_version"] == 1
+        else {"generator_version": record["generator_version"], "rig": record["rig"], "map_views": record["map_views"]}
+    )
     keys = ("bbox_3d", "bbox_label_3d", "bbox_id") + (("family", "unseen") if later else ())
     return {
         **later,
@@ -497,9 +498,7 @@ def _scan(record: dict[str, Any]) -> dict[str, Any]:
         "cam2img": K,
         "depth_cam2img": K.copy(),
         "images": [{**image, "cam2global": np.array(image["cam2global"])} for image in record["images"]],
-        "instances": [
-            {key: instance[key] for key in keys} for instance in record["instances"]
-        ],
+        "instances": [{key: instance[key] for key in keys} for instance in record["instances"]],
     }
 
 

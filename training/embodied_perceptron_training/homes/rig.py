@@ -102,16 +102,19 @@ class Rig:
         """Of the :meth:`motion` that takes place between the first and the last row."""
         return self.readout_s / _FRAME_S
 
-    def reported(self, poses: F64, rng: np.random.Generator) -> F64:
-        """(N, 4, 4) true camera poses -> what a pose estimator says: errors of ``drift_m`` that change slowly."""
+    def reported(self, poses: F64, rng: np.random.Generator, memory: float = _DRIFT_MEMORY) -> F64:
+        """(N, 4, 4) true camera poses -> what a pose estimator says: errors of ``drift_m`` that change slowly.
+
+        ``memory`` is the correlation of the errors of successive poses.
+        """
         result = poses.copy()
         shift, turn = rng.normal(0, 1, 3), rng.normal(0, 1, 3)
-        fresh = np.sqrt(1 - _DRIFT_MEMORY**2)
+        fresh = np.sqrt(1 - memory**2)
         for i in range(len(poses)):
             R = cv2.Rodrigues((turn * self.drift_rad / np.sqrt(3)).reshape(3, 1))[0]
             result[i] = make_transform(R @ poses[i, :3, :3], poses[i, :3, 3] + shift * self.drift_m / np.sqrt(3))
-            shift = _DRIFT_MEMORY * shift + fresh * rng.normal(0, 1, 3)
-            turn = _DRIFT_MEMORY * turn + fresh * rng.normal(0, 1, 3)
+            shift = memory * shift + fresh * rng.normal(0, 1, 3)
+            turn = memory * turn + fresh * rng.normal(0, 1, 3)
         return result
 
 

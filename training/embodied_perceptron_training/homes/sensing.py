@@ -32,10 +32,10 @@ KINDS = ("matt", "dark", "shiny", "glass", "mirror", "screen")
 MATT, DARK, SHINY, GLASS, MIRROR, SCREEN = range(6)
 # chance of losing a pixel that is looked at squarely, by kind
 _LOSS = {
-    "structured-light": (0.004, 0.28, 0.16, 0.85, 0.55, 0.70),
-    "time-of-flight": (0.004, 0.42, 0.10, 0.60, 0.35, 0.50),
-    "lidar-phone": (0.003, 0.18, 0.08, 0.50, 0.30, 0.30),
-    "stereo": (0.006, 0.22, 0.16, 0.60, 0.35, 0.65),
+    "structured-light": (0.006, 0.30, 0.22, 0.92, 0.60, 0.90),
+    "time-of-flight": (0.006, 0.42, 0.14, 0.70, 0.40, 0.60),
+    "lidar-phone": (0.005, 0.20, 0.10, 0.60, 0.35, 0.40),
+    "stereo": (0.008, 0.25, 0.20, 0.70, 0.40, 0.75),
 }
 # incidence (cosine) at which half of the pixels of a matt surface, of a shiny one are lost
 _GRAZING = {
@@ -116,6 +116,10 @@ def _blobs(shape: tuple[int, ...], size_px: float, rng: Rng) -> F32:
     return np.asarray(special.ndtr(field / max(float(field.std()), 1e-9)), np.float32)
 
 
+def _clipped(share: F32) -> F32:
+    return np.clip(share, 1e-4, 1 - 1e-4)
+
+
 def _swallowed(depth: F32, incidence: F32, kind: NDArray[np.integer], rig: Rig, rng: Rng) -> NDArray[np.bool_]:
     """Pixels lost to material, angle and distance."""
     base = np.array(_LOSS[rig.sensor], np.float32)[kind]
@@ -127,8 +131,11 @@ def _swallowed(depth: F32, incidence: F32, kind: NDArray[np.integer], rig: Rig, 
     level = rig.hole_level
     keep = (1 - np.clip(base * level, 0, 0.97)) * (1 - np.clip(grazing * level, 0, 1)) * (1 - far)
     scale = depth.shape[1] / 320
-    patches = 0.75 * _blobs(depth.shape, 3.5 * scale, rng) + 0.25 * rng.random(depth.shape, np.float32)
-    speckle = rng.random(depth.shape, np.float32) < 0.002 * level
+    # holes are whole patches of a few pixels within larger ones; single pixels are rare
+    field = 0.75 * special.ndtri(_clipped(_blobs(depth.shape, 9 * scale, rng)))
+    field += 0.64 * special.ndtri(_clipped(_blobs(depth.shape, 2.5 * scale, rng)))
+    patches = special.ndtr(field + 0.15 * rng.standard_normal(depth.shape, np.float32))
+    speckle = rng.random(depth.shape, np.float32) < 0.0004 * level
     return np.asarray((patches > keep) | speckle | (depth <= 0))
 
 

@@ -20,7 +20,7 @@ from embodied_perceptron_training.homes.tours import Station, _station, camera_p
 F64 = NDArray[np.float64]
 MAX_PITCH_RAD, MAX_ROLL_RAD = float(np.deg2rad(30)), float(np.deg2rad(6))
 _PROBE = Intrinsics(40.0, 40.0, 31.5, 23.5, 64, 48)
-_CLOSE_SHARE = {"hand": 0.45, "robot": 0.5}  # of the views bend over something
+_CLOSE_SHARE = {"hand": 0.24, "robot": 0.28}  # of the views bend over something
 _CLOSE_M = {"hand": (0.4, 0.85), "robot": (0.5, 1.0)}  # how near the thing then is
 _NOTHING_NEARER_M = 0.22
 _TRIES = 6
@@ -43,16 +43,18 @@ def walk_views(
         raise ValueError(f"need at least one view, got {count}")
     rng = np.random.default_rng([seed, 82])
     carrier = rig.carrier
-    height = float(rng.uniform(1.35, 1.6)) if carrier == "hand" else float(np.exp(rng.uniform(np.log(0.4), np.log(1.35))))
-    pitch = float(np.deg2rad(rng.uniform(15, 27) if carrier == "hand" else rng.uniform(4, 26)))
-    lean = float(np.deg2rad(rng.normal(0, 2.5 if carrier == "hand" else 0.5)))
+    height = (
+        float(rng.uniform(1.35, 1.6)) if carrier == "hand" else float(np.exp(rng.uniform(np.log(0.4), np.log(1.35))))
+    )
+    pitch = float(np.deg2rad(rng.uniform(17, 28) if carrier == "hand" else rng.uniform(4, 26)))
+    lean = float(np.deg2rad(rng.normal(0, 3.0 if carrier == "hand" else 0.5)))
     poses = []
     for station, yaw in _visits(space, renderer, count, height, rng):
         if carrier == "hand":
             xy = station.xy + rng.normal(0, 0.05, 2)
             z = float(np.clip(height + rng.normal(0, 0.1), 1.0, 1.8))
             down = float(np.clip(pitch + np.deg2rad(rng.normal(0, 6)), 0, MAX_PITCH_RAD))
-            roll = float(np.clip(lean + np.deg2rad(rng.normal(0, 2.5)), -MAX_ROLL_RAD, MAX_ROLL_RAD))
+            roll = float(np.clip(lean + np.deg2rad(rng.normal(0, 3.0)), -MAX_ROLL_RAD, MAX_ROLL_RAD))
         else:
             xy, z, down = station.xy, height, pitch
             roll = float(np.clip(lean + np.deg2rad(rng.normal(0, 0.3)), -MAX_ROLL_RAD, MAX_ROLL_RAD))
@@ -137,7 +139,10 @@ def _free_way(space: FreeSpace, start: F64, ahead: F64, reach: float) -> float:
     way = 0.0
     while way + 0.05 < reach:
         row, column = space.cell_of(start + ahead * (way + 0.05))
-        if not (0 <= row < space.region.shape[0] and 0 <= column < space.region.shape[1]) or not space.region[row, column]:
+        if (
+            not (0 <= row < space.region.shape[0] and 0 <= column < space.region.shape[1])
+            or not space.region[row, column]
+        ):
             break
         way += 0.05
     return way

@@ -56,9 +56,18 @@ def cushions(a: RoomArranger, seat: PlacedObject, count: int) -> None:
         a.on_surface(a.make(soft.cushion), seat, surface, float(a.rng.normal(0, 0.15)), tilt, (float(x), 1.0))
 
 
+def _fitting(a: RoomArranger, place: Callable[[], PlacedObject | None]) -> PlacedObject | None:
+    """What ``place`` puts somewhere; where sizes vary it may draw again when the first one fits nowhere."""
+    for _ in range(1 if a.catalogue is None else 5):
+        placed = place()
+        if placed:
+            return placed
+    return None
+
+
 def dining_group(a: RoomArranger) -> None:
     """A table with chairs around it."""
-    table = a.middle(a.make(furniture.dining_table), 0.3)
+    table = _fitting(a, lambda: a.middle(a.make(furniture.dining_table), 0.3))
     if not table:
         return
     high = table.model.bounds()[1]
@@ -77,12 +86,14 @@ def dining_group(a: RoomArranger) -> None:
             )
     for s in (-1, 1):
         if w > 0.65 and chance(a, 0.3):
-            a.relative(a.make(furniture.chair, np.random.default_rng(seed)), table, (s * (w + 0.2), 0.0), -s * np.pi / 2)
+            a.relative(
+                a.make(furniture.chair, np.random.default_rng(seed)), table, (s * (w + 0.2), 0.0), -s * np.pi / 2
+            )
 
 
 def desk_group(a: RoomArranger) -> None:
     """A desk with a screen or a laptop, a chair before it."""
-    desk = a.against_wall(a.make(furniture.desk))
+    desk = _fitting(a, lambda: a.against_wall(a.make(furniture.desk)))
     if not desk:
         return
     top = desk.model.surfaces[0]
@@ -95,7 +106,9 @@ def desk_group(a: RoomArranger) -> None:
             a.beside(a.make(electronics.computer), desk, 1 if chance(a, 0.5) else -1)
     else:
         opening = float(a.rng.uniform(0.75, 1.0)) if chance(a, 0.85) else 0.0
-        a.on_surface(a.make(electronics.laptop), desk, top, 0.0, at=(0.0, -0.2), joint_states={"lid": round(opening, 3)})
+        a.on_surface(
+            a.make(electronics.laptop), desk, top, 0.0, at=(0.0, -0.2), joint_states={"lid": round(opening, 3)}
+        )
     chair = a.make(furniture.office_chair if chance(a, 0.65) else furniture.chair)
     a.relative(chair, desk, (0.0, -float(a.rng.uniform(0.6, 0.75))), np.pi + float(a.rng.normal(0, 0.35)))
 
@@ -360,14 +373,16 @@ def _bathroom(a: RoomArranger) -> None:
 
 def _living_room(a: RoomArranger) -> None:
     """A couch facing a television over a coffee table, perhaps a dining corner, shelves, plants."""
-    couch = a.against_wall(a.make(furniture.couch))
+    couch = _fitting(a, lambda: a.against_wall(a.make(furniture.couch)))
     if couch:
         cushions(a, couch, int(a.rng.integers(1, 4)))
         if chance(a, 0.8):
             a.before(a.make(furniture.coffee_table), couch, float(a.rng.uniform(0.35, 0.5)))
         for sign in (-1, 1):
             if chance(a, 0.35):
-                a.beside(a.make(furniture.side_table) if chance(a, 0.6) else a.make(electronics.floor_lamp), couch, sign)
+                a.beside(
+                    a.make(furniture.side_table) if chance(a, 0.6) else a.make(electronics.floor_lamp), couch, sign
+                )
         stand = opposite(a, couch) or a.against_wall(a.make(furniture.tv_stand))
         if stand:
             a.on_surface(a.make(electronics.tv), stand, stand.model.surfaces[0], at=(0.0, 0.0))
@@ -397,7 +412,7 @@ def _living_room(a: RoomArranger) -> None:
 
 def _bedroom(a: RoomArranger) -> None:
     """A bed with stands and lamps, wardrobe, dresser, perhaps a desk."""
-    bed = a.against_wall(a.make(soft.bed))
+    bed = _fitting(a, lambda: a.against_wall(a.make(soft.bed)))
     if bed:
         for sign in (-1, 1):
             if chance(a, 0.75):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from embodied_perceptron_training.homes.assets import decor, furniture, kitchen, small, soft, structure
+from embodied_perceptron_training.homes.assets.mesh import rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject
 from embodied_perceptron_training.homes.assets.varied import greenery, kitchen_run, storage, tables
 from embodied_perceptron_training.homes.assets.varied.catalogue import with_family
@@ -16,9 +17,9 @@ from embodied_perceptron_training.homes.building.furnishing import (
     _RECIPES,
     _SURFACE_ITEMS,
     _TILTED,
+    Family,
     _best_row,
     _kitchen,
-    Family,
     ceiling_lights,
     chance,
     curtains,
@@ -28,13 +29,12 @@ from embodied_perceptron_training.homes.building.furnishing import (
     stand_some,
     walls,
 )
-from embodied_perceptron_training.homes.assets.mesh import rotation
 from embodied_perceptron_training.homes.building.placement import SIDES, RoomArranger
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 NAMELESS_SHARE = 0.27  # of what is put on surfaces; some finds no place, so that 30 % of the small things remain
 _LONGEST_RUN_M = 5.0
-_AREA_PER_MORE_M2 = 9.0
+_AREA_PER_MORE_M2 = 5.0
 _TOOLS: list[tuple[Family, float]] = [
     (storage.crate, 1.0), (small.box, 1.5), (kitchen.can, 1.0), (kitchen.bottle, 1.0), (small.folder, 0.4),
     (small.bucket, 0.5), (small.scissors, 0.5),
@@ -105,7 +105,9 @@ def _run(a: RoomArranger, side: Side, start: float, length: float, rng: np.rando
         slab = kitchen_run.worktop(end - begin, top, x, splash)
         done = put(slab, "kitchen_run.worktop", middle, kitchen_run.BASE_H)
         if done and hole is not None:
-            slab_y = float(placed[-1].T_world_object[1, 3]) if side in ("S", "N") else float(placed[-1].T_world_object[0, 3])
+            slab_y = (
+                float(placed[-1].T_world_object[1, 3]) if side in ("S", "N") else float(placed[-1].T_world_object[0, 3])
+            )
             done = _hang_basin(a, placed, side, hole, slab_y, rng)
         if not done:
             a.placer.remove_last(len(placed))

@@ -206,4 +206,3 @@ def _joint(joint: Joint | None, s: F64) -> Joint | None:
     axis = np.asarray(joint.axis)
     upper = joint.upper if joint.kind == "revolute" else joint.upper * float(np.linalg.norm(axis * s))
     return replace(joint, origin_m=(x, y, z), upper=upper)
-

@@ -19,7 +19,20 @@ from embodied_perceptron_training.homes.rendering import materials as mat
 UNLABELLED = "object"  # EmbodiedScan's category of what has none
 Shape = Callable[[Rng, float], ObjectModel]
 F64 = NDArray[np.float64]
-_TILES = ("plain", "plain", "wood", "marble", "weave", "felt", "carpet", "stripes", "brushed", "wallpaper", "leaf", "checker")
+_TILES = (
+    "plain",
+    "plain",
+    "wood",
+    "marble",
+    "weave",
+    "felt",
+    "carpet",
+    "stripes",
+    "brushed",
+    "wallpaper",
+    "leaf",
+    "checker",
+)
 _PICTURES = ("cover", "label", "text", "map", "calendar", "abstract pattern", "flower", "heart", "fish")
 
 
@@ -146,7 +159,9 @@ def tangle(rng: Rng, size_m: float) -> ObjectModel:
     t = np.linspace(0, 1, n)
     radius = size_m / 2 * (0.55 + 0.4 * np.sin(2 * np.pi * rng.uniform(0.5, 3) * t + rng.uniform(0, 6)))
     a = 2 * np.pi * turns * t
-    path = np.stack([radius * np.cos(a), radius * np.sin(a) * rng.uniform(0.5, 1), r + np.abs(np.sin(3 * a)) * 2.5 * r], -1)
+    path = np.stack(
+        [radius * np.cos(a), radius * np.sin(a) * rng.uniform(0.5, 1), r + np.abs(np.sin(3 * a)) * 2.5 * r], -1
+    )
     for p, q in zip(path[:-1], path[1:], strict=True):
         b.rod(p, q, r, m, 5)
     if rng.random() < 0.5:
@@ -174,7 +189,9 @@ def gadget(rng: Rng, size_m: float) -> ObjectModel:
         x, y = rng.normal(0, 0.08 * size_m, 2)
         kind, m = int(rng.integers(4)), any_material(rng)
         if kind == 0:
-            b.box((w, d, h), (x, y, z + h / 2), m, rotation("z", float(rng.uniform(-1, 1))), faces={"-y": any_face(rng)})
+            b.box(
+                (w, d, h), (x, y, z + h / 2), m, rotation("z", float(rng.uniform(-1, 1))), faces={"-y": any_face(rng)}
+            )
         elif kind == 1:
             b.cylinder(min(w, d) / 2, h, (x, y, z + h / 2), m, top_radius=min(w, d) / 2 * float(rng.uniform(0.2, 1.0)))
         elif kind == 2:

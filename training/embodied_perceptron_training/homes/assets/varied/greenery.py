@@ -24,7 +24,9 @@ def _planter(b: MeshBuilder, rng: Rng, r: float, h: float, z: float = 0.0) -> No
     b.lathe([(0, 0), (r * low, 0), (r, h), (r - 0.015, h), (r - 0.015, h - 0.02), (0, h - 0.02)], (0, 0, z), m, 20)
 
 
-def _blade(b: MeshBuilder, start: np.ndarray, a: float, lean: float, length: float, wide: float, droop: float, m: mat.Material) -> None:
+def _blade(
+    b: MeshBuilder, start: np.ndarray, a: float, lean: float, length: float, wide: float, droop: float, m: mat.Material
+) -> None:
     """A long leaf that bends down: a strip of five points."""
     s = np.linspace(0, 1, 6)
     angle = lean + droop * s

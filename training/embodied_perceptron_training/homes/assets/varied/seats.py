@@ -96,7 +96,9 @@ def mesh_office_chair(rng: Rng) -> ObjectModel:
     b.cylinder(0.03, h - 0.18, (0, 0, 0.1 + (h - 0.18) / 2), mat.metal(rng, ("gray",)))
     b.rounded_box((0.5, 0.5, 0.08), (0, 0, h - 0.04), net, 0.3)
     u, v = np.meshgrid(np.linspace(-1, 1, 7), np.linspace(0, 1, 6))
-    grid = np.stack([u * (0.23 - 0.03 * v), 0.23 + 0.08 * v - 0.06 * u**2 - 0.05 * np.sin(v * np.pi), h + 0.1 + v * back], -1)
+    grid = np.stack(
+        [u * (0.23 - 0.03 * v), 0.23 + 0.08 * v - 0.06 * u**2 - 0.05 * np.sin(v * np.pi), h + 0.1 + v * back], -1
+    )
     b.sheet(grid, net, 0.015)
     b.box((0.06, 0.03, back + 0.1), (0, 0.3, h + back / 2), dark)
     if rng.random() < 0.5:
@@ -170,7 +172,11 @@ def corner_couch(rng: Rng) -> ObjectModel:
     b.rounded_box((d - 0.2, reach - 0.2, 0.16), (side * (w / 2 - 0.1 - (d - 0.2) / 2 + 0.0), y0 - 0.2 - (reach - 0.2) / 2, h - 0.08),
                   cover, 0.2)  # fmt: skip
     b.box((w, 0.16, h + back - 0.08 - foot), (0, y0 - 0.08, foot + (h + back - 0.08 - foot) / 2), cover)
-    b.box((0.16, d - 0.16, h + back - 0.12 - foot), (side * (w / 2 - 0.08), -0.08, foot + (h + back - 0.12 - foot) / 2), cover)
+    b.box(
+        (0.16, d - 0.16, h + back - 0.12 - foot),
+        (side * (w / 2 - 0.08), -0.08, foot + (h + back - 0.12 - foot) / 2),
+        cover,
+    )
     if rng.random() < 0.7:
         arm = rng.uniform(0.12, 0.2)
         b.box((arm, d - 0.1, h + 0.16 - foot), (-side * (w - arm) / 2, -0.05, foot + (h + 0.16 - foot) / 2), cover)
@@ -249,4 +255,6 @@ def slatted_bench(rng: Rng) -> ObjectModel:
         b.tube([(x, -d / 2 + 0.03, 0.012), (x, -d / 2 + 0.03, h - 0.03), (x, d / 2 - 0.03, h - 0.03), (x, d / 2, 0.012)],
                0.018, legs, 6)  # fmt: skip
         b.rod((x, d / 2 - 0.03, h - 0.03), (x, d / 2 + 0.01, 0.78), 0.018, legs, 6)
-    return model("bench", b, wood, surfaces=[top_surface(w - 0.1, d - 0.14, h, "seat", 0.3)], synonyms=("garden bench",))
+    return model(
+        "bench", b, wood, surfaces=[top_surface(w - 0.1, d - 0.14, h, "seat", 0.3)], synonyms=("garden bench",)
+    )

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from embodied_perceptron_training.homes.assets.common import Rng, carcass, drawer, four_legs, hinged_door, model, top_surface
+from embodied_perceptron_training.homes.assets.common import (
+    Rng,
+    carcass,
+    drawer,
+    four_legs,
+    hinged_door,
+    model,
+    top_surface,
+)
 from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, Surface
 from embodied_perceptron_training.homes.rendering import materials as mat
@@ -130,7 +138,11 @@ def sideboard(rng: Rng) -> ObjectModel:
     four_legs(b, w - 0.2, d - 0.06, 0.16, 0.035, mat.metal(rng), round_=True)
     carcass(b, w, d, h - 0.16, m, 0.16)
     for k in range(3):
-        b.box((w / 3 + 0.02, 0.016, h - 0.2), ((k - 1) * (w / 3 - 0.01), -d / 2 + 0.02 + 0.018 * (k % 2), (h + 0.16) / 2), front)
+        b.box(
+            (w / 3 + 0.02, 0.016, h - 0.2),
+            ((k - 1) * (w / 3 - 0.01), -d / 2 + 0.02 + 0.018 * (k % 2), (h + 0.16) / 2),
+            front,
+        )
     return model("cabinet", b, m, surfaces=[top_surface(w, d, h, "decor")], synonyms=("sideboard", "credenza"))
 
 
@@ -145,7 +157,11 @@ def open_wardrobe(rng: Rng) -> ObjectModel:
     glass = int(rng.integers(count)) if rng.random() < 0.35 else -1
     for k in range(count):
         x = -w / 2 + w * (k + 0.5) / count
-        b.box((w / count - 0.002, 0.02, h - 0.06), (x, -d / 2 - 0.012 - 0.022 * (k % 2), h / 2), mirror if k == glass else m)
+        b.box(
+            (w / count - 0.002, 0.02, h - 0.06),
+            (x, -d / 2 - 0.012 - 0.022 * (k % 2), h / 2),
+            mirror if k == glass else m,
+        )
     return model("wardrobe", b, m, synonyms=("closet", "sliding wardrobe"))
 
 
@@ -168,7 +184,11 @@ def crate(rng: Rng) -> ObjectModel:
     """A crate of slats or of plastic, open on top."""
     b = MeshBuilder()
     wooden = rng.random() < 0.5
-    m = mat.wood(rng, ("pine", "birch", "oak")) if wooden else mat.plastic(rng, ("blue", "red", "green", "gray", "yellow", "black"))
+    m = (
+        mat.wood(rng, ("pine", "birch", "oak"))
+        if wooden
+        else mat.plastic(rng, ("blue", "red", "green", "gray", "yellow", "black"))
+    )
     w, d, h = rng.uniform(0.35, 0.62), rng.uniform(0.26, 0.42), rng.uniform(0.2, 0.36)
     t = 0.014
     b.box((w, d, t), (0, 0, t / 2), m)
@@ -182,7 +202,9 @@ def crate(rng: Rng) -> ObjectModel:
         for sy in (-1, 1):
             b.box((0.03, 0.03, h), (sx * (w / 2 - 0.02), sy * (d / 2 - 0.02), h / 2), m)
     inside = Surface((0, 0, t), (w / 2 - 0.05, d / 2 - 0.05), h + 0.05, "inside", "tools")
-    return model("crate", b, m, surfaces=[inside], has_front=False, synonyms=("wooden crate",) if wooden else ("plastic crate",))
+    return model(
+        "crate", b, m, surfaces=[inside], has_front=False, synonyms=("wooden crate",) if wooden else ("plastic crate",)
+    )
 
 
 def open_carton(rng: Rng) -> ObjectModel:
@@ -208,7 +230,9 @@ def plastic_box(rng: Rng) -> ObjectModel:
     w, d, h = rng.uniform(0.28, 0.58), rng.uniform(0.2, 0.4), rng.uniform(0.14, 0.34)
     b.box((w * 0.94, d * 0.94, h), (0, 0, h / 2), m)
     b.box((w, d, 0.03), (0, 0, h - 0.015), lid)
-    return model("box", b, m, surfaces=[top_surface(w, d, h, "storage", 0.3)], has_front=False, synonyms=("storage box", "tub"))
+    return model(
+        "box", b, m, surfaces=[top_surface(w, d, h, "storage", 0.3)], has_front=False, synonyms=("storage box", "tub")
+    )
 
 
 def stand_display(rng: Rng) -> ObjectModel:
@@ -232,7 +256,11 @@ def wide_monitor(rng: Rng) -> ObjectModel:
     """A wide, slightly bent screen on a foot."""
     b = MeshBuilder()
     dark = mat.plastic(rng, ("black", "gray", "white"))
-    screen = mat.picture("screen", int(rng.integers(30)), emission=0.5) if rng.random() < 0.6 else mat.Material((0.05, 0.05, 0.06), gloss=0.7)
+    screen = (
+        mat.picture("screen", int(rng.integers(30)), emission=0.5)
+        if rng.random() < 0.6
+        else mat.Material((0.05, 0.05, 0.06), gloss=0.7)
+    )
     w, h, z = rng.uniform(0.6, 0.85), rng.uniform(0.33, 0.38), rng.uniform(0.1, 0.16)
     for s in (-1, 1):
         R = rotation("z", s * 0.12)
@@ -282,7 +310,11 @@ def pegboard(rng: Rng) -> ObjectModel:
     for _ in range(int(rng.integers(2, 8))):
         s = rng.uniform(0.07, 0.2, 2)
         x, z = rng.uniform(-w / 2 + 0.12, w / 2 - 0.12), rng.uniform(0.12, h - 0.12)
-        note = mat.picture("text", int(rng.integers(20))) if rng.random() < 0.5 else mat.paper(rng, ("yellow", "pink", "white"))
+        note = (
+            mat.picture("text", int(rng.integers(20)))
+            if rng.random() < 0.5
+            else mat.paper(rng, ("yellow", "pink", "white"))
+        )
         b.box((s[0], 0.003, s[1]), (x, -0.0125, z), mat.paper(rng), rotation("y", float(rng.normal(0, 0.1))),
               faces={"-y": note}, collide=False)  # fmt: skip
     return model("board", b, rim, synonyms=("pin board", "cork board"))

@@ -143,7 +143,9 @@ def work_bench(rng: Rng) -> ObjectModel:
     steel = mat.metal(rng, ("gray", "blue", "green"))
     b.box((0.16, 0.12, 0.12), (w / 2 - 0.2, -d / 2 - 0.02, h - 0.02), steel, collide=False)
     below = Surface((0, 0, 0.235), (w / 2 - 0.15, d / 2 - 0.12), h - 0.4, "inside", "tools")
-    return model("table", b, wood, surfaces=[top_surface(w, d, h, "tools"), below], synonyms=("workbench",), style="work")
+    return model(
+        "table", b, wood, surfaces=[top_surface(w, d, h, "tools"), below], synonyms=("workbench",), style="work"
+    )
 
 
 def console_stand(rng: Rng) -> ObjectModel:

@@ -20,7 +20,9 @@ def mug(rng: Rng) -> ObjectModel:
     b.lathe([(0, 0), (r * belly * 0.9, 0), (r * belly, h * 0.4), (r, h), (r - 0.004, h), (r * belly - 0.006, h * 0.4), (0, 0.008)],
             (0, 0, 0), m, 16)  # fmt: skip
     if rng.random() < 0.7:
-        b.tube([(r, 0, h * 0.8), (r + 0.025, 0, h * 0.75), (r + 0.025, 0, h * 0.3), (r * belly, 0, h * 0.25)], 0.005, m, 5)
+        b.tube(
+            [(r, 0, h * 0.8), (r + 0.025, 0, h * 0.75), (r + 0.025, 0, h * 0.3), (r * belly, 0, h * 0.25)], 0.005, m, 5
+        )
     return model("cup", b, m, has_front=False, synonyms=("mug",))
 
 
@@ -114,7 +116,10 @@ def arc_lamp(rng: Rng) -> ObjectModel:
     h, reach = rng.uniform(1.5, 1.85), rng.uniform(0.5, 0.9)
     b.cylinder(0.16, 0.04, (0, 0.15, 0.02), mat.stone(rng), segments=20)
     a = np.linspace(0, np.pi * 0.62, 8)
-    path = [(0, 0.15, 0.04), *((0.0, float(0.15 - reach * (1 - np.cos(x)) * 0.7), float(h * 0.6 + h * 0.4 * np.sin(x))) for x in a)]
+    path = [
+        (0, 0.15, 0.04),
+        *((0.0, float(0.15 - reach * (1 - np.cos(x)) * 0.7), float(h * 0.6 + h * 0.4 * np.sin(x))) for x in a),
+    ]
     b.tube(path, 0.012, steel, 6)
     end = np.array(path[-1])
     b.ellipsoid((0.14, 0.14, 0.1), end - [0, 0, 0.08], steel, segments=16)
@@ -136,12 +141,26 @@ def clamp_lamp(rng: Rng) -> ObjectModel:
 def oval_basket(rng: Rng) -> ObjectModel:
     """A basket of cloth or rope with two loops."""
     b = MeshBuilder()
-    m = mat.fabric(rng) if rng.random() < 0.5 else mat.colored(rng, "wicker", ("brown", "beige", "gray"), texture="wicker", scale_m=0.25)
+    m = (
+        mat.fabric(rng)
+        if rng.random() < 0.5
+        else mat.colored(rng, "wicker", ("brown", "beige", "gray"), texture="wicker", scale_m=0.25)
+    )
     r, h = rng.uniform(0.14, 0.24), rng.uniform(0.18, 0.36)
     bulge = rng.uniform(0.95, 1.2)
-    b.lathe([(0, 0), (r * 0.9, 0), (r * bulge, h * 0.5), (r, h), (r - 0.012, h), (r * 0.88, 0.02), (0, 0.02)], (0, 0, 0), m, 20)
+    b.lathe(
+        [(0, 0), (r * 0.9, 0), (r * bulge, h * 0.5), (r, h), (r - 0.012, h), (r * 0.88, 0.02), (0, 0.02)],
+        (0, 0, 0),
+        m,
+        20,
+    )
     for s in (-1, 1):
-        b.tube([(s * r, -0.05, h - 0.02), (s * r, -0.03, h + 0.05), (s * r, 0.03, h + 0.05), (s * r, 0.05, h - 0.02)], 0.008, m, 5)
+        b.tube(
+            [(s * r, -0.05, h - 0.02), (s * r, -0.03, h + 0.05), (s * r, 0.03, h + 0.05), (s * r, 0.05, h - 0.02)],
+            0.008,
+            m,
+            5,
+        )
     return model("basket", b, m, has_front=False, synonyms=("storage basket",))
 
 
