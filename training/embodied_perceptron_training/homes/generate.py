@@ -14,17 +14,19 @@ import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
-from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes import assets
@@ -35,6 +37,8 @@ from embodied_perceptron_training.homes.assets.sweethome3d import (
     library_hash,
     open_library,
 )
+from embodied_perceptron_training.homes.assets.varied.catalogue import FamilyModel
+from embodied_perceptron_training.homes.assets.varied.clutter import UNLABELLED
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.descriptions import make_language, openlex_labels
@@ -45,13 +49,17 @@ from embodied_perceptron_training.homes.relations import frame_labels, make_scen
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
+from embodied_perceptron_training.homes.rig import draw_rig
+from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
+from embodied_perceptron_training.homes.walks import map_views, walk_views
 
-GENERATOR_VERSION = 1
 RECORD = "record.json"
 SPLITS = ("train", "val", "test")
 Progress = Callable[[int, int], None]  # done, total
 _MIN_PIXELS_SHARE = 0.0004  # of the image: 31 pixels at 320 x 240
+_MIN_MEASURED = 5  # version 2: pixels with depth in its box that a visible thing has
+_STRUCTURE = ("wall", "floor", "ceiling", "door", "doorframe", "window")
 # Classes that people ask for; those a home lacks make its negatives.
 _COMMON_CLASSES = (
     "backpack", "ball", "bathtub", "bed", "bicycle", "book", "bottle", "cabinet", "chair", "clock", "computer",
@@ -94,15 +102,25 @@ class HomeSampleSpec:
             raise ValueError(f"renderer must be raycast or opengl, got {self.renderer!r}")
         if not 1 <= self.fine_occupancy <= 8:
             raise ValueError(f"fine_occupancy must be in 1..8, got {self.fine_occupancy}")
+        self.noise.check_version(self.version)
+
+    @property
+    def version(self) -> int:
+        """Of the generator: that of ``home``."""
+        return self.home.version
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """The camera of the images."""
+        """The camera of the images of version 1; version 2 draws one per home, of about this size."""
         return rgbd_camera(self.width, self.height)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain form, for the record."""
-        return asdict(self)
+        """Plain form, for the record; that of version 1 has no more fields than it had when it was the only one."""
+        plain = asdict(self)
+        if self.version == 1:
+            for name in ("version", "unseen"):
+                del plain["home"][name]
+        return plain
 
 
 def sample_idx(seed: int) -> str:
@@ -150,7 +168,7 @@ def _is_complete(folder: Path, spec: HomeSampleSpec) -> bool:
     except (OSError, json.JSONDecodeError):
         return False
     same: bool = record["spec"] == json.loads(json.dumps(spec.as_dict()))
-    return same and record["generator_version"] == GENERATOR_VERSION
+    return same and record["generator_version"] == spec.version
 
 
 def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
@@ -158,6 +176,10 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     if library is not None:
         library.used.clear()
     home = build_home(seed, spec.home, library)
+    attribution = attribution_lines(library) if library is not None else []
+    if spec.version > 1:
+        _fill_second(seed, folder, name, spec, home, attribution)
+        return
     scene = home.render_scene()
     caster = RayCastRenderer(scene)
     poses = view_set(free_space(home), caster, spec.views, seed)
@@ -179,9 +201,68 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
         renderer.close()
     object_ids = sorted(set().union(*seen_per_view))
     _write_occupancy(folder, home, masks, spec)
-    record = _record(home, name, spec, object_ids, seen_per_view, images)
-    record["attribution"] = attribution_lines(library) if library is not None else []
+    record = _record(home, name, spec, spec.intrinsics, object_ids, seen_per_view, images)
+    record["attribution"] = attribution
     write_atomically(folder / RECORD, json.dumps(record).encode())
+
+
+def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec, home: Home, attribution: list[str]) -> None:
+    """A sample of version 2: rig and walk of the home's own; visible is what was measured."""
+    scene = home.render_scene()
+    caster = RayCastRenderer(scene)
+    kinds = surface_kinds(home, scene)
+    rig = draw_rig(seed, spec.width, spec.height, spec.noise, spec.home.unseen)
+    structure = [o.id for o in home.objects if o.label in _STRUCTURE]
+    poses = walk_views(free_space(home), caster, rig, spec.views, seed, structure)
+    reported = rig.reported(poses, np.random.default_rng([seed, 84]))
+    exposure = sensor.exposure_drift(spec.views, rig.exposure_spread, np.random.default_rng([seed, 85]))
+    renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
+    images, seen_per_view, masks, holes = [], [], [], []
+    for i, T in enumerate(poses):
+        view = renderer.render(rig.intrinsics, T, float(exposure[i]), seed + i)
+        rng = np.random.default_rng([seed, 86, i])
+        millimetres = sensor.depth_to_millimetres(measured_depth(view, kinds, rig, rng))
+        _save_view(folder, i, measured_color(view, rig, rng), millimetres, view.instance, rig.jpeg_quality)
+        seen_per_view.append(measured_objects(home, view.instance, millimetres, rig.intrinsics, reported[i]))
+        masks.append(visible_cells(np.where(millimetres > 0, view.depth_m, 0), rig.intrinsics, T))
+        images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
+        holes.append(round(float((millimetres == 0).mean()), 4))
+    if isinstance(renderer, GlRenderer):
+        renderer.close()
+    object_ids = sorted(set().union(*seen_per_view))
+    _write_occupancy(folder, home, masks, spec)
+    record = _record(home, name, spec, rig.intrinsics, object_ids, seen_per_view, images)
+    record |= {"attribution": attribution, "rig": rig.as_dict(), "map_views": map_views(spec.views, seed)}
+    for image, share in zip(record["images"], holes, strict=True):
+        image["holes"] = share
+    write_atomically(folder / RECORD, json.dumps(record).encode())
+
+
+def measured_objects(
+    home: Home,
+    instance: NDArray[np.integer],
+    millimetres: NDArray[np.uint16],
+    intrinsics: Intrinsics,
+    T_world_camera: NDArray[np.float64],
+) -> set[int]:
+    """Ids of the labelled objects that take enough of an image and of whose pixels at least five, back-projected with
+    the stored pose, lie in their box.
+
+    ``instance`` (H, W) holds object id + 1, ``millimetres`` (H, W) the measured depth.
+    """
+    counts = np.bincount(instance.ravel(), minlength=len(home.objects) + 1)[1:]
+    points, valid = back_project(millimetres.astype(np.float32) / 1000, intrinsics)
+    world = transform_points(T_world_camera, points[valid])
+    owner = instance[valid] - 1
+    seen = set()
+    for i in np.nonzero(counts >= _MIN_PIXELS_SHARE * instance.size)[0].tolist():
+        if home.objects[i].label == UNLABELLED:
+            continue
+        own, box = world[owner == i], np.round(home.objects[i].box9(), 6)  # as the record stores it
+        inside = points_in_boxes(torch.from_numpy(own), torch.from_numpy(box[None]))
+        if int(inside.sum()) >= _MIN_MEASURED:
+            seen.add(i)
+    return seen
 
 
 @lru_cache(maxsize=1)
@@ -194,9 +275,20 @@ def _write_view(
 ) -> None:
     share = min(0.1, noise.motion_blur_s)  # views are apart; the hand moves a little during the exposure
     color, depth = sensor.measured_images(view, T_next, share, noise, rng)
-    _save(folder / f"color/{i:05d}.jpg", color[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
-    _save(folder / f"depth/{i:05d}.png", sensor.depth_to_millimetres(depth), [cv2.IMWRITE_PNG_COMPRESSION, 2])
-    _save(folder / f"ids/{i:05d}.png", view.instance.astype(np.uint16), [cv2.IMWRITE_PNG_COMPRESSION, 2])
+    _save_view(folder, i, color, sensor.depth_to_millimetres(depth), view.instance, 92)
+
+
+def _save_view(
+    folder: Path,
+    i: int,
+    color: NDArray[np.uint8],
+    millimetres: NDArray[np.uint16],
+    instance: NDArray[np.integer],
+    quality: int,
+) -> None:
+    _save(folder / f"color/{i:05d}.jpg", color[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    _save(folder / f"depth/{i:05d}.png", millimetres, [cv2.IMWRITE_PNG_COMPRESSION, 2])
+    _save(folder / f"ids/{i:05d}.png", instance.astype(np.uint16), [cv2.IMWRITE_PNG_COMPRESSION, 2])
 
 
 def _save(path: Path, image: NDArray[Any], options: list[int]) -> None:
@@ -220,6 +312,7 @@ def _record(
     home: Home,
     name: str,
     spec: HomeSampleSpec,
+    intrinsics: Intrinsics,
     object_ids: list[int],
     seen_per_view: list[set[int]],
     images: list[tuple[str, str, NDArray[np.float64]]],
@@ -234,9 +327,9 @@ def _record(
     prompts = make_prompts(scene, name, spec.prompts, rng)
     frames = [frame_labels(home, seen) for seen in seen_per_view]
     K = np.eye(4)
-    K[:3, :3] = spec.intrinsics.matrix
+    K[:3, :3] = intrinsics.matrix
     return {
-        "generator_version": GENERATOR_VERSION,
+        "generator_version": spec.version,
         "spec": spec.as_dict(),
         "seed": home.seed,
         "sample_idx": name,
@@ -261,6 +354,7 @@ def _record(
                 "states": list(unary_states(home.objects[i])),
                 "joints": dict(home.objects[i].joint_states),
                 "attributes": dict(home.objects[i].model.attributes),
+                **_family(home, i),
             }
             for k, i in enumerate(object_ids)
         ],
@@ -276,6 +370,15 @@ def _record(
         "language": make_language(scene, absent, rng),
         "openlex3d": openlex_labels(scene),
     }
+
+
+def _family(home: Home, object_id: int) -> dict[str, Any]:
+    """Which family made an object, and whether training never sees it; nothing in version 1, which kept no note."""
+    if home.spec.version == 1:
+        return {}
+    model = home.objects[object_id].model
+    known = isinstance(model, FamilyModel)
+    return {"family": model.family if known else "shell", "unseen": model.unseen if known else False}
 
 
 # -- the whole set
@@ -300,6 +403,8 @@ def generate(
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
     if len(set(seeds)) != len(seeds) or not seeds:
         raise ValueError(f"seeds must be distinct and at least one, got {len(seeds)} with {len(set(seeds))} distinct")
+    if split == "test" and spec.version > 1:
+        spec = replace(spec, home=replace(spec.home, unseen=True))
     root = Path(root)
     root.mkdir(parents=True, exist_ok=True)
     _check_writable(root)
@@ -380,15 +485,20 @@ def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
 
 def _scan(record: dict[str, Any]) -> dict[str, Any]:
     K = np.array(record["cam2img"])
+    later = (
+        {}
+        if record["generator_version"] == 1
+        else {"generator_version": record["generator_version"], "rig": record["rig"], "map_views": record["map_views"]}
+    )
+    keys = ("bbox_3d", "bbox_label_3d", "bbox_id") + (("family", "unseen") if later else ())
     return {
+        **later,
         "sample_idx": record["sample_idx"],
         "axis_align_matrix": np.eye(4),
         "cam2img": K,
         "depth_cam2img": K.copy(),
         "images": [{**image, "cam2global": np.array(image["cam2global"])} for image in record["images"]],
-        "instances": [
-            {key: instance[key] for key in ("bbox_3d", "bbox_label_3d", "bbox_id")} for instance in record["instances"]
-        ],
+        "instances": [{key: instance[key] for key in keys} for instance in record["instances"]],
     }
 
 
@@ -416,9 +526,9 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
     splits = json.loads(path.read_text())["splits"] if path.exists() else {}
     splits[split] = [record["seed"] for record in records]
     return {
-        "generator_version": GENERATOR_VERSION,
+        "generator_version": records[0]["generator_version"],
         "assets": records[0]["spec"]["home"]["assets"],
-        "asset_hash": asset_hash(),
+        "asset_hash": asset_hash(records[0]["generator_version"]),
         "library_hash": library_hash() if records[0]["spec"]["home"]["assets"] == "sweethome3d" else None,
         "renderer": records[0]["spec"]["renderer"],
         "splits": splits,
@@ -427,9 +537,10 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
     }
 
 
-def asset_hash() -> str:
+def asset_hash(version: int = 1) -> str:
     """SHA-256 over the source of all that furniture is made of: two sets with the same hash show the same furniture."""
     digest = hashlib.sha256()
-    for path in sorted(Path(assets.__file__).parent.glob("*.py")):
+    folder = Path(assets.__file__).parent
+    for path in sorted(folder.glob("*.py") if version == 1 else folder.rglob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

@@ -28,6 +28,16 @@ def parse_size(text: str) -> tuple[int, int]:
     return width, height
 
 
+_SENSOR_HELP = (
+    "perfect, structured-light, lidar-phone; version 2 also time-of-flight, stereo, mixed. Default: structured-light, "
+    "version 2: mixed."
+)
+
+
+def _sensor(wanted: str | None, version: int) -> str:
+    return wanted or ("structured-light" if version == 1 else "mixed")
+
+
 def _fail(error: Exception) -> typer.Exit:
     typer.secho(f"error: {error}", fg="red", err=True)
     return typer.Exit(1)
@@ -39,8 +49,11 @@ def render_recording_command(
     frames: Annotated[int, typer.Option(help="Number of frames.")] = 250,
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
     rate: Annotated[float, typer.Option(help="Frames per second.")] = 10.0,
-    sensor: Annotated[str, typer.Option(help="perfect, structured-light or lidar-phone.")] = "structured-light",
+    sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
     rooms: Annotated[int, typer.Option(help="Number of rooms; 1 is a living room.")] = 1,
+    version: Annotated[
+        int, typer.Option(help="Of the generator: 1, for which the shipped weights were trained, or 2.")
+    ] = 1,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
 ) -> None:
     """Render a simulated robot's drive through a furnished home as a TUM RGB-D folder with exact truth."""
@@ -58,8 +71,8 @@ def render_recording_command(
             width,
             height,
             rate,
-            HomeSpec(rooms, "living room" if rooms == 1 else None),
-            NoiseModel(sensor=sensor),  # type: ignore[arg-type]  # checked by NoiseModel
+            HomeSpec(rooms, "living room" if rooms == 1 else None, version=version),
+            NoiseModel(sensor=_sensor(sensor, version)),  # type: ignore[arg-type]  # checked by NoiseModel
         )
         with Progress() as progress:
             task = progress.add_task(f"Rendering home {seed}", total=frames)
@@ -77,9 +90,15 @@ def generate_command(
     size: Annotated[str, typer.Option(help="WIDTHxHEIGHT.")] = "320x240",
     rooms: Annotated[int, typer.Option(help="Furnished rooms per home; 0 = varies.")] = 0,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
-    sensor: Annotated[str, typer.Option(help="perfect, structured-light or lidar-phone.")] = "structured-light",
-    motion_blur: Annotated[float, typer.Option(help="Exposure time in seconds; 0 = sharp.")] = 0.0,
-    pose_noise: Annotated[float, typer.Option(help="Random-walk step of the poses in metres.")] = 0.0,
+    version: Annotated[int, typer.Option(help="Of the generator, 1 or 2; old seeds keep their homes under 1.")] = 2,
+    sensor: Annotated[str | None, typer.Option(help=_SENSOR_HELP)] = None,
+    motion_blur: Annotated[
+        float, typer.Option(help="Exposure time in seconds; 0 = sharp (version 2: as drawn per home).")
+    ] = 0.0,
+    pose_noise: Annotated[
+        float,
+        typer.Option(help="Error of the poses in metres: a step per view, or version 2: as a whole; 0 = as drawn."),
+    ] = 0.0,
     fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells this many times smaller.")] = 1,
     assets: Annotated[str, typer.Option(help="parametric or sweethome3d.")] = "parametric",
     renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
@@ -97,12 +116,12 @@ def generate_command(
     width, height = parse_size(size)
     try:
         noise = NoiseModel(
-            sensor=sensor,  # type: ignore[arg-type]  # checked by NoiseModel
+            sensor=_sensor(sensor, version),  # type: ignore[arg-type]  # checked by NoiseModel
             motion_blur_s=motion_blur,
             pose_sigma_m=pose_noise,
             pose_sigma_rad=pose_noise * 0.5,
         )
-        home = HomeSpec(rooms, assets=assets)  # type: ignore[arg-type]  # checked by HomeSpec
+        home = HomeSpec(rooms, assets=assets, version=version)  # type: ignore[arg-type]  # checked by HomeSpec
         spec = HomeSampleSpec(
             views,
             width,
@@ -134,6 +153,10 @@ def inspect_command(
     split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
     out: Annotated[Path | None, typer.Option(help="Where pictures go; default FOLDER/inspect.")] = None,
     limit: Annotated[int, typer.Option(help="Contact sheets to make.")] = 12,
+    compare: Annotated[
+        Path | None,
+        typer.Option(help="A real recording (TUM folder or bag): prints versions 1 and 2 and FOLDER beside it."),
+    ] = None,
 ) -> None:
     """Contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data set."""
     from embodied_perceptron_training.homes.inspection import inspect
@@ -144,7 +167,28 @@ def inspect_command(
     except (ValueError, OSError) as error:
         raise _fail(error) from error
     _print_statistics(numbers)
+    if compare is not None:
+        _compare(folder, split, compare, target)
     typer.echo(f"contact sheets and statistics.json in {target}")
+
+
+def _compare(folder: Path, split: str, recording: Path, target: Path) -> None:
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from embodied_perceptron_training.homes.comparison import compare
+
+    try:
+        columns = compare(folder, split, recording)
+    except (ValueError, OSError) as error:
+        raise _fail(error) from error
+    (target / "comparison.json").write_text(json.dumps(columns, indent=1))
+    table = Table("", *columns)
+    for row in dict.fromkeys(name for column in columns.values() for name in column):
+        table.add_row(row, *(column.get(row, "-") for column in columns.values()))
+    Console().print(table)
 
 
 def export_bag_command(

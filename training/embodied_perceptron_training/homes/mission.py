@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron_training.homes.assets.varied.clutter import UNLABELLED
 from embodied_perceptron_training.homes.prompts import Fact, all_facts
 from embodied_perceptron_training.homes.recording import Tour
 from embodied_perceptron_training.homes.relations import Scene, make_scene
@@ -75,7 +76,8 @@ class Question:
 def make_questions(tour: Tour) -> tuple[Question, ...]:
     """The five questions, the same for the same tour. Raises :class:`MissionError` where a kind has none."""
     # A name means one thing only when no other of its kind was seen at all, however little.
-    scene = make_scene(tour.home, tour.seen(0.0005))
+    named = [i for i in tour.seen(0.0005) if tour.home.objects[i].label != UNLABELLED]
+    scene = make_scene(tour.home, named)
     clear = [row for row in range(len(scene.objects)) if _is_clear(tour, scene, row)]
     unique = _unique(tour, scene, clear)
     if len(unique) < 2:

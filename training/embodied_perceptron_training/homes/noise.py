@@ -19,7 +19,10 @@ from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 F32 = NDArray[np.float32]
 # baseline 0.075 m, focal length 580 pixels of the sensor itself, disparity in eighths of a pixel
 _DISPARITY_STEPS_M = 0.075 * 580 * 8
-Sensor = Literal["perfect", "structured-light", "lidar-phone"]
+# the sensors of version 1, then those that only version 2 has ("mixed" draws one per home)
+_FIRST_SENSORS = ("perfect", "structured-light", "lidar-phone")
+_LATER_SENSORS = ("mixed", "time-of-flight", "stereo")
+Sensor = Literal["perfect", "structured-light", "lidar-phone", "mixed", "time-of-flight", "stereo"]
 
 
 @dataclass(frozen=True)
@@ -42,11 +45,17 @@ class NoiseModel:
     grain: float = 1.5
 
     def __post_init__(self) -> None:
-        if self.sensor not in ("perfect", "structured-light", "lidar-phone"):
-            raise ValueError(f"sensor must be perfect, structured-light or lidar-phone, got {self.sensor!r}")
+        if self.sensor not in (*_FIRST_SENSORS, *_LATER_SENSORS):
+            names = ", ".join((*_FIRST_SENSORS, *_LATER_SENSORS))
+            raise ValueError(f"sensor must be one of {names}, got {self.sensor!r}")
         for name in ("exposure", "motion_blur_s", "pose_sigma_m", "pose_sigma_rad", "grain"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
+
+    def check_version(self, version: int) -> None:
+        """Raises ``ValueError`` when homes of ``version`` know no such sensor."""
+        if version == 1 and self.sensor in _LATER_SENSORS:
+            raise ValueError(f"sensor {self.sensor} needs version 2; version 1 has {', '.join(_FIRST_SENSORS)}")
 
 
 def measured_images(
@@ -72,6 +81,8 @@ def noisy_depth(depth_m: F32, incidence: F32, sensor: Sensor, rng: np.random.Gen
         return _structured_light(depth_m, incidence, rng)
     if sensor == "lidar-phone":
         return _lidar_phone(depth_m, incidence, rng)
+    if sensor != "perfect":
+        raise ValueError(f"sensor {sensor} is one of version 2 (see homes.sensing)")
     exact: F32 = depth_m.copy()
     return exact
 

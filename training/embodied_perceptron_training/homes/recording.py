@@ -7,7 +7,7 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from embodied_perceptron_training.homes.building.home import Home, HomeSpec, bui
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.rig import Rig, draw_rig
+from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.tours import RobotSpec, rgbd_camera, robot_tour
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -66,11 +68,21 @@ class RecordingSpec:
             raise ValueError(f"rate_hz must be positive, got {self.rate_hz}")
         if self.width < 16 or self.height < 16:
             raise ValueError(f"images must be at least 16 x 16, got {self.width} x {self.height}")
+        self.noise.check_version(self.home.version)
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """The camera of the images."""
-        return rgbd_camera(self.width, self.height)
+        """The camera of the images: that of version 2 is the rig's, of the size asked for."""
+        rig = recording_rig(self)
+        return rgbd_camera(self.width, self.height) if rig is None else rig.intrinsics
+
+
+def recording_rig(spec: RecordingSpec) -> Rig | None:
+    """The sensor of a recording of version 2, at the asked image size; None for version 1."""
+    if spec.home.version == 1:
+        return None
+    rig = draw_rig(spec.seed, spec.width, spec.height, spec.noise, spec.home.unseen)
+    return replace(rig, intrinsics=rig.intrinsics.resized(spec.width, spec.height), carrier="robot")
 
 
 class _Renderer:
@@ -80,12 +92,18 @@ class _Renderer:
         self.spec = spec
         home = build_home(spec.seed, spec.home)
         self.home = home
-        self.renderer = RayCastRenderer(home.render_scene())
+        scene = home.render_scene()
+        self.renderer = RayCastRenderer(scene)
+        self.kinds, self.rig = surface_kinds(home, scene), recording_rig(spec)
         base = robot_tour(free_space(home), spec.frames + 1, spec.rate_hz, spec.robot, spec.seed)
         self.T_world_camera = base @ spec.robot.T_base_camera
         drift_rng = np.random.default_rng([spec.seed, 41])
         self.exposure = sensor.exposure_drift(spec.frames, spec.noise.exposure, drift_rng)
         pose_rng = np.random.default_rng([spec.seed, 42])
+        if self.rig is not None:
+            self.exposure = sensor.exposure_drift(spec.frames, self.rig.exposure_spread / 3, drift_rng)
+            self.reported = self.rig.reported(self.T_world_camera[:-1], pose_rng, 0.99)
+            return
         self.reported = sensor.shaken_poses(
             self.T_world_camera[:-1], spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, pose_rng
         )
@@ -96,6 +114,8 @@ class _Renderer:
         rng = np.random.default_rng([spec.seed, 43, index])
         T, exposure = self.T_world_camera[index], float(self.exposure[index])
         view = self.renderer.render(spec.intrinsics, T, exposure, spec.seed + index)
+        if self.rig is not None:
+            return measured_color(view, self.rig, rng), measured_depth(view, self.kinds, self.rig, rng)
         share = spec.noise.motion_blur_s * spec.rate_hz
         return sensor.measured_images(view, self.T_world_camera[index + 1], share, spec.noise, rng)
 
@@ -155,7 +175,7 @@ def scene_truth(home: Home) -> dict[str, Any]:
     """Content of ``scene.json``: seed and kind of the home, and every object with its (9,) box in the world frame."""
     return {
         "seed": home.seed,
-        "spec": {"rooms": home.spec.rooms, "kind": home.spec.kind, "clutter": home.spec.clutter},
+        "spec": {"rooms": home.spec.rooms, "kind": home.spec.kind, "clutter": home.spec.clutter, **_later(home.spec)},
         "rooms": [room.as_dict() for room in home.rooms],
         "objects": [
             {"id": o.id, "label": o.label, "box9": [round(float(v), 6) for v in o.box9()], "room": o.room}
@@ -164,13 +184,18 @@ def scene_truth(home: Home) -> dict[str, Any]:
     }
 
 
+def _later(spec: HomeSpec) -> dict[str, Any]:
+    return {} if spec.version == 1 else {"version": spec.version, "unseen": spec.unseen}
+
+
 def recorded_home(folder: str | Path) -> Home:
     """The home that a recording shows. Raises ``ValueError`` when ``scene.json`` is not of this generator."""
     path = Path(folder) / "scene.json"
     truth = json.loads(path.read_text())
     try:
         spec = truth["spec"]
-        return build_home(int(truth["seed"]), HomeSpec(spec["rooms"], spec["kind"], spec["clutter"]))
+        later = {"version": spec.get("version", 1), "unseen": spec.get("unseen", False)}
+        return build_home(int(truth["seed"]), HomeSpec(spec["rooms"], spec["kind"], spec["clutter"], **later))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} does not describe a synthetic home: {error!r}") from error
 

@@ -172,6 +172,9 @@ def demo_command(
     out: Annotated[Path, typer.Option(help="Folder for pictures and figures.")] = Path("out/demo"),
     rate: Annotated[float, typer.Option(help="Recorded seconds per second.")] = 1.0,
     seed: Annotated[int | None, typer.Option(help="Which simulated home.")] = None,
+    version: Annotated[
+        int, typer.Option(help="Of the generator of homes; the shipped weights were trained for 1.")
+    ] = 1,
     weights: Annotated[str | None, typer.Option(help="Network: a name, a file, '' = none.")] = None,
     query: Annotated[list[str] | None, typer.Option(help="A sentence to ask at the end; repeatable.")] = None,
     view: Annotated[bool, typer.Option(help="Open the Rerun viewer where there is a display.")] = True,
@@ -182,7 +185,9 @@ def demo_command(
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
 
     number = DEFAULT_SEED if seed is None else seed
-    result = _guarded(lambda: run_demo(out, source, rate, number, weights=weights, sentences=query or ()))
+    result = _guarded(
+        lambda: run_demo(out, source, rate, number, version=version, weights=weights, sentences=query or ())
+    )
     if view:
         open_viewer(out)
     for problem in result.problems:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 WALL_M = 0.12
 DOOR_WIDTH_M, DOOR_HEIGHT_M = 0.92, 2.06
 
-RoomType = Literal["living room", "bedroom", "kitchen", "bathroom", "office", "corridor"]
+RoomType = Literal["living room", "bedroom", "kitchen", "bathroom", "office", "corridor", "workshop"]
 Rect = tuple[float, float, float, float]
 Side = Literal["S", "N", "W", "E"]
 
@@ -33,13 +34,13 @@ class Opening:
     """A hole in a wall.
 
     Attributes:
-        kind: door or window.
+        kind: door, window, or passage (version 2: no leaf, no frame).
         center_m: along the wall, from its start.
         width_m, bottom_m, top_m: the hole.
         into: index of the room that a door's leaf opens into, or that a window lights.
     """
 
-    kind: Literal["door", "window"]
+    kind: Literal["door", "window", "passage"]
     center_m: float
     width_m: float
     bottom_m: float
@@ -106,11 +107,15 @@ class Room:
 
 @dataclass(frozen=True)
 class FloorPlan:
-    """Rooms and walls, centred on the origin, floor at z = 0."""
+    """Rooms and walls, centred on the origin, floor at z = 0.
+
+    ``slopes`` holds rooms below a roof: the side where the ceiling comes down, and its height there in metres.
+    """
 
     rooms: tuple[Room, ...]
     walls: tuple[Wall, ...]
     height_m: float
+    slopes: Mapping[int, tuple[Side, float]] = field(default_factory=dict)
 
 
 def make_plan(rng: np.random.Generator, room_count: int, kind: RoomType | None = None) -> FloorPlan:

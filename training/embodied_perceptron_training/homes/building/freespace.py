@@ -127,7 +127,7 @@ def free_space(home: Home, radius_m: float = ROBOT_RADIUS_M) -> FreeSpace:
         fill(x0, y0, x1, y1, True)
     for wall in home.plan.walls:
         for opening in wall.openings:
-            if opening.kind == "door" and not wall.outer:
+            if opening.kind in ("door", "passage") and not wall.outer:
                 a = wall.point(opening.center_m - opening.width_m / 2 + 0.06, -WALL_M)
                 b = wall.point(opening.center_m + opening.width_m / 2 - 0.06, WALL_M)
                 fill(min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]), True)

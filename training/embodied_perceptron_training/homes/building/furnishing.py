@@ -36,14 +36,14 @@ def stand_some(a: RoomArranger, wanted: Sequence[tuple[Family, float]], corner: 
     """Put each (family, probability) against a wall, in a corner with probability ``corner``."""
     for family, p in wanted:
         if chance(a, p):
-            a.against_wall(family(a.rng), corner=chance(a, corner))
+            a.against_wall(a.make(family), corner=chance(a, corner))
 
 
 def drop_some(a: RoomArranger, wanted: Sequence[tuple[Family, float]]) -> None:
     """Put each (family, probability) anywhere on the floor."""
     for family, p in wanted:
         if chance(a, p):
-            a.free(family(a.rng))
+            a.free(a.make(family))
 
 
 def cushions(a: RoomArranger, seat: PlacedObject, count: int) -> None:
@@ -53,47 +53,63 @@ def cushions(a: RoomArranger, seat: PlacedObject, count: int) -> None:
     surface = seat.model.surfaces[0]
     for x in a.rng.permutation(np.linspace(-1, 1, max(count, 3)))[:count]:
         tilt = rotation("x", -float(a.rng.uniform(0.2, 0.35)))
-        a.on_surface(soft.cushion(a.rng), seat, surface, float(a.rng.normal(0, 0.15)), tilt, (float(x), 1.0))
+        a.on_surface(a.make(soft.cushion), seat, surface, float(a.rng.normal(0, 0.15)), tilt, (float(x), 1.0))
+
+
+def _fitting(a: RoomArranger, place: Callable[[], PlacedObject | None]) -> PlacedObject | None:
+    """What ``place`` puts somewhere; where sizes vary it may draw again when the first one fits nowhere."""
+    for _ in range(1 if a.catalogue is None else 5):
+        placed = place()
+        if placed:
+            return placed
+    return None
 
 
 def dining_group(a: RoomArranger) -> None:
     """A table with chairs around it."""
-    table = a.middle(furniture.dining_table(a.rng), 0.3)
+    table = _fitting(a, lambda: a.middle(a.make(furniture.dining_table), 0.3))
     if not table:
         return
     high = table.model.bounds()[1]
     w, d = float(high[0]), float(high[1])
     seed = int(a.rng.integers(1 << 31))
-    places = [(x, s) for s in (-1, 1) for x in ((-w * 0.45, w * 0.45) if w > 0.65 else (0.0,))]
+    along = (-w * 0.45, w * 0.45) if w > 0.65 else (0.0,)
+    if a.catalogue is not None and w > 0.95:  # one chair for every 0.7 m
+        along = tuple(np.linspace(-w + 0.35, w - 0.35, int(2 * w / 0.7)).tolist())
+    places = [(x, s) for s in (-1, 1) for x in along]
     for x, s in places:
         if chance(a, 0.9):
-            chair = furniture.chair(np.random.default_rng(seed))
+            chair = a.make(furniture.chair, np.random.default_rng(seed))
             tuck = float(a.rng.uniform(-0.12, 0.12))
             a.relative(
                 chair, table, (x, s * (d + 0.12 + tuck)), (0.0 if s > 0 else np.pi) + float(a.rng.normal(0, 0.1))
             )
     for s in (-1, 1):
         if w > 0.65 and chance(a, 0.3):
-            a.relative(furniture.chair(np.random.default_rng(seed)), table, (s * (w + 0.2), 0.0), -s * np.pi / 2)
+            a.relative(
+                a.make(furniture.chair, np.random.default_rng(seed)), table, (s * (w + 0.2), 0.0), -s * np.pi / 2
+            )
 
 
 def desk_group(a: RoomArranger) -> None:
     """A desk with a screen or a laptop, a chair before it."""
-    desk = a.against_wall(furniture.desk(a.rng))
+    desk = _fitting(a, lambda: a.against_wall(a.make(furniture.desk)))
     if not desk:
         return
     top = desk.model.surfaces[0]
     if chance(a, 0.65):
         for x in (-0.6, 0.6) if chance(a, 0.25) else (float(a.rng.uniform(-0.3, 0.3)),):
-            a.on_surface(electronics.monitor(a.rng), desk, top, float(a.rng.normal(0, 0.08)), at=(x, 0.9))
-        a.on_surface(electronics.keyboard(a.rng), desk, top, float(a.rng.normal(0, 0.05)), at=(0.0, -0.5))
-        a.on_surface(electronics.mouse(a.rng), desk, top, float(a.rng.normal(0, 0.1)), at=(0.42, -0.5))
+            a.on_surface(a.make(electronics.monitor), desk, top, float(a.rng.normal(0, 0.08)), at=(x, 0.9))
+        a.on_surface(a.make(electronics.keyboard), desk, top, float(a.rng.normal(0, 0.05)), at=(0.0, -0.5))
+        a.on_surface(a.make(electronics.mouse), desk, top, float(a.rng.normal(0, 0.1)), at=(0.42, -0.5))
         if chance(a, 0.6):
-            a.beside(electronics.computer(a.rng), desk, 1 if chance(a, 0.5) else -1)
+            a.beside(a.make(electronics.computer), desk, 1 if chance(a, 0.5) else -1)
     else:
         opening = float(a.rng.uniform(0.75, 1.0)) if chance(a, 0.85) else 0.0
-        a.on_surface(electronics.laptop(a.rng), desk, top, 0.0, at=(0.0, -0.2), joint_states={"lid": round(opening, 3)})
-    chair = (furniture.office_chair if chance(a, 0.65) else furniture.chair)(a.rng)
+        a.on_surface(
+            a.make(electronics.laptop), desk, top, 0.0, at=(0.0, -0.2), joint_states={"lid": round(opening, 3)}
+        )
+    chair = a.make(furniture.office_chair if chance(a, 0.65) else furniture.chair)
     a.relative(chair, desk, (0.0, -float(a.rng.uniform(0.6, 0.75))), np.pi + float(a.rng.normal(0, 0.35)))
 
 
@@ -102,7 +118,7 @@ def opposite(a: RoomArranger, couch: PlacedObject) -> PlacedObject | None:
     side = a.side_of(couch)
     across = {"S": "N", "N": "S", "W": "E", "E": "W"}[side]
     for _ in range(6):
-        stand = a.against_wall(furniture.tv_stand(a.rng), across)  # type: ignore[arg-type]
+        stand = a.against_wall(a.make(furniture.tv_stand), across)  # type: ignore[arg-type]
         if stand:
             return stand
     return None
@@ -111,14 +127,14 @@ def opposite(a: RoomArranger, couch: PlacedObject) -> PlacedObject | None:
 def rug(a: RoomArranger, anchor: PlacedObject) -> None:
     """A carpet before a couch or a bed."""
     low, _ = anchor.model.bounds()
-    a.relative(soft.carpet(a.rng), anchor, (0.0, float(low[1]) - 0.75))
+    a.relative(a.make(soft.carpet), anchor, (0.0, float(low[1]) - 0.75))
 
 
 def walls(a: RoomArranger, wanted: Sequence[tuple[Family, float, float]]) -> None:
     """Hang things on the walls: (family, probability, height of the base)."""
     for family, p, z in wanted:
         if chance(a, p):
-            a.on_wall(family(a.rng), z + float(a.rng.uniform(-0.08, 0.08)))
+            a.on_wall(a.make(family), z + float(a.rng.uniform(-0.08, 0.08)))
 
 
 def curtains(a: RoomArranger) -> None:
@@ -129,7 +145,7 @@ def curtains(a: RoomArranger) -> None:
         seed = int(a.rng.integers(1 << 31))
         high = window.model.bounds()[1]
         for s in (-1, 1):
-            made = soft.curtain(np.random.default_rng(seed))
+            made = a.make(soft.curtain, np.random.default_rng(seed))
             c_low, c_high = made.bounds()
             side = a.side_of(window)
             shift = s * (float(high[0]) + (c_high[0] - c_low[0]) / 2 - 0.04)
@@ -151,13 +167,13 @@ def ceiling_lights(a: RoomArranger) -> None:
     for k in range(count):
         f = (k + 1) / (count + 1) - 0.5
         x, y = (cx + f * (x1 - x0), cy) if x1 - x0 > y1 - y0 else (cx, cy + f * (y1 - y0))
-        a.on_ceiling(family(a.rng), x, y)
+        a.on_ceiling(a.make(family), x, y)
 
 
 def sockets(a: RoomArranger) -> None:
     """Wall sockets near the floor."""
     for _ in range(int(a.rng.integers(1, 3))):
-        a.on_wall(structure.socket(a.rng), 0.3)
+        a.on_wall(a.make(structure.socket), 0.3)
 
 
 # -- small things on surfaces
@@ -230,7 +246,7 @@ def fill_surface(arranger: RoomArranger, anchor: PlacedObject, index: int, densi
     placed = []
     for _ in range(count):
         family = families[int(rng.choice(len(families), p=weights / weights.sum()))][0]
-        model = family(rng)
+        model = arranger.make(family)
         yaw = float(rng.normal(0, 0.2)) if model.has_front else float(rng.uniform(-np.pi, np.pi))
         tilt = rotation("x", -_TILTED[family]) if family in _TILTED else None
         if family is small.book_row:
@@ -244,20 +260,20 @@ def fill_surface(arranger: RoomArranger, anchor: PlacedObject, index: int, densi
 # -- rooms of each kind
 
 
-def _kitchen(a: RoomArranger) -> None:
+def _kitchen(a: RoomArranger, make_row: Callable[[RoomArranger], list[PlacedObject]] | None = None) -> None:
     """A line of units with sink and stove, cabinets above, a fridge, perhaps a table."""
-    row = _best_row(a)
+    row = (make_row or _best_row)(a)
     stove = next((o for o in row if o.label == "stove"), None)
     if stove and chance(a, 0.75):
-        a.on_wall(kitchen.range_hood(a.rng), 1.55, above=stove)
+        a.on_wall(a.make(kitchen.range_hood), 1.55, above=stove)
     for unit in row:
         if unit.label in ("counter", "dishwasher") and chance(a, 0.6):
-            a.on_wall(furniture.wall_cabinet(a.rng), 1.45, above=unit)
+            a.on_wall(a.make(furniture.wall_cabinet), 1.45, above=unit)
     _appliances(a, [o for o in row if o.label in ("counter", "dishwasher")])
     if not any(o.label == "refrigerator" for o in row):
-        a.against_wall(kitchen.refrigerator(a.rng), corner=True)
+        a.against_wall(a.make(kitchen.refrigerator), corner=True)
     if chance(a, 0.2):
-        a.middle(furniture.kitchen_island(a.rng))
+        a.middle(a.make(furniture.kitchen_island))
         stand_some(a, [(furniture.stool, 0.6), (furniture.stool, 0.6)], 0.0)
     elif chance(a, 0.75):
         dining_group(a)
@@ -266,7 +282,7 @@ def _kitchen(a: RoomArranger) -> None:
                    (furniture.water_cooler, 0.08), (small.basket, 0.2), (furniture.cabinet, 0.25)], 0.5)  # fmt: skip
     for family, p in ((small.broom, 0.25), (small.mop, 0.1)):
         if chance(a, p):
-            a.lean(family(a.rng), 0.14)
+            a.lean(a.make(family), 0.14)
     drop_some(a, [(small.bucket, 0.1), (soft.bag, 0.2), (small.fire_extinguisher, 0.08)])
     walls(a, [(decor.clock, 0.5, 1.8), (decor.picture, 0.4, 1.4), (decor.calendar, 0.3, 1.4),
                      (soft.towel, 0.4, 0.9), (furniture.wall_shelf, 0.3, 1.5)])  # fmt: skip
@@ -328,54 +344,56 @@ def _appliances(a: RoomArranger, counters: list[PlacedObject]) -> None:
     ):
         if counters and chance(a, p):
             unit = counters[int(a.rng.integers(len(counters)))]
-            a.on_surface(family(a.rng), unit, unit.model.surfaces[0], float(a.rng.normal(0, 0.06)))
+            a.on_surface(a.make(family), unit, unit.model.surfaces[0], float(a.rng.normal(0, 0.06)))
 
 
 def _bathroom(a: RoomArranger) -> None:
     """Toilet, basin with mirror, tub or shower, towels, perhaps a washing machine."""
     if chance(a, 0.55):
-        a.against_wall(bath.bathtub(a.rng), corner=True)
+        a.against_wall(a.make(bath.bathtub), corner=True)
     else:
-        a.against_wall(bath.shower(a.rng), corner=True)
-    toilet = a.against_wall(bath.toilet(a.rng))
-    basin = a.against_wall(bath.washbasin(a.rng))
+        a.against_wall(a.make(bath.shower), corner=True)
+    toilet = a.against_wall(a.make(bath.toilet))
+    basin = a.against_wall(a.make(bath.washbasin))
     if basin:
-        a.on_wall((bath.medicine_cabinet if chance(a, 0.4) else decor.mirror)(a.rng), 1.2, above=basin)
+        a.on_wall(a.make(bath.medicine_cabinet if chance(a, 0.4) else decor.mirror), 1.2, above=basin)
     if toilet:
         for sign in (-1, 1):
             if chance(a, 0.4):
-                a.beside((bath.toilet_brush if chance(a, 0.7) else bath.plunger)(a.rng), toilet, sign)
+                a.beside(a.make(bath.toilet_brush if chance(a, 0.7) else bath.plunger), toilet, sign)
     stand_some(a, [(electronics.washing_machine, 0.5), (electronics.clothes_dryer, 0.2), (small.hamper, 0.4),
                    (small.bin_, 0.5), (furniture.shelf, 0.3), (bath.bidet, 0.12), (furniture.stool, 0.2),
                    (bath.drain_pipe, 0.1)], 0.5)  # fmt: skip
     drop_some(a, [(bath.scale, 0.35), (small.bucket, 0.15), (soft.clothes, 0.1)])
     if chance(a, 0.6):
-        a.free(soft.mat_(a.rng), turn=False)
+        a.free(a.make(soft.mat_), turn=False)
     walls(a, [(soft.towel, 0.8, 0.9), (soft.towel, 0.4, 0.9), (bath.toilet_paper, 0.7, 0.65),
                      (furniture.wall_shelf, 0.25, 1.4)])  # fmt: skip
 
 
 def _living_room(a: RoomArranger) -> None:
     """A couch facing a television over a coffee table, perhaps a dining corner, shelves, plants."""
-    couch = a.against_wall(furniture.couch(a.rng))
+    couch = _fitting(a, lambda: a.against_wall(a.make(furniture.couch)))
     if couch:
         cushions(a, couch, int(a.rng.integers(1, 4)))
         if chance(a, 0.8):
-            a.before(furniture.coffee_table(a.rng), couch, float(a.rng.uniform(0.35, 0.5)))
+            a.before(a.make(furniture.coffee_table), couch, float(a.rng.uniform(0.35, 0.5)))
         for sign in (-1, 1):
             if chance(a, 0.35):
-                a.beside(furniture.side_table(a.rng) if chance(a, 0.6) else electronics.floor_lamp(a.rng), couch, sign)
-        stand = opposite(a, couch) or a.against_wall(furniture.tv_stand(a.rng))
+                a.beside(
+                    a.make(furniture.side_table) if chance(a, 0.6) else a.make(electronics.floor_lamp), couch, sign
+                )
+        stand = opposite(a, couch) or a.against_wall(a.make(furniture.tv_stand))
         if stand:
-            a.on_surface(electronics.tv(a.rng), stand, stand.model.surfaces[0], at=(0.0, 0.0))
+            a.on_surface(a.make(electronics.tv), stand, stand.model.surfaces[0], at=(0.0, 0.0))
         if chance(a, 0.5):
-            a.on_wall(decor.picture(a.rng), 1.35, above=couch)
+            a.on_wall(a.make(decor.picture), 1.35, above=couch)
         if chance(a, 0.7):
             rug(a, couch)
     if chance(a, 0.6):
         dining_group(a)
     for _ in range(int(a.rng.integers(0, 3))):
-        placed = a.against_wall(furniture.armchair(a.rng), corner=True)
+        placed = a.against_wall(a.make(furniture.armchair), corner=True)
         if placed and chance(a, 0.5):
             cushions(a, placed, 1)
     stand_some(a, [(furniture.shelf, 0.9), (furniture.cabinet, 0.6), (furniture.shelf, 0.3), (decor.fireplace, 0.12),
@@ -386,7 +404,7 @@ def _living_room(a: RoomArranger) -> None:
                    (furniture.bicycle, 0.06), (furniture.cart, 0.1), (furniture.divider, 0.05)])  # fmt: skip
     drop_some(a, [(small.toy, 0.3), (small.ball, 0.2), (small.box, 0.25), (soft.bag, 0.2), (soft.clothes, 0.05)])
     if chance(a, 0.15):
-        a.lean(small.guitar(a.rng), 0.16)
+        a.lean(a.make(small.guitar), 0.16)
     walls(a, [(decor.picture, 0.9, 1.4), (decor.picture, 0.6, 1.4), (decor.clock, 0.35, 1.8),
                      (decor.mirror, 0.2, 1.2), (electronics.air_conditioner, 0.15, 2.2), (decor.map_, 0.06, 1.3),
                      (furniture.wall_shelf, 0.3, 1.5), (decor.poster, 0.15, 1.3)])  # fmt: skip
@@ -394,14 +412,14 @@ def _living_room(a: RoomArranger) -> None:
 
 def _bedroom(a: RoomArranger) -> None:
     """A bed with stands and lamps, wardrobe, dresser, perhaps a desk."""
-    bed = a.against_wall(soft.bed(a.rng))
+    bed = _fitting(a, lambda: a.against_wall(a.make(soft.bed)))
     if bed:
         for sign in (-1, 1):
             if chance(a, 0.75):
-                a.beside(furniture.nightstand(a.rng), bed, sign)
+                a.beside(a.make(furniture.nightstand), bed, sign)
         _make_bed(a, bed)
         if chance(a, 0.5):
-            a.on_wall(decor.picture(a.rng), 1.45, above=bed)
+            a.on_wall(a.make(decor.picture), 1.45, above=bed)
         if chance(a, 0.4):
             rug(a, bed)
     stand_some(a, [(furniture.wardrobe, 0.85), (furniture.dresser, 0.45), (furniture.commode, 0.2)], 0.2)
@@ -415,7 +433,7 @@ def _bedroom(a: RoomArranger) -> None:
     drop_some(a, [(soft.backpack, 0.25), (soft.clothes, 0.2), (soft.shoe, 0.3), (small.box, 0.2), (soft.luggage, 0.15),
                   (small.toy, 0.25), (small.dumbbell, 0.1)])  # fmt: skip
     if chance(a, 0.2):
-        a.lean(decor.leaning_frame(a.rng), 0.15)
+        a.lean(a.make(decor.leaning_frame), 0.15)
     walls(a, [(decor.picture, 0.6, 1.4), (decor.poster, 0.35, 1.3), (decor.mirror, 0.4, 0.9),
                      (decor.clock, 0.15, 1.9), (furniture.wall_shelf, 0.25, 1.5), (electronics.wall_tv, 0.15, 1.3),
                      (soft.hanging_jacket, 0.2, 1.0)])  # fmt: skip
@@ -427,12 +445,12 @@ def _make_bed(a: RoomArranger, bed: PlacedObject) -> None:
     pillows, cover = bed.model.surfaces
     double = bed.model.attributes.get("style") == "double"
     for x in (-0.9, 0.9) if double else (0.0,):
-        a.on_surface(soft.pillow(a.rng), bed, pillows, at=(x, 0.5))
+        a.on_surface(a.make(soft.pillow), bed, pillows, at=(x, 0.5))
     if chance(a, 0.6):
-        a.on_surface((soft.spread_blanket if chance(a, 0.6) else soft.blanket)(a.rng), bed, cover)
+        a.on_surface(a.make(soft.spread_blanket if chance(a, 0.6) else soft.blanket), bed, cover)
     for family, p in ((small.toy, 0.2), (small.book, 0.15), (soft.clothes, 0.15)):
         if chance(a, p):
-            a.on_surface(family(a.rng), bed, cover, float(a.rng.uniform(-np.pi, np.pi)))
+            a.on_surface(a.make(family), bed, cover, float(a.rng.uniform(-np.pi, np.pi)))
 
 
 def _office(a: RoomArranger) -> None:
@@ -447,7 +465,7 @@ def _office(a: RoomArranger) -> None:
     stand_some(a, [(small.bin_, 0.7), (small.box, 0.5), (soft.backpack, 0.3), (electronics.fan, 0.15),
                    (small.fire_extinguisher, 0.2), (electronics.heater, 0.1), (small.bin_, 0.3)])  # fmt: skip
     if chance(a, 0.15):
-        a.lean(small.guitar(a.rng), 0.16)
+        a.lean(a.make(small.guitar), 0.16)
     walls(a, [(decor.board, 0.5, 1.0), (decor.blackboard, 0.1, 1.0), (decor.picture, 0.5, 1.4),
                      (decor.clock, 0.4, 1.9), (decor.calendar, 0.35, 1.4), (decor.map_, 0.25, 1.2),
                      (decor.poster, 0.3, 1.3), (electronics.air_conditioner, 0.2, 2.2),
@@ -460,9 +478,9 @@ def _corridor(a: RoomArranger) -> None:
     stand_some(a, [(furniture.rack, 0.6), (furniture.coat_rack, 0.4), (furniture.commode, 0.35), (furniture.bench, 0.2),
                    (decor.plant, 0.3), (small.bin_, 0.15), (furniture.bicycle, 0.1)], 0.6)  # fmt: skip
     if chance(a, 0.3):
-        a.lean(small.umbrella(a.rng), 0.18)
+        a.lean(a.make(small.umbrella), 0.18)
     if chance(a, 0.5):
-        a.free(soft.mat_(a.rng), turn=False)
+        a.free(a.make(soft.mat_), turn=False)
     walls(a, [(decor.mirror, 0.5, 1.0), (decor.picture, 0.7, 1.4), (decor.picture, 0.5, 1.4),
                      (decor.clock, 0.2, 1.9), (soft.hanging_jacket, 0.5, 1.0),
                      (soft.hanging_jacket, 0.3, 1.0)])  # fmt: skip

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary, open_library
+from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue
 from embodied_perceptron_training.homes.building.floorplan import (
     FloorPlan,
     HomeError,
@@ -22,9 +23,12 @@ from embodied_perceptron_training.homes.building.floorplan import (
 from embodied_perceptron_training.homes.building.furnishing import furnish
 from embodied_perceptron_training.homes.building.placement import Placer, RoomArranger
 from embodied_perceptron_training.homes.building.shell import build_shell
+from embodied_perceptron_training.homes.building.varied_furnishing import furnish_varied
+from embodied_perceptron_training.homes.building.varied_plan import make_varied_plan
 from embodied_perceptron_training.homes.rendering.scene import Light, RenderScene, assemble_scene
 
 _ATTEMPTS = 20
+VERSIONS = (1, 2)  # of the generator
 
 
 @dataclass(frozen=True)
@@ -36,12 +40,16 @@ class HomeSpec:
         kind: type of a single room; None = drawn from the seed.
         clutter: multiplies the number of small things.
         assets: "parametric" families, or "sweethome3d" models where one fits (see :mod:`assets.sweethome3d`).
+        version: of the generator; a seed gives the same home under the same version.
+        unseen: draws from the families and plans that are kept for testing, too (version 2 only).
     """
 
     rooms: int = 1
     kind: RoomType | None = None
     clutter: float = 1.0
     assets: Literal["parametric", "sweethome3d"] = "parametric"
+    version: int = 1
+    unseen: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.rooms <= 9:
@@ -52,6 +60,10 @@ class HomeSpec:
             raise HomeError(f"clutter must be in [0, 5], got {self.clutter}")
         if self.assets not in ("parametric", "sweethome3d"):
             raise HomeError(f"assets must be parametric or sweethome3d, got {self.assets!r}")
+        if self.version not in VERSIONS:
+            raise HomeError(f"version must be one of {VERSIONS}, got {self.version!r}")
+        if self.unseen and self.version == 1:
+            raise HomeError("version 1 keeps no families for testing: unseen=True needs version 2")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,11 +124,12 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
     spec = spec or HomeSpec()
     if spec.assets == "sweethome3d" and library is None:
         library = open_library()
+    catalogue = Catalogue(spec.unseen) if spec.version > 1 else None
     for attempt in range(_ATTEMPTS):
         rng = np.random.default_rng([seed, attempt, 20])
         rooms = spec.rooms or int(rng.choice([1, 2, 3, 4, 5, 6], p=[0.3, 0.15, 0.15, 0.15, 0.15, 0.1]))
         try:
-            plan = make_plan(rng, rooms, spec.kind)
+            plan = make_plan(rng, rooms, spec.kind) if catalogue is None else make_varied_plan(rng, rooms, spec.kind)
         except PlanError:
             continue
         placer = Placer(plan.rooms)
@@ -125,7 +138,8 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
             continue  # doors that block each other: draw another plan
         for room in plan.rooms:
             rng_room = np.random.default_rng([seed, attempt, 21, room.index])
-            furnish(RoomArranger(rng_room, placer, room, library=library), room, spec.clutter)
+            arranger = RoomArranger(rng_room, placer, room, library=library, catalogue=catalogue)
+            (furnish if catalogue is None else furnish_varied)(arranger, room, spec.clutter)
         _open_some(rng, placer)
         furniture = [o for o in placer.objects if o.mounted == "floor"]
         if len(furniture) < 2 * rooms:

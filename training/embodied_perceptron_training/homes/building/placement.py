@@ -16,6 +16,7 @@ from scipy import ndimage
 from embodied_perceptron_training.homes.assets.mesh import Piece, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject, Surface, pose_at
 from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary
+from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue, Family
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, Room, Side
 
 F64 = NDArray[np.float64]
@@ -228,6 +229,12 @@ class RoomArranger:
     room: Room
     tries: int = 12
     library: AssetLibrary | None = None  # models that stand in for parametric ones
+    catalogue: Catalogue | None = None  # draws the family and size of what a recipe asks for; None = as it is
+
+    def make(self, family: Family, rng: np.random.Generator | None = None) -> ObjectModel:
+        """What a recipe asks for: of ``family`` itself, or of one that the catalogue knows to fill its role."""
+        rng = self.rng if rng is None else rng
+        return family(rng) if self.catalogue is None else self.catalogue.draw(family, rng)
 
     def _own(self, model: ObjectModel) -> ObjectModel:
         return model if self.library is None else self.library.replace(model, self.rng)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets import structure
-from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
 from embodied_perceptron_training.homes.assets.objects import ObjectModel, part_from, pose_at
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, WALL_M, FloorPlan, Opening, Room, Side, Wall
 from embodied_perceptron_training.homes.building.placement import Placer
@@ -21,6 +21,7 @@ def build_shell(rng: Rng, plan: FloorPlan, placer: Placer) -> None:
     outside = mat.Material((0.7, 0.68, 0.64), "brick", 0, 1.0)
     for room in plan.rooms:
         _slabs(rng, room, placer)
+    _put_slopes(plan, placer)
     for wall in plan.walls:
         near = paint.get(wall.below, outside)
         far = paint.get(wall.above, outside)
@@ -33,6 +34,8 @@ def build_shell(rng: Rng, plan: FloorPlan, placer: Placer) -> None:
         for opening in wall.openings:
             if opening.kind == "door":
                 _put_door(rng, wall, opening, placer)
+            elif opening.kind == "passage":
+                _keep_passage(wall, opening, placer)
             else:
                 _put_window(rng, plan, wall, opening, placer)
 
@@ -181,6 +184,34 @@ def _put_door(rng: Rng, wall: Wall, opening: Opening, placer: Placer) -> None:
             sx, sy = wall.point(along, side * (WALL_M / 2 + 0.006))
             if placer.put(structure.switch(rng), pose_at((sx, sy, 1.1), yaw), opening.into, mounted="wall"):
                 break
+
+
+def _keep_passage(wall: Wall, opening: Opening, placer: Placer) -> None:
+    """The middle of a wide passage stays free on both sides; furniture may reach into the rest of it."""
+    half = min(opening.width_m / 2, 0.6)
+    for room, sign in ((wall.above, 1.0), (wall.below, -1.0)):
+        a = wall.point(opening.center_m - half, 0.0)
+        b = wall.point(opening.center_m + half, sign * (WALL_M / 2 + 0.75))
+        zone = (min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1]), 0.0, 2.0)
+        placer.keep_out.setdefault(room, []).append(zone)
+        placer.access.setdefault(room, []).append(wall.point(opening.center_m, sign * (WALL_M / 2 + 0.5)))
+
+
+def _put_slopes(plan: FloorPlan, placer: Placer) -> None:
+    """A tilted slab in each room below a roof, a second piece of ceiling that furniture must not reach through."""
+    white = mat.Material((0.93, 0.93, 0.92), "plaster", 0, 2.0)
+    for index, (side, knee) in plan.slopes.items():
+        room = plan.rooms[index]
+        x0, y0, x1, y1 = room.rect
+        rise, run = room.height_m - knee, min((y1 - y0) * 0.6, (room.height_m - knee) * 1.4)
+        angle, length = float(np.arctan2(rise, run)), float(np.hypot(rise, run))
+        b = MeshBuilder()
+        # along local y from the wall (y = 0, low) inwards (y = -run, high); the slab's lower face is what is seen
+        R = rotation("x", -angle)
+        middle = np.array([0.0, -run / 2, knee + rise / 2]) + R @ np.array([0.0, 0.0, 0.02])
+        b.box((x1 - x0 - 0.004, length, 0.03), middle, white, R)
+        y, yaw = (y1 - 0.03, 0.0) if side == "N" else (y0 + 0.03, np.pi)
+        placer.put(_plain("ceiling", b), pose_at(((x0 + x1) / 2, y, 0.0), yaw), index, mounted="wall", check=False)
 
 
 def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer: Placer) -> None:

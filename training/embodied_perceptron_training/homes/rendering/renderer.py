@@ -46,6 +46,7 @@ class RenderedView:
         instance: (H, W) int32 object id + 1; 0 = none.
         incidence: (H, W) float32 |cosine| between the view ray and the surface.
         intrinsics, T_world_camera: the camera.
+        face: (H, W) int32 index of the scene's face, -1 = none; None where the maker did not say.
     """
 
     color: NDArray[np.uint8]
@@ -54,6 +55,7 @@ class RenderedView:
     incidence: F32
     intrinsics: Intrinsics
     T_world_camera: NDArray[np.float64]
+    face: NDArray[np.int32] | None = None
 
 
 def pixel_rays(intrinsics: Intrinsics, T_world_camera: NDArray[np.floating]) -> tuple[F32, F32]:
@@ -126,7 +128,9 @@ class SceneRenderer(ABC):
         shape = (intrinsics.height, intrinsics.width)
         factor = exposure * (auto_gain(linear) if gain is None else gain)
         color = shading.tone_kernel(linear, factor).reshape(*shape, 3)
-        return RenderedView(color, *self._depth_and_ids(hits, intrinsics), incidence.reshape(shape), intrinsics, T)
+        depth_m, ids = self._depth_and_ids(hits, intrinsics)
+        face = hits.triangle.reshape(shape).astype(np.int32)
+        return RenderedView(color, depth_m, ids, incidence.reshape(shape), intrinsics, T, face)
 
     def radiance(self, intrinsics: Intrinsics, T_world_camera: NDArray[np.floating]) -> F32:
         """(H, W, 3) linear light, before exposure."""

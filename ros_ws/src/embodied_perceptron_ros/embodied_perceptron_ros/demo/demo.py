@@ -200,6 +200,7 @@ def run_demo(
     seed: int = DEFAULT_SEED,
     console: Console | None = None,
     *,
+    version: int = 1,
     weights: str | None = None,
     sentences: Sequence[str] = (),
 ) -> DemoResult:
@@ -210,6 +211,7 @@ def run_demo(
         source: recording; a simulated one has its own questions and is scored.
         rate: recorded seconds per second.
         seed: of the simulated drive.
+        version: of the generator of homes; the shipped weights were trained for 1.
         console: where tables go.
         weights: of the network: a shipped name, a file, "" = none; None = the shipped ones where there are any.
         sentences: to ask at the end, beside the recording's own questions.
@@ -218,9 +220,9 @@ def run_demo(
     """
     console = console or Console()
     if source is None:
-        source = simulated_recording(seed)
+        source = simulated_recording(seed, version)
         started = time.monotonic()
-        if render(source, seed):
+        if render(source, seed, ("--version", str(version))):
             console.print(f"rendered in {time.monotonic() - started:.0f} s, kept in {source}", soft_wrap=True)
     weights = (_WEIGHTS if _WEIGHTS in available() else "") if weights is None else weights
     if not weights:

@@ -46,10 +46,11 @@ def renderer_digest() -> str:
     return digest.hexdigest()[:8]
 
 
-def simulated_recording(seed: int) -> Path:
-    """Where the simulated drive of ``seed`` is kept between runs (XDG cache)."""
+def simulated_recording(seed: int, version: int = 1) -> Path:
+    """Where the simulated drive of ``seed``, a home of that generator version, is kept between runs (XDG cache)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{ROOMS}x{FRAMES}_{renderer_digest()}"
+    kind = "" if version == 1 else f"_v{version}"
+    return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{ROOMS}x{FRAMES}{kind}_{renderer_digest()}"
 
 
 def is_complete(recording: Path) -> bool:

@@ -1,0 +1,275 @@
+"""Colour and depth as the sensors of version 2 measure them: holes by material, angle and texture, shadows of the
+projector, mixed pixels, colour beside depth, rolling shutter, smear.
+
+How much a surface swallows or throws away depends on what it is (:data:`KINDS`): glass lets light through, mirrors show
+a place behind them, screens and black things send too little back, shiny things send it elsewhere. The figures are our
+own, set so that a home loses 3 to 40 % of its pixels as real sequences do; structured light follows Nguyen et al.
+(2012) for noise, and pixels that mix two surfaces are those of time of flight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage, special
+
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform
+from embodied_perceptron_training.homes.building.home import Home
+from embodied_perceptron_training.homes.noise import add_grain
+from embodied_perceptron_training.homes.rendering.materials import Material
+from embodied_perceptron_training.homes.rendering.renderer import RenderedView
+from embodied_perceptron_training.homes.rendering.scene import RenderScene
+from embodied_perceptron_training.homes.rig import Rig
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+Rng = np.random.Generator
+
+KINDS = ("matt", "dark", "shiny", "glass", "mirror", "screen")
+MATT, DARK, SHINY, GLASS, MIRROR, SCREEN = range(6)
+# chance of losing a pixel that is looked at squarely, by kind
+_LOSS = {
+    "structured-light": (0.006, 0.30, 0.22, 0.92, 0.60, 0.90),
+    "time-of-flight": (0.006, 0.42, 0.14, 0.70, 0.40, 0.60),
+    "lidar-phone": (0.005, 0.20, 0.10, 0.60, 0.35, 0.40),
+    "stereo": (0.008, 0.25, 0.20, 0.70, 0.40, 0.75),
+}
+# incidence (cosine) at which half of the pixels of a matt surface, of a shiny one are lost
+_GRAZING = {
+    "structured-light": (0.16, 0.26), "time-of-flight": (0.10, 0.2), "lidar-phone": (0.08, 0.16), "stereo": (0.12, 0.2),
+}  # fmt: skip
+_SCREENS = {"tv", "monitor", "laptop", "tablet", "telephone", "screen", "computer"}
+_DARK_LUMA, _SHINY_GLOSS, _MIRROR_GLOSS = 0.17, 0.38, 0.88
+_TEXTURELESS = 1.6  # 8-bit steps: where stereo finds nothing to match
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# What surfaces are
+
+
+def surface_kinds(home: Home, scene: RenderScene) -> NDArray[np.uint8]:
+    """(F,) index into :data:`KINDS` of every face of ``scene``, which shows ``home``."""
+    labels = ["", *(o.label for o in home.objects)]
+    materials = scene.mesh.materials
+    pairs, inverse = np.unique(
+        scene.instance.astype(np.int64) * len(materials) + scene.mesh.material, return_inverse=True
+    )
+    kinds = [kind_of(labels[int(p) // len(materials)], materials[int(p) % len(materials)]) for p in pairs]
+    return np.array(kinds, np.uint8)[inverse]
+
+
+def kind_of(label: str, material: Material) -> int:
+    """Index into :data:`KINDS` of a material on an object of class ``label``."""
+    luma = float(np.dot(material.color, (0.3, 0.6, 0.1)))
+    if material.texture == "image:sky":
+        return GLASS
+    if material.texture == "image:screen" or (label in _SCREENS and luma < _DARK_LUMA and material.gloss > 0.5):
+        return SCREEN
+    if material.substance == "glass" or (luma < _DARK_LUMA and material.gloss >= 0.6):
+        return GLASS if luma > _DARK_LUMA else SCREEN
+    if material.gloss >= _MIRROR_GLOSS:
+        return MIRROR
+    if luma < _DARK_LUMA and not material.is_image:
+        return DARK
+    return SHINY if material.gloss >= _SHINY_GLOSS else MATT
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Depth
+
+
+def measured_depth(view: RenderedView, kinds: NDArray[np.uint8], rig: Rig, rng: Rng) -> F32:
+    """(H, W) metres that ``rig``'s sensor measures of ``view``; 0 = no measurement. ``kinds`` are those of its faces.
+
+    Raises ``ValueError`` for a view without faces.
+    """
+    if view.face is None:
+        raise ValueError("the view does not say which faces it shows")
+    if rig.sensor == "perfect":
+        return view.depth_m.copy()
+    kind = np.where(view.face >= 0, kinds[view.face], MATT)
+    true = _with_reflections(view.depth_m, kind, rng)
+    if rig.sensor == "structured-light":
+        z, lost = _structured_light(true, rig, rng)
+    elif rig.sensor == "stereo":
+        z, lost = _stereo(true, view.color, rig, rng)
+    elif rig.sensor == "time-of-flight":
+        z, lost = _time_of_flight(true, view.incidence, rig, rng)
+    else:
+        z, lost = _lidar_phone(true, rig, rng)
+    lost |= _swallowed(view.depth_m, view.incidence, kind, rig, rng)
+    return np.where(lost | ~(z > 0), 0, z).astype(np.float32)
+
+
+def _with_reflections(depth: F32, kind: NDArray[np.integer], rng: Rng) -> F32:
+    """Mirrors show a place as far behind them as things are before them; some of a pane's pixels what is outside."""
+    far = depth * np.float32(rng.uniform(1.4, 2.2))
+    return np.where(kind == MIRROR, far, depth).astype(np.float32)
+
+
+def _blobs(shape: tuple[int, ...], size_px: float, rng: Rng) -> F32:
+    """(H, W) uniform in [0, 1], the same over patches of about ``size_px``: holes come in patches."""
+    field = ndimage.gaussian_filter(rng.standard_normal(shape, np.float32), size_px, mode="wrap")
+    return np.asarray(special.ndtr(field / max(float(field.std()), 1e-9)), np.float32)
+
+
+def _clipped(share: F32) -> F32:
+    return np.clip(share, 1e-4, 1 - 1e-4)
+
+
+def _swallowed(depth: F32, incidence: F32, kind: NDArray[np.integer], rig: Rig, rng: Rng) -> NDArray[np.bool_]:
+    """Pixels lost to material, angle and distance."""
+    base = np.array(_LOSS[rig.sensor], np.float32)[kind]
+    matt, shiny = _GRAZING[rig.sensor]
+    half = np.where(kind == MATT, matt, shiny)
+    grazing = special.expit((half - incidence) / 0.035)
+    # little light comes back from afar, least of all from what is dark
+    far = special.expit((depth - rig.reach_m * np.where(kind == DARK, 0.7, 1.0)) / 0.25)
+    level = rig.hole_level
+    keep = (1 - np.clip(base * level, 0, 0.97)) * (1 - np.clip(grazing * level, 0, 1)) * (1 - far)
+    scale = depth.shape[1] / 320
+    # holes are whole patches of a few pixels within larger ones; single pixels are rare
+    field = 0.75 * special.ndtri(_clipped(_blobs(depth.shape, 9 * scale, rng)))
+    field += 0.64 * special.ndtri(_clipped(_blobs(depth.shape, 2.5 * scale, rng)))
+    patches = special.ndtr(field + 0.15 * rng.standard_normal(depth.shape, np.float32))
+    speckle = rng.random(depth.shape, np.float32) < 0.0004 * level
+    return np.asarray((patches > keep) | speckle | (depth <= 0))
+
+
+def _shadow(depth: F32, rig: Rig, side: float) -> NDArray[np.bool_]:
+    """What the projector, or the second camera, beside this one does not see: it lies ``baseline_m`` to the ``side``.
+
+    A point at column u appears at ``u - side * f * b / z`` there; it is hidden where a nearer one covers its column.
+    """
+    width = depth.shape[1]
+    disparity = rig.intrinsics.fx * rig.baseline_m / np.maximum(depth, 0.05)
+    column = np.arange(width, dtype=np.float32)[None] - side * disparity
+    if side > 0:  # nearer points move farther left: look from the right
+        least = np.minimum.accumulate(column[:, ::-1], axis=1)[:, ::-1]
+        hidden = column > np.roll(least, -1, axis=1) + 0.5
+        hidden[:, -1] = False
+    else:
+        most = np.maximum.accumulate(column, axis=1)
+        hidden = column < np.roll(most, 1, axis=1) - 0.5
+        hidden[:, 0] = False
+    # what falls outside of the other image is not measured either: a band at one side
+    outside = (column < -0.06 * width) | (column > 1.06 * width)
+    return np.asarray(hidden | (outside & (depth > 0)))
+
+
+def _jittered(depth: F32, spread_px: float, rng: Rng) -> F32:
+    """Depth with frayed edges: a patch is matched, not a pixel."""
+    height, width = depth.shape
+    y, x = np.mgrid[0:height, 0:width].astype(np.float32)
+    jitter = ndimage.uniform_filter(rng.standard_normal((2, height, width), np.float32), (0, 3, 3)) * 3 * spread_px
+    return cv2.remap(depth, x + jitter[0], y + jitter[1], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+
+
+def _correlated(shape: tuple[int, ...], rng: Rng, size: int = 3) -> F32:
+    """(H, W) noise of unit deviation, smooth over ``size`` pixels in part."""
+    white = rng.standard_normal(shape, np.float32)
+    return (ndimage.uniform_filter(white, size) * size * 0.8 + white * 0.6).astype(np.float32)
+
+
+def _structured_light(depth: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+    z = _jittered(depth, 0.35, rng)
+    sigma = (0.0012 + 0.0019 * np.square(z - 0.4)) * 0.7
+    z = z + sigma * _correlated(depth.shape, rng)
+    steps = rig.baseline_m * 580 * 8  # eighths of a pixel of a sensor with 580 pixels focal length
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(z > 0, steps / np.maximum(np.round(steps / z), 1), 0)
+    low, high = ndimage.minimum_filter(depth, 3), ndimage.maximum_filter(depth, 3)
+    edge = high - low > 0.03 * depth + 0.02
+    lost = _shadow(depth, rig, 1.0) | (edge & (rng.random(depth.shape) < 0.35)) | (depth < 0.45)
+    return z.astype(np.float32), lost
+
+
+def _stereo(depth: F32, color: NDArray[np.uint8], rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+    """Matching of two images: edges grow by half a window, disparity is off by a fraction of a pixel in patches, and
+    plain surfaces give nothing unless a projector helps."""
+    window = max(3, 2 * round(2 * depth.shape[1] / 320) + 1)
+    grown = ndimage.minimum_filter(np.where(depth > 0, depth, np.float32(1e3)), window)
+    mixed = rng.random(depth.shape) < 0.5
+    z = np.where((grown < 0.97 * depth) & mixed, grown, _jittered(depth, 0.5, rng))
+    smooth = ndimage.gaussian_filter(rng.standard_normal(depth.shape, np.float32), 5.0) * 5 * np.sqrt(4 * np.pi)
+    error_px = 0.06 * smooth + 0.03 * _correlated(depth.shape, rng)
+    focal = rig.intrinsics.fx * 640 / rig.intrinsics.width  # matching runs on finer images than ours
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(z > 0, rig.baseline_m * focal / (rig.baseline_m * focal / z + error_px), 0)
+    gray = cv2.cvtColor(color, cv2.COLOR_RGB2GRAY).astype(np.float32)
+    detail = np.sqrt(np.maximum(ndimage.uniform_filter(gray**2, 7) - ndimage.uniform_filter(gray, 7) ** 2, 0))
+    plain = special.expit((_TEXTURELESS - detail) / 0.5) * min(0.5 * rig.hole_level, 0.8)
+    lost = _shadow(depth, rig, -1.0) | (_blobs(depth.shape, 6.0, rng) < plain) | (depth < 0.25)
+    return z.astype(np.float32), np.asarray(lost)
+
+
+def _time_of_flight(depth: F32, incidence: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+    """Noise grows with distance and with slant; edges mix both depths (some are filtered out); corners look farther
+    because light comes back by a detour."""
+    blurred = cv2.GaussianBlur(depth, (0, 0), 0.8)
+    mixed = (np.abs(blurred - depth) > 0.02) & (rng.random(depth.shape) < 0.6)
+    z = np.where(mixed, blurred, depth)
+    hollow = cv2.GaussianBlur(depth, (0, 0), 8.0 * depth.shape[1] / 320) - depth
+    z = z + np.clip(0.12 * hollow, 0, 0.02)
+    sigma = (0.0015 + 0.0007 * depth**2) / np.maximum(incidence, 0.25)
+    z = z + sigma * _correlated(depth.shape, rng) + 0.003 * np.sin(depth * 7.0)
+    lost = (mixed & (rng.random(depth.shape) < 0.5)) | (depth < 0.25)
+    return z.astype(np.float32), np.asarray(lost)
+
+
+def _lidar_phone(depth: F32, rig: Rig, rng: Rng) -> tuple[F32, NDArray[np.bool_]]:
+    """A coarse grid of pulses, spread over the image: rounded edges, bias of a percent in large patches."""
+    height, width = depth.shape
+    coarse = cv2.resize(depth, (max(2, width // 4), max(2, height // 4)), interpolation=cv2.INTER_NEAREST)
+    drift = ndimage.gaussian_filter(rng.standard_normal(coarse.shape), 2.0) * 7.0
+    coarse = coarse * (1 + 0.004 * drift + 0.003 * rng.standard_normal(coarse.shape))
+    z = cv2.resize(coarse.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    holes = cv2.resize((coarse <= 0).astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR) > 0.01
+    low, high = ndimage.minimum_filter(depth, 3), ndimage.maximum_filter(depth, 3)
+    unsure = (high - low > 0.08 * depth + 0.05) & (rng.random(depth.shape) < 0.3 * rig.hole_level)
+    return z, np.asarray(holes | unsure)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Colour
+
+
+def measured_color(view: RenderedView, rig: Rig, rng: Rng) -> NDArray[np.uint8]:
+    """(H, W, 3) as the colour camera takes it: beside depth, smeared, row after row, in its own tones."""
+    if rig.sensor == "perfect":
+        return view.color.copy()
+    k = view.intrinsics
+    u, v = np.meshgrid(np.arange(k.width, dtype=np.float32), np.arange(k.height, dtype=np.float32))
+    flow = image_flow(view.depth_m, k, view.T_world_camera, rig.motion(view.T_world_camera, rng))
+    x, y = (u - k.cx) / k.fx, (v - k.cy) / k.fy
+    r2 = (x**2 + y**2) / ((k.width / 2 / k.fx) ** 2 + (k.height / 2 / k.fy) ** 2)
+    base = [u + rig.color_shift_px[0] + rig.barrel * r2 * (u - k.cx),
+            v + rig.color_shift_px[1] + rig.barrel * r2 * (v - k.cy)]  # fmt: skip
+    rolling = (v / max(k.height - 1, 1) - 0.5) * rig.readout_share
+    total = np.zeros(view.color.shape, np.float32)
+    moments = np.linspace(-0.5, 0.5, 5) * rig.shutter_share
+    for moment in moments:
+        at = [(b + (rolling + moment) * flow[..., i]).astype(np.float32) for i, b in enumerate(base)]
+        total += cv2.remap(view.color, at[0], at[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    light = np.clip(total / len(moments) / 255, 0, 1) ** rig.gamma
+    light *= (1 - rig.vignette * r2)[..., None] * np.array(rig.white, np.float32)
+    toned: NDArray[np.uint8] = np.clip(light * 255, 0, 255).round().astype(np.uint8)
+    return add_grain(toned, rig.grain, rng)
+
+
+def image_flow(depth: F32, k: Intrinsics, T_world_camera: F64, T_world_next: F64) -> F32:
+    """(H, W, 2) pixels by which static points move in the image until the next pose; 5 m away where unknown."""
+    z = np.where(depth > 0, depth, 5.0)
+    x = (np.arange(k.width) - k.cx) / k.fx
+    y = (np.arange(k.height) - k.cy) / k.fy
+    T = invert_transform(T_world_next) @ T_world_camera
+    moved = np.stack([z * x[None], z * y[:, None], z], -1) @ T[:3, :3].T + T[:3, 3]
+    ahead = np.maximum(moved[..., 2], 0.05)
+    to = np.stack([k.fx * moved[..., 0] / ahead + k.cx, k.fy * moved[..., 1] / ahead + k.cy], -1)
+    here = np.stack(np.meshgrid(np.arange(k.width), np.arange(k.height)), -1)
+    limit = 0.1 * k.width
+    flow: Any = np.clip(to - here, -limit, limit)
+    return np.asarray(flow, np.float32)
