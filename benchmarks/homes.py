@@ -24,21 +24,16 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-from embodied_perceptron_training.homes.generate import SampleSpec, generate, write_sample
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, write_sample
 from embodied_perceptron_training.homes.noise import noisy_depth
 from embodied_perceptron_training.homes.occupancy import occupancy_truth
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
 from embodied_perceptron_training.homes.relations import make_scene
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer, GlUnavailableError
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.tours import view_set
+from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "homes.json"
-
-
-def camera(width: int, height: int) -> Intrinsics:
-    """About 62 degrees across."""
-    return Intrinsics(0.83 * width, 0.83 * width, (width - 1) / 2, (height - 1) / 2, width, height)
 
 
 def processor_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
@@ -69,13 +64,13 @@ def stages(seed: int) -> dict[str, float]:
         ),
     }
     result = {name: processor_seconds(call) * 1000 for name, call in rows.items()}
-    view = caster.render(camera(320, 240), poses[0])
+    view = caster.render(rgbd_camera(320, 240), poses[0])
     rng = np.random.default_rng(0)
     result["structured-light noise 320x240"] = 1000 * processor_seconds(
         lambda: noisy_depth(view.depth_m, view.incidence, "structured-light", rng)
     )
     for size in ((320, 240), (640, 480)):
-        k = camera(*size)
+        k = rgbd_camera(*size)
 
         def views(renderer: RayCastRenderer | GlRenderer, k: Intrinsics = k) -> None:
             for T in poses:
@@ -110,10 +105,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
         for seed in range(100, 104):
-            write_sample(seed, Path(folder) / "one", SampleSpec())
+            write_sample(seed, Path(folder) / "one", HomeSampleSpec())
         numbers["sample_processor_s"] = (time.process_time() - start) / 4
         start = time.perf_counter()
-        generate(Path(folder) / "many", range(200, 200 + options.homes), SampleSpec(), workers=options.workers)
+        generate(Path(folder) / "many", range(200, 200 + options.homes), HomeSampleSpec(), workers=options.workers)
         wall = time.perf_counter() - start
     numbers |= {"homes": options.homes, "workers": options.workers, "wall_s": wall}
     numbers["homes_per_minute"] = 60 * options.homes / wall

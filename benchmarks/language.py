@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import minimize
 
+from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language import answer as answers
 from embodied_perceptron.language.answer import FEATURES, Traits, ground_objects
 from embodied_perceptron.language.answer import WEIGHTS as CALIBRATION
@@ -45,10 +46,7 @@ console = Console()
 
 def iou_aabb(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     """IoU of two axis-aligned (9,) boxes."""
-    low = np.maximum(a[:3] - a[3:6] / 2, b[:3] - b[3:6] / 2)
-    high = np.minimum(a[:3] + a[3:6] / 2, b[:3] + b[3:6] / 2)
-    common = float(np.prod(np.maximum(high - low, 0)))
-    return common / max(float(a[3:6].prod() + b[3:6].prod()) - common, 1e-9)
+    return float(Bounds.of(a[None]).iou(Bounds.of(b[None]))[0, 0])
 
 
 class Tally:

@@ -22,12 +22,12 @@ from rich.table import Table
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 from embodied_perceptron.apps.replay import ReplayResult, replay
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
-from embodied_perceptron.recordings.recording import open_recording
-from embodied_perceptron_ros.demo.mission import Question, TimedAnswer, is_right, read_questions
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, is_right, read_questions
 from embodied_perceptron_ros.demo.simulated import render, simulated_recording
-from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
+from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
 from embodied_perceptron_training.homes.mission import MissionError, make_questions
-from embodied_perceptron_training.homes.recording_truth import Tour, watch_recording
+from embodied_perceptron_training.homes.recording import Tour, watch_recording
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "missions.json"
 PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion
@@ -35,7 +35,7 @@ SHOWN = ("AP25", "AP25_furniture", "AP50", "AR25", "mIoU")
 console = Console()
 
 
-def questions_of(tour: Tour) -> tuple[Question, ...]:
+def questions_of(tour: Tour) -> tuple[MissionQuestion, ...]:
     """None where the home has none of some kind."""
     try:
         return read_questions([question.as_dict() for question in make_questions(tour)])
@@ -44,7 +44,7 @@ def questions_of(tour: Tour) -> tuple[Question, ...]:
         return ()
 
 
-def ask(result: ReplayResult, tour: Tour, questions: Sequence[Question]) -> dict[str, bool]:
+def ask(result: ReplayResult, tour: Tour, questions: Sequence[MissionQuestion]) -> dict[str, bool]:
     """Kind of question -> whether its answer is right."""
     right = {}
     for question in questions:

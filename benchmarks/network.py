@@ -28,16 +28,17 @@ from rich.table import Table
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 from embodied_perceptron.geometry.transforms import back_project, transform_points
-from embodied_perceptron.nn.detection import decode_detections
+from embodied_perceptron.mapping.image_features import StreamingLookup
 from embodied_perceptron.nn.input_features import input_from_points, thin
 from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
-from embodied_perceptron.nn.view_fusion import StreamingLookup, View, ViewSamplingConfig, view_lookup
+from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "network.json"
@@ -177,14 +178,14 @@ def geometry_rows(config: NetworkConfig, net: PerceptionNetwork, x: SparseTensor
         "backbone with maps": lambda: net.backbone(fresh(x)),
     }
     levels = net.encode(x, lookup)
+
+    def refreshed() -> list[SparseTensor]:
+        return [fresh(level) for level in levels]
+
     if net.detection is not None:
-
-        def refreshed() -> list[SparseTensor]:
-            return [fresh(level) for level in levels]
-
         detected = net.detect(levels)
         calls["neck and detection head"] = lambda: net.detect(refreshed())
-        calls["boxes and suppression"] = lambda: decode_detections(detected.levels)
+        calls["boxes and suppression"] = lambda: net.boxes(detected)
     if net.occupancy is not None and config.occupancy is not None:
         cell = round(config.occupancy.cell_size_m / config.voxel_size_m)
         calls["occupancy"] = lambda: net.occupy(levels, [-10 * cell, -10 * cell, 0], lookup)
@@ -193,7 +194,7 @@ def geometry_rows(config: NetworkConfig, net: PerceptionNetwork, x: SparseTensor
         tokens = torch.randn(1, 12, config.grounding.text_channels)
         viewpoint = None if config.inputs == "xyz" else Viewpoint(torch.zeros(1, 3), torch.zeros(1))
         calls["grounding (neck of its own)" if config.grounding.own_neck else "grounding"] = lambda: net.ground(
-            [fresh(level) for level in levels], shared, tokens, torch.zeros(1, 12, dtype=torch.bool), viewpoint
+            net.candidates(refreshed(), shared), tokens, torch.zeros(1, 12, dtype=torch.bool), viewpoint
         )
     return best_of({**calls, **passes(config, net, x, lookup)})
 
@@ -209,14 +210,13 @@ def passes(
     viewpoint = None if config.inputs == "xyz" else Viewpoint(torch.zeros(1, 3), torch.zeros(1))
 
     def detection() -> None:
-        decode_detections(net.detect(net.encode(fresh(x), lookup)).levels)
+        net.boxes(net.detect(net.encode(fresh(x), lookup)))
 
     def everything() -> None:
-        levels = net.encode(fresh(x), lookup)
-        shared = net.detect(levels)
-        decode_detections(shared.levels)
-        net.occupy(levels, origin, lookup)
-        net.ground(levels, shared, tokens, pad, viewpoint)
+        shared = net(fresh(x), lookup)
+        net.boxes(shared.detection)
+        net.occupy(shared.levels, origin, lookup)
+        net.ground(net.candidates(shared.levels, shared.detection), tokens, pad, viewpoint)
 
     calls: dict[str, Callable[[], Any]] = {}
     if net.detection is not None:
@@ -251,7 +251,7 @@ def fusion_rows(config: NetworkConfig, net: PerceptionNetwork, x: SparseTensor) 
     for _ in config.backbone.channels:
         site_levels.append(sites)
         sites = sites.coarser(2)
-    fusion = ViewSamplingConfig(official=config.official)
+    fusion = ViewSamplingConfig(conventions=config.conventions)
     batch = view_lookup([views[:VIEWS]], net.image_channels, config.voxel_size_m, fusion)
     live = StreamingLookup(net.image_channels, config.voxel_size_m, fusion)
 
@@ -277,11 +277,9 @@ def encoder_rows(config: NetworkConfig, net: PerceptionNetwork) -> dict[str, tup
     """One image, one sentence."""
     calls: dict[str, Callable[[], Any]] = {}
     if net.image_encoder is not None:
-        encoder, size = net.image_encoder, config.image.size
+        size = config.image.size
         color = torch.randint(0, 256, (1, 480, 640, 3), dtype=torch.uint8)
-        calls[f"image encoder {config.image.encoder} {size[0]}x{size[1]}"] = lambda: net.encode_images(
-            encoder.prepare(color, size)
-        )
+        calls[f"image encoder {config.image.encoder} {size[0]}x{size[1]}"] = lambda: net.encode_images(color)
     if config.grounding is not None:
         name = config.grounding.text_encoder
         with contextlib.suppress(FileNotFoundError):  # RoBERTa is only there where a user brought it

@@ -25,8 +25,10 @@ import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,18 +40,17 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 # isort: split
 import torch
 
-from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig
+from embodied_perceptron.config import KeyframeConfig, NetworkOptions, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.loading import load_inference
-from embodied_perceptron.inference.map_predictor import MapPredictor
+from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.export import Window
+from embodied_perceptron.mapping.image_features import StreamingLookup
 from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
-from embodied_perceptron.nn.view_fusion import view_lookup
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.weights import available
@@ -151,12 +152,14 @@ def every_frame(count: int) -> KeyframeConfig:
 def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]:
     """Costs of the update at each prefix, ours and the paper's protocol, over the same voxels, windows and views."""
     frames = frames_of(1, count)
-    volume = FeatureVolume(None, every_frame(count))
-    least_score = LOW_CONFIDENCE_SHARE * inference.min_score  # as Perceptron has it
+    features = image_features(inference)
+    assert features is not None
+    volume = FeatureVolume(None, every_frame(count), features=features)
     options = NetworkOptions()
-    live = MapPredictor(inference, volume.config.voxel_size_m, options.window_m, least_score, options.window_ahead)
+    predictor = MapPredictor(
+        inference, features, volume.config.voxel_size_m, options.window_m, inference.scores, options.window_ahead
+    )
     clock = _Clock()
-    original = live._lookup.__class__.__call__
     rows: list[Row] = []
     for n, frame in enumerate(frames, 1):
         with clock("integrate"):
@@ -164,47 +167,27 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
         keyframe = volume.keyframes.newest
         assert keyframe is not None
         with clock("encode"):
-            live.remember(keyframe)
-        copy, keyframes = volume.copy(), tuple(volume.keyframes)
+            features.prefetch(keyframe)
+        copy = volume.copy()
         view_direction = ViewDirection.of(frame.T_world_camera)
-        live._lookup = _timed_lookup(live._lookup, clock, original)
-        with clock("look"):
-            ours = live.predict(copy, keyframes, view_direction, 0.0)
-        spent = clock.take()
-        row = {
-            "frames": n,
-            "ours": {
-                "encode": spent["encode"],
-                "fuse": spent["fuse"],
-                "network": spent["look"] - spent["fuse"],
-                "geometry": spent["integrate"],
-            },
-        }
+        timed_lookup = _timed(StreamingLookup.__call__, clock)
+        with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"):
+            ours = predictor.predict(copy, view_direction, 0.0)
+        row = {"frames": n, "ours": _stages(clock)}
         if n in at:
-            views = []
             with clock("encode"):
                 views = [inference.view(f) for f in frames[:n]]
-            config = inference.network.config
-            batch = view_lookup([views], inference.network.image_channels, config.voxel_size_m, inference.fusion)
-
-            def timed(level: int, sites: Any, batch: Any = batch) -> torch.Tensor:
-                with clock("fuse"):
-                    return batch(level, sites)  # type: ignore[no-any-return]
-
+            lookup = _timed(inference.network.lookup([views]), clock)
             center = np.array([*view_direction.ahead_m(options.window_ahead * options.window_m)[:2], 0.0])
-            window = Window(center, np.array([options.window_m, options.window_m, np.inf]), live._coarsest)
-            with clock("look"):
+            window = Window(center, np.array([options.window_m, options.window_m, np.inf]), predictor._coarsest)
+            with clock("predict"):
                 sites = copy.as_sparse_tensor(
-                    live._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
+                    predictor._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
                 )
-                scene = inference.encode(sites, timed)
-                found = inference.detections(scene, least_score)
+                scene = inference.encode(sites, lookup)
+                found = inference.detections(scene, inference.scores.decode)
                 inference.occupancy(scene, [*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
-            spent = clock.take()
-            row["paper"] = {
-                "encode": spent["encode"], "fuse": spent["fuse"], "network": spent["look"] - spent["fuse"],
-                "geometry": 0.0,
-            }  # fmt: skip
+            row["paper"] = _stages(clock)
             assert ours.detections is not None
             row["same_boxes"] = len(found) == len(ours.detections) and bool(
                 np.allclose(found.boxes, ours.detections.boxes, atol=1e-3)
@@ -213,18 +196,25 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
     return rows
 
 
-def _timed_lookup(lookup: Any, clock: _Clock, call: Any) -> Any:
+def _timed(lookup: Callable[..., torch.Tensor], clock: _Clock) -> Callable[..., torch.Tensor]:
     """The same lookup, its time booked as ``fuse``."""
-    if type(lookup).__name__ == "_Timed":
-        return lookup
 
-    class _Timed(type(lookup)):  # type: ignore[misc]
-        def __call__(self, level: int, sites: Any) -> torch.Tensor:
-            with clock("fuse"):
-                return call(self, level, sites)  # type: ignore[no-any-return]
+    def timed(*args: Any) -> torch.Tensor:
+        with clock("fuse"):
+            return lookup(*args)
 
-    lookup.__class__ = _Timed
-    return lookup
+    return timed
+
+
+def _stages(clock: _Clock) -> Row:
+    """CPU milliseconds of an update since the last call."""
+    spent = clock.take()
+    return {
+        "encode": spent["encode"],
+        "fuse": spent["fuse"],
+        "network": spent["predict"] - spent["fuse"],
+        "geometry": spent["integrate"],
+    }
 
 
 class _Clock:
@@ -342,7 +332,7 @@ def network(weights: str) -> tuple[Predictor, str]:
         return load_inference(weights), weights
     torch.manual_seed(0)
     net = PerceptionNetwork(network_config("tiny"))
-    return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, min_score=0.1), "random"
+    return Predictor(net, DETECTION_CLASSES, OCCUPANCY_CLASSES, scores=ScorePolicy(0.1)), "random"
 
 
 def total(spent: Row, *names: str) -> float:
@@ -364,7 +354,7 @@ def show(console: Console, results: Row) -> None:
     console.print(
         f"while fusing {rate['fusion_hz']:.1f} Hz: perceiving {rate['perception_hz']:.2f} Hz, "
         f"integrate p50 {rate['integrate_ms']['p50']:.0f} p99 {rate['integrate_ms']['p99']:.0f} ms; "
-        f"one look {rate['perceive_cpu_ms']:.0f} ms of CPU (load of the machine {rate['load']:.1f})"
+        f"one perception {rate['perceive_cpu_ms']:.0f} ms of CPU (load of the machine {rate['load']:.1f})"
     )
     stages = Table("stage", "median ms", title="stages, wall time, both threads busy")
     for name, ms in sorted(rate["stage_ms"].items()):

@@ -26,7 +26,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.recordings.recording import ColorSample, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import ColorSample
 from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, render, simulated_recording
 from embodied_perceptron_ros.players.replaying import ReplayOutcome, ReplayPlan, replay_over_ros
 

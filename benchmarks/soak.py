@@ -29,13 +29,15 @@ from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.recordings.recording import PosedFrameStream, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
 from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, render, simulated_recording
 from embodied_perceptron_ros.node.monitor import NodeMonitor
+from embodied_perceptron_ros.players.launch_options import parameter_text
 from embodied_perceptron_ros.players.playback import image_qos
-from embodied_perceptron_ros.players.processes import Supervisor, ros_environment
+from embodied_perceptron_ros.players.processes import Supervisor, module_command, ros_environment
 from embodied_perceptron_ros.players.replaying import choose_domain
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "soak.json"
@@ -91,7 +93,7 @@ class Feeder:
         self.sent = 0
 
     def send(self, posed: PosedFrame) -> None:
-        """One exposure with its pose."""
+        """One frame with its pose."""
         stamp_ns, frame = time.time_ns(), posed.frame
         transform = make_transform_stamped(posed.T_world_camera, stamp_ns, "odom", CAMERA_FRAME)
         self._tf.publish(TFMessage(transforms=[transform]))
@@ -155,17 +157,15 @@ def soak(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     # this process sends images too: without the profile they would go through sockets, at a few a second
     os.environ.update(environment)
-    parameters = {"perception_hz": args.perception_hz, "max_backlog": args.backlog}
-    if args.weights:
-        parameters["weights"] = args.weights
+    parameters = {"perception_hz": args.perception_hz, "max_backlog": args.backlog, "weights": args.weights}
     for topic in ("color/image_raw", "depth/image_raw", "color/camera_info"):
         parameters[f"qos_overrides./{topic}.subscription.reliability"] = "reliable"
         parameters[f"qos_overrides./{topic}.subscription.depth"] = 30
-    options = [text for name, value in parameters.items() for text in ("-p", f"{name}:={value}")]
+    options = [text for name, value in parameters.items() for text in ("-p", f"{name}:={parameter_text(value)}")]
     OUT.parent.mkdir(parents=True, exist_ok=True)
     done: list[Lap] = []
     with Supervisor() as processes, NodeMonitor(domain) as monitor:
-        command = [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node", "--ros-args", *options]
+        command = module_command("node.perception_node", "--ros-args", *options)
         processes.start("node", command, environment, OUT.with_name("soak_node.log"))
         deadline = time.monotonic() + 180.0
         while monitor.status.state != "active":

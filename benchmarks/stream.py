@@ -20,7 +20,7 @@ from rich.table import Table
 
 from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
-from embodied_perceptron.recordings.image_codec import decode_compressed_color as decode_jpeg
+from embodied_perceptron.recordings.image_codec import decode_color_file as decode_jpeg
 from embodied_perceptron.recordings.image_codec import decode_depth_file as decode_png
 from embodied_perceptron.recordings.image_codec import decode_image, encode_color_file, encode_depth_file
 from embodied_perceptron.sensors.camera_model import CameraModel

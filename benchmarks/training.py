@@ -25,12 +25,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.settings import TrainSettings, default_settings
-from embodied_perceptron_training.training.task import TaskRequest
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
 from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "training.json"
@@ -42,7 +41,7 @@ SPEEDS = ("seconds_per_step", "processor_s_per_step", "scenes_per_s")
 def homes(folder: Path) -> tuple[Path, Path]:
     """Four homes to train on and two to validate on, kept between calls."""
     for split, seeds in (("train", SEEDS[:4]), ("val", SEEDS[4:])):
-        generate(folder, list(seeds), SampleSpec(), split)
+        generate(folder, list(seeds), HomeSampleSpec(), split)
     return folder, folder
 
 
@@ -64,8 +63,10 @@ def measure(
     task: str, preset: str, data: Path, val: Path, images: str, seconds: float, workers: int, device: str
 ) -> dict[str, Any]:
     """One preset's figures."""
-    options = {} if not images else {"images": images}
-    built = build_task(TaskRequest(task, preset, data, val, options=options))
+    timing = {"minutes": seconds / 60, "validations": 0, "checkpoint_s": 1e9, "log_every": 1}
+    what = {"task": task, "preset": preset, "data": data, "val": val, "images": images}
+    config = TrainingRun.of({}, **what, **timing, workers=workers, device=device)
+    built = build_task(config)
     assert isinstance(built, SceneTask)
     caches = [built.samples.cache] + ([built._validation.cache] if built._validation else [])
     start = time.perf_counter()
@@ -73,29 +74,23 @@ def measure(
     for cache, i in scenes:
         cache.prepare(i)
     prepared = len(scenes) / (time.perf_counter() - start)
-    defaults = {k: v for k, v in default_settings(task, preset).items() if k != "epochs"}
-    settings = TrainSettings(
-        **{**defaults, "minutes": seconds / 60, "validations": 0, "checkpoint_s": 1e9, "log_every": 1},
-        workers=workers,
-        device=device,
-    )
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(folder, pictures=False)
-        trainer = Timed(built, settings, run, quiet=True)
+        trainer = Timed(built, config, run, quiet=True)
         trainer.run()
     used = trainer.times[WARM_UP:]
     steps = len(used)
     passed, processor, waited = (sum(t[i] for t in used) for i in range(3))
     start = time.perf_counter()
-    built.validate(trainer.average.model.cpu())
+    built.validate(trainer.average.module.cpu())
     checked = (len(caches[1]) if len(caches) > 1 else 0) / (time.perf_counter() - start)
     return {
         "preset": preset,
         "task": task,
-        "batch": settings.batch,
+        "batch": config.batch,
         "steps": steps,
         "seconds_per_step": passed / steps if steps else None,
-        "scenes_per_s": settings.batch * steps / passed if steps else None,
+        "scenes_per_s": config.batch * steps / passed if steps else None,
         "processor_s_per_step": processor / steps if steps else None,
         "waiting": waited / passed if steps else None,
         "validation_scenes_per_s": checked,

@@ -19,11 +19,11 @@ from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from embodied_perceptron_ros.players.launch_options import (
-    RVIZ_TOPICS,
     node_parameters,
     parse_flag,
     parse_names,
     parse_overrides,
+    rviz_remappings,
 )
 from embodied_perceptron_ros.players.processes import ros_environment
 
@@ -54,7 +54,7 @@ def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
         fusion_frame=values["fusion_frame"],
         output_frame=values["output_frame"],
         use_sim_time=sim_time,
-        weights=values["weights"],
+        weights=values["weights"] or None,
         viewer=values["viewer"],
         overrides=parse_overrides(values["parameters"]),
     )
@@ -74,13 +74,12 @@ def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
             sigterm_timeout="15",  # a frame in work is finished, a map being saved is whole
         )
     )
-    prefix = values["namespace"].strip("/")
     if parse_flag(values["rviz"], "rviz"):
         actions.append(
             Node(
                 package="rviz2",
                 executable="rviz2",
-                remappings=[(topic, f"/{prefix}{topic}") for topic in RVIZ_TOPICS if prefix],
+                remappings=rviz_remappings(values["namespace"]),
                 arguments=["-d", str(share / "rviz" / "perception.rviz")],
                 parameters=[{"use_sim_time": sim_time}],
                 output="log",

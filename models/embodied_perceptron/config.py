@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
+
 
 class ConfigError(ValueError):
     """A configuration value or key that does not fit; the message names its full path."""
@@ -204,8 +206,7 @@ class NetworkOptions:
             them, 0.5 = they are at its border. Of cameras that look to different sides the mean counts.
         min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
         all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
-            answer, from :data:`~embodied_perceptron.scene.detections.LOW_CONFIDENCE_SHARE` of ``min_score`` on, which
-            is cheaper.
+            answer, from :attr:`ScorePolicy.keep` on, which is cheaper.
         features: how a keyframe's image features are kept and read.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.
@@ -214,7 +215,7 @@ class NetworkOptions:
 
     weights: str = "tiny"
     device: str = "cpu"
-    window_m: float = 6.4
+    window_m: float = WINDOW_M
     window_ahead: float = 0.25
     min_score: float | None = None
     all_boxes: bool = False
@@ -245,6 +246,36 @@ class PerceptronConfig:
     grid: GridConfig = field(default_factory=GridConfig)
     network: NetworkOptions = field(default_factory=NetworkOptions)
 
+
+@dataclass(frozen=True)
+class ScorePolicy:
+    """Which scores of detections count for what; all thresholds follow from the score of an object.
+
+    Attributes:
+        publish: from here on a box is an object (``network.min_score``, or else what the weights' calibration says).
+        all_boxes: decode boxes of any score; see :class:`NetworkOptions`.
+    """
+
+    publish: float = 0.0
+    all_boxes: bool = False
+
+    @property
+    def keep(self) -> float:
+        """From here on a box may be a sighting of a known object, or a low-confidence candidate of an answer."""
+        return 0.5 * self.publish
+
+    @property
+    def decode(self) -> float:
+        """What scores less is not made a box of: it is cheaper."""
+        return 0.0 if self.all_boxes else self.keep
+
+    @property
+    def answer(self) -> float:
+        """From here on a low-confidence candidate is an answer where no object has the name."""
+        return 0.7 * self.publish
+
+
+EVERY_SCORE = ScorePolicy()  # without a network: every box is an object
 
 ConfigT = TypeVar("ConfigT")
 

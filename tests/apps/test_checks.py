@@ -32,7 +32,7 @@ from embodied_perceptron.apps.checks import (
 from embodied_perceptron.apps.doctor import examine_environment, examine_recording
 from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.recordings.recording import open_recording
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, TooEarly, TooOld
 
 

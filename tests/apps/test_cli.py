@@ -17,7 +17,7 @@ from support.small_recording import write_recording
 from typer.testing import CliRunner
 
 from embodied_perceptron import __version__
-from embodied_perceptron.apps import cli, commands
+from embodied_perceptron.apps import cli, recording_commands
 from embodied_perceptron.apps.checks import Finding, Severity
 from embodied_perceptron.apps.errors import CommandError
 
@@ -96,7 +96,7 @@ def test_every_command_has_help(command: str) -> None:
 
 def test_help_does_not_load_the_heavy_parts() -> None:
     code = (
-        "import sys; from embodied_perceptron import cli; cli.build_app([]); "
+        "import sys; from embodied_perceptron.apps import cli; cli.build_app([]); "
         "print([m for m in ('torch', 'numba', 'cv2', 'rosbags', 'rclpy') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
@@ -268,7 +268,9 @@ def test_replay_over_ros_is_the_ros_packages_job(monkeypatch: pytest.MonkeyPatch
         return 7
 
     found: list[Plugin] = []
-    monkeypatch.setattr(commands, "entry_points", lambda group: found if group == commands.ROS_REPLAY_GROUP else [])
+    monkeypatch.setattr(
+        recording_commands, "entry_points", lambda group: found if group == recording_commands.ROS_REPLAY_GROUP else []
+    )
     arguments = ["replay", "bag", "--ros", "--out", "out", "--rate", "2", "--max-frames", "9"]
     assert "needs the ROS package" in str(RUN.invoke(app(), arguments).exception)
     found.append(Plugin("ros", play))
@@ -314,7 +316,7 @@ def test_doctor_on_a_live_system_is_the_ros_packages_job(monkeypatch: pytest.Mon
     def look(duration_s: float) -> list[Finding]:
         return [Finding("tf", Severity.ERROR, f"no transforms in {duration_s:g} s", "publish them")]
 
-    monkeypatch.setattr(commands, "entry_points", lambda group: [Plugin("ros", look)])
+    monkeypatch.setattr(recording_commands, "entry_points", lambda group: [Plugin("ros", look)])
     result = RUN.invoke(app(), ["doctor", "--live", "--duration", "3"])
     assert result.exit_code == 1
     assert "no transforms in 3 s" in result.output
@@ -345,5 +347,5 @@ def test_bench_lists_and_runs_by_name(benchmarks: Path) -> None:
 
 
 def test_bench_outside_of_the_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands, "benchmarks_folder", lambda: None)
+    monkeypatch.setattr(recording_commands, "benchmarks_folder", lambda: None)
     assert "part of the source tree" in str(RUN.invoke(app(), ["bench"]).exception)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,10 +14,11 @@ import torch
 import typer
 from typer.testing import CliRunner
 
-from embodied_perceptron.apps.network_commands import networks_of, register, stage_rows
+from embodied_perceptron.apps.network_commands import register
 from embodied_perceptron.inference.loading import load_network
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, network_config, released
+from embodied_perceptron.nn.summary import networks_of, stage_rows
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import CheckpointError, load_into, load_official
 
@@ -69,6 +72,15 @@ def test_tiny_is_small_enough_to_ship() -> None:
 def test_unknown_names_are_usage_errors(app: typer.Typer) -> None:
     for arguments in (["model", "huge"], ["model", "tiny", "--task", "cooking"], ["model", "tiny", "--classes", "0"]):
         assert CliRunner().invoke(app, arguments).exit_code == 2
+
+
+def test_registering_does_not_load_torch() -> None:
+    code = (
+        "import sys, typer; from embodied_perceptron.apps.network_commands import register; "
+        "register(typer.Typer()); print('torch' in sys.modules)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert out.strip() == "False"
 
 
 def test_registered_for_the_command_line() -> None:

@@ -15,7 +15,8 @@ from embodied_perceptron.apps.replay import NOT_FUSED, ReplayProgress, ReplayRes
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import write_ply
-from embodied_perceptron.recordings.recording import Recording, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import Recording
 from embodied_perceptron.sensors.synchronizer import Drop
 
 SHAPES = PerceptronConfig(network=NetworkOptions(weights=""))  # boxes by shape alone, whatever is shipped

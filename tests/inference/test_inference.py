@@ -18,11 +18,10 @@ from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.inference.predictor import UNSEEN_COLOR, Predictor, viewpoint_of
 from embodied_perceptron.mapping.volume import FeatureVolume
-from embodied_perceptron.nn.input_features import thin
+from embodied_perceptron.nn.input_features import occupancy_origin, rgb_grid, sites_of_voxels, thin
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import DECODING, Modality, network_config, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextFeatures
-from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import CheckpointError, load_checkpoint, save_checkpoint
 
@@ -91,24 +90,20 @@ def volume() -> FeatureVolume:
     return v
 
 
-def test_snapshot_and_volume_give_the_same_sites(volume: FeatureVolume) -> None:
-    i = inference()
-    a = i.sites_of_snapshot(volume.snapshot(), floor_z_m=0.1)
-    b = volume.as_sparse_tensor(i.site_voxels(0.02), features=i.site_features, floor_z_m=0.1)  # type: ignore[arg-type]
+def sites_of(i: Predictor, volume: FeatureVolume, floor_z_m: float) -> SparseTensor:
+    sites = volume.as_sparse_tensor(i.site_voxels(0.02), features=i.site_features, floor_z_m=floor_z_m)
+    return thin(sites, i.network.config.max_sites)
+
+
+def test_voxels_of_training_and_volume_give_the_same_sites(volume: FeatureVolume) -> None:
+    i, s = inference(), volume.snapshot()
+    c = i.network.config
+    points = s.mean_point_m.astype(np.float64)
+    a = sites_of_voxels(points, s.mean_color, s.hits, c.voxel_size_m, c.inputs, 0.1, c.max_sites)
+    b = sites_of(i, volume, floor_z_m=0.1)
     assert torch.equal(a.keys, b.keys)
     torch.testing.assert_close(a.feats, b.feats, atol=0.51 / 255, rtol=0)
     torch.testing.assert_close(a.feats[:, 0], b.feats[:, 0], atol=2e-5, rtol=0)
-
-
-def test_a_part_of_the_snapshot(volume: FeatureVolume) -> None:
-    i, snapshot = inference(), volume.snapshot()
-    whole = i.sites_of_snapshot(snapshot, 0.0)
-    left = i.sites_of_snapshot(snapshot, 0.0, upper_m=(np.inf, 0.0, np.inf))
-    right = i.sites_of_snapshot(snapshot, 0.0, lower_m=(-np.inf, 0.0, -np.inf))
-    assert len(left) + len(right) == len(whole)
-    assert bool((left.coords[:, 1] < 0).all())
-    assert bool((right.coords[:, 1] >= 0).all())
-    assert len(i.sites_of_snapshot(snapshot, 0.0, lower_m=(100.0, 0.0, 0.0))) == 0
 
 
 def test_maps_that_do_not_fit_are_refused() -> None:
@@ -129,7 +124,7 @@ def test_maps_that_do_not_fit_are_refused() -> None:
 def test_all_heads(volume: FeatureVolume) -> None:
     i = inference("rgbd")
     frame = wall(1.0, 1_000_000_000)
-    scene = i.look(i.sites_of_snapshot(volume.snapshot(), 0.0), [i.view(frame)])
+    scene = i.encode(sites_of(i, volume, 0.0), [i.view(frame)])
     found = i.detections(scene)
     assert len(found) > 0
     assert set(found.labels) <= set(CLASSES)
@@ -162,7 +157,7 @@ def test_all_heads(volume: FeatureVolume) -> None:
 
 def test_many_sentences_in_one_pass_are_each_answered_as_alone(volume: FeatureVolume) -> None:
     i = inference()
-    scene = i.look(i.sites_of_snapshot(volume.snapshot(), 0.0))
+    scene = i.encode(sites_of(i, volume, 0.0))
     viewpoint = viewpoint_of(make_transform(R_WORLD_CAMERA, np.array([0.5, 0.2, 1.2])), 0.0)
     asked = [("the lamp beside the old table", [None, (4, 8)]), ("a chair", [(2, 7)]), ("find the small lamp", [None])]
     together = i.ground_many(scene, asked, viewpoint)
@@ -182,7 +177,7 @@ def test_occupancy_colors_are_those_of_the_map() -> None:
     red[..., 0] = 200
     v.integrate(posed(np.full((48, 64), 1.0, np.float32), 1_000_000_000, color=red))
     i = inference()
-    scene = i.look(i.sites_of_snapshot(v.snapshot(), 0.0))
+    scene = i.encode(sites_of(i, v, 0.0))
     cells = i.occupancy(scene, (1.0, 0.0, 0.6))
     colored = (cells.color != UNSEEN_COLOR).any(axis=1)
     assert colored.any()
@@ -192,7 +187,7 @@ def test_occupancy_colors_are_those_of_the_map() -> None:
 @pytest.mark.parametrize("modality", ["depth", "rgbd", "painting"])
 def test_an_empty_scene_gives_empty_results(modality: Modality) -> None:
     i = inference(modality)
-    scene = i.look(SparseTensor.from_coords(torch.zeros(0, 3, dtype=torch.long), torch.zeros(0, 8)))
+    scene = i.encode(SparseTensor.from_coords(torch.zeros(0, 3, dtype=torch.long), torch.zeros(0, 8)))
     assert len(i.detections(scene)) == 0
     assert i.detections(scene).boxes.shape == (0, 9)
     i.occupancy(scene, (0.0, 0.0, 0.0))  # whatever an empty grid means to the network, it is computed
@@ -202,11 +197,11 @@ def test_an_empty_scene_gives_empty_results(modality: Modality) -> None:
 
 def test_views_that_show_nothing_change_nothing(volume: FeatureVolume) -> None:
     i = inference("rgbd")
-    sites = i.sites_of_snapshot(volume.snapshot(), 0.0)
+    sites = sites_of(i, volume, 0.0)
     away = make_transform(R_WORLD_CAMERA @ np.diag([-1.0, 1.0, -1.0]), np.array([0.0, 0.0, 1.0]))
     behind = posed(np.full((48, 64), 1.0, np.float32), 1, R=away[:3, :3])
-    a, b = i.look(sites, []), i.look(sites, [i.view(behind)])
-    seen = i.look(sites, [i.view(wall(1.0, 1))])
+    a, b = i.encode(sites, []), i.encode(sites, [i.view(behind)])
+    seen = i.encode(sites, [i.view(wall(1.0, 1))])
     for x, y in zip(a.levels, b.levels, strict=True):
         assert torch.equal(x.feats, y.feats)
     assert not torch.equal(a.levels[0].feats, seen.levels[0].feats)
@@ -217,7 +212,7 @@ def test_images_alone() -> None:
     config = i.network.config
     grid = rgb_grid(config, (0.4, 0.0, 0.0))
     assert len(grid) == 8 * 8 * 8 * 8  # two sites per cell and axis
-    scene = i.look(grid, [i.view(wall(1.0, 1))])
+    scene = i.encode(grid, [i.view(wall(1.0, 1))])
     assert len(i.detections(scene).boxes) > 0
     cells = i.occupancy(scene, (0.0, 0.0, 0.0))
     assert (cells.color == UNSEEN_COLOR).all()
@@ -255,7 +250,7 @@ def test_names_must_fit() -> None:
 
 def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
     i = inference()
-    scene = i.look(i.sites_of_snapshot(volume.snapshot(), 0.0))
+    scene = i.encode(sites_of(i, volume, 0.0))
     viewpoint = viewpoint_of(make_transform(R_WORLD_CAMERA, np.zeros(3)), 0.0)
     with pytest.raises(ValueError, match="from a viewpoint: none was given"):
         i.ground(scene, "a chair")
@@ -275,7 +270,7 @@ def test_questions_that_cannot_be_answered(volume: FeatureVolume) -> None:
     with pytest.raises(ValueError, match="no occupancy"):
         detector.occupancy(scene, (0.0, 0.0, 0.0))
     with pytest.raises(ValueError, match="one scene at a time"):
-        i.look(SparseTensor.from_coords(torch.zeros(2, 3).long(), torch.zeros(2, 8), torch.tensor([0, 1])))
+        i.encode(SparseTensor.from_coords(torch.zeros(2, 3).long(), torch.zeros(2, 8), torch.tensor([0, 1])))
 
 
 def test_large_inputs_are_thinned_the_same_way_every_time() -> None:
@@ -284,7 +279,7 @@ def test_large_inputs_are_thinned_the_same_way_every_time() -> None:
     generator = torch.Generator().manual_seed(0)
     coords = torch.unique(torch.randint(0, 40, (300, 3), generator=generator), dim=0)
     x = SparseTensor.from_coords(coords, torch.rand(len(coords), 8, generator=generator))
-    scene = i.look(x)
+    scene = i.encode(x)
     assert torch.equal(scene.sites.keys, thin(x, 50).keys)
     assert len(scene.sites) == 50
 
@@ -315,8 +310,8 @@ def test_networks_as_files(tmp_path: Path, volume: FeatureVolume) -> None:
     assert loaded.config == net.config
     assert not loaded.training
     i, j = Predictor(net, CLASSES, CELLS), Predictor(loaded, classes, CELLS)
-    sites = i.sites_of_snapshot(volume.snapshot(), 0.0)
-    a, b = i.detections(i.look(sites)), j.detections(j.look(sites))
+    sites = sites_of(i, volume, 0.0)
+    a, b = i.detections(i.encode(sites)), j.detections(j.encode(sites))
     np.testing.assert_array_equal(a.boxes, b.boxes)
     assert a.labels == b.labels
     save_network(tmp_path / "h.safetensors", net, CLASSES)

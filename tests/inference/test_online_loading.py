@@ -37,9 +37,9 @@ def test_names_and_calibration_come_from_the_file(weights):
     inference = load_inference(weights)
     assert inference.classes == CLASSES
     assert inference.occupancy_classes == tuple(CELLS)
-    assert inference.min_score == 0.35
+    assert inference.scores.publish == 0.35
     assert inference.calibration["grounding"] == {"a": 1}
-    assert load_inference(weights, min_score=0.5).min_score == 0.5
+    assert load_inference(weights, min_score=0.5).scores.publish == 0.5
     assert inference.device.type == "cpu"
 
 

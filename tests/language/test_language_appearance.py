@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_perceptron.geometry.bounds import box_rotations
+from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.results import VoxelSnapshot
 

@@ -7,17 +7,16 @@ import pytest
 import torch
 from support.language_scenes import living_room, thing
 
-from embodied_perceptron.geometry.bounds import Bounds
-from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.config import ScorePolicy
+from embodied_perceptron.geometry.boxes import Bounds, box_iou
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import UNTRACKED, LowConfidenceCandidates, name_shares
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.relations import SceneGeometry
-from embodied_perceptron.results import GroundingStatus, ObjectState, SceneObject
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, GroundingStatus, ObjectState, SceneObject
 
 FOUND, NOT_FOUND, AMBIGUOUS, _ = GroundingStatus
-MIN_SCORE = 0.3
+SCORES = ScorePolicy(0.3)
 
 
 def seen(*rows) -> Detections:
@@ -31,7 +30,7 @@ def box(x, y=0.0, size=0.5):
 
 
 def ask(text, objects, found, tentative=(), looks=0, **options):
-    low_confidence = LowConfidenceCandidates(objects, tentative, found, MIN_SCORE, looks)
+    low_confidence = LowConfidenceCandidates(objects, tentative, found, SCORES, looks)
     return ground_objects(text, objects, low_confidence=low_confidence, **options)
 
 
@@ -95,15 +94,15 @@ def test_doubtful_things_are_anchors():
 def test_only_what_the_sentence_names_counts_and_not_too_much_of_it():
     room = living_room()
     found = seen(*((name, 0.2, box(20.0 + k)) for k, name in enumerate(["toaster"] * 30 + ["oven"] * 30)))
-    low_confidence = LowConfidenceCandidates(room, (), found, MIN_SCORE)
+    low_confidence = LowConfidenceCandidates(room, (), found, SCORES)
     labels = [o.label for o in low_confidence.about(parse("the toaster on the table"))]
     assert set(labels) == {"toaster"}
     assert 1 <= len(labels) < 30
     assert low_confidence.about(parse("the couch")) == ()
     # as an object scores that was looked at once
-    assert LowConfidenceCandidates(room, (), found, MIN_SCORE, looks=3).about(parse("the oven"))[
-        0
-    ].score == pytest.approx(0.05)
+    assert LowConfidenceCandidates(room, (), found, SCORES, looks=3).about(parse("the oven"))[0].score == pytest.approx(
+        0.05
+    )
 
 
 def test_shares_are_those_of_a_plain_loop():

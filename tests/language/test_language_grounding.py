@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -10,11 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.language_scenes import camera, living_room, moved, moved_pose, thing
 
+from embodied_perceptron.language import query as query_module
 from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.facing import front_probabilities
-from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
+from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.query import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, Query
 from embodied_perceptron.language.relations import SceneGeometry
+from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, SceneObject
 
 FOUND, NOT_FOUND, AMBIGUOUS, INVALID = GroundingStatus
@@ -105,7 +110,27 @@ def test_several_that_fit_are_named_all():
     assert {c.id for c in answer.candidates} == {3, 4, 8}
     assert answer.reason.startswith("3 chairs")
     assert answer.tagged_text == ""
-    assert len(ground_objects("the chair", room, top_k=2).candidates) == 2
+    assert len(ground_objects(Query("the chair", top_k=2), room).candidates) == 2
+
+
+def test_as_many_candidates_as_the_query_asks_for():
+    room = tuple(thing(n, "chair", (float(n), -1.0, 0.45), (0.5, 0.5, 0.9)) for n in range(1, 13))
+    perceptron = Perceptron()
+    perceptron._known = QueryContext(room)
+    for top_k, count in ((None, DEFAULT_TOP_K), (1, 1), (9, 9), (1000, 12)):
+        assert len(perceptron.ground(Query("the chair", top_k)).candidates) == count
+
+
+def test_a_query_is_parsed_once_and_its_latency_counts_from_its_arrival(monkeypatch):
+    parsed = []
+    monkeypatch.setattr(query_module, "parse", lambda *a: parsed.append(a[0]) or parse(*a))
+    early = dataclasses.replace(Query("the couch"), arrived_s=time.monotonic() - 5.0)
+    perceptron = Perceptron()
+    perceptron._known = QueryContext(living_room())
+    answer = perceptron.ground(early, FROM_SOUTH)
+    assert answer.status == FOUND
+    assert parsed == ["the couch"]
+    assert 5_000 <= answer.latency_ms < 60_000
 
 
 def test_two_boxes_of_one_thing_are_one_thing():
@@ -246,12 +271,15 @@ def test_boxes_without_names_cannot_be_asked_for():
     assert ground_objects("the chair", [], named=True).status == NOT_FOUND
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"top_k": 0}, {"viewpoint": np.eye(3)}, {"fronts": "guessed"}, {"colors": np.zeros((2, 3))}]
-)
+@pytest.mark.parametrize("arguments", [{"viewpoint": np.eye(3)}, {"fronts": "guessed"}, {"colors": np.zeros((2, 3))}])
 def test_wrong_arguments(arguments):
     with pytest.raises(ValueError, match="must"):
         ground_objects("the red chair", living_room(), **arguments)
+
+
+def test_a_query_for_no_candidates_is_refused():
+    with pytest.raises(ValueError, match="top_k must"):
+        Query("the red chair", top_k=0)
 
 
 @settings(max_examples=100, deadline=None)

@@ -117,14 +117,14 @@ def test_what_is_said_of_an_anchor_stays_with_it():
     ],
 )
 def test_points_of_view(text, kind, noun):
-    outlook = parse(text).outlook
-    assert outlook is not None
-    assert (outlook.kind, outlook.anchor.noun) == (kind, noun)
+    speaker = parse(text).speaker
+    assert speaker is not None
+    assert (speaker.kind, speaker.anchor.noun) == (kind, noun)
 
 
 @pytest.mark.parametrize("text", ["the chair is facing the window", "a couch facing the tv"])
 def test_what_things_face_is_no_point_of_view(text):
-    assert parse(text).outlook is None
+    assert parse(text).speaker is None
 
 
 @pytest.mark.parametrize(

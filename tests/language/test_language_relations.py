@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from support.language_scenes import camera
 
-from embodied_perceptron.geometry.bounds import box_rotations
-from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.boxes import box_rotations, rotations
 from embodied_perceptron.language.facing import front_probabilities
 from embodied_perceptron.language.relations import (
     PAIR_RELATIONS,

@@ -11,12 +11,14 @@ import torch
 from support.small_networks import small_config, small_network
 
 from embodied_perceptron import perceptron as answering
+from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart
 from embodied_perceptron.inference.predictor import Predictor, viewpoint_of
-from embodied_perceptron.language import neural_candidates as proposing
-from embodied_perceptron.language.neural_candidates import propose
+from embodied_perceptron.language import candidates as proposing
+from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
@@ -47,7 +49,7 @@ class LetterEncoder:
 def perceptron() -> Perceptron:
     """After one look at a wall with a step in it."""
     network = small_network(small_config())
-    made = Perceptron(inference=Predictor(network, CLASSES, ("a", "b", "c"), LetterEncoder(), min_score=0.2))
+    made = Perceptron(inference=Predictor(network, CLASSES, ("a", "b", "c"), LetterEncoder(), scores=ScorePolicy(0.2)))
     camera = Intrinsics(60, 60, 39.5, 29.5, 80, 60)
     depth = np.full((60, 80), 2.0, np.float32)
     depth[20:40, 30:60] = 1.5
@@ -62,9 +64,9 @@ def test_proposals_reach_the_answer(perceptron: Perceptron, monkeypatch: pytest.
     taken = []
     real = answering.ground_objects
 
-    def recorded(text: str, *rest: object, **named: object) -> object:
-        taken.append((text, named["candidates"]))
-        return real(text, *rest, **named)  # type: ignore[arg-type]
+    def recorded(query: Query, *rest: object, **named: object) -> object:
+        taken.append((query.text, named["candidates"]))
+        return real(query, *rest, **named)  # type: ignore[arg-type]
 
     monkeypatch.setattr(answering, "ground_objects", recorded)
     answers = perceptron.ground_many(["the chair by the lamp", "   ", "the table"], POSE)

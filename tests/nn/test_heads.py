@@ -1,5 +1,5 @@
 """Heads and neck by hand: box coders, pruning, suppression, query selection. The right behaviour is the default; what
-the released code does instead stands behind ``official`` and is shown beside it."""
+the released code does instead stands behind ``RELEASED`` conventions and is shown beside it."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ from embodied_perceptron.nn.occupancy import (
     decode_filled,
     decode_occupancy,
 )
+from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
 from embodied_perceptron.sparse.ops import best_rows
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
 # box coders
@@ -130,16 +132,16 @@ def test_sites_without_support_are_pruned_first() -> None:
     levels = two_levels([[0, 0, 0], *far], [[0, 0, 0]])
     children = [list(c) for c in itertools.product((0, 1), repeat=3)]
 
-    def kept(official: bool, prune_first: bool = False) -> list[list[int]]:
+    def kept(conventions: Conventions, prune_first: bool = False) -> list[list[int]]:
         torch.manual_seed(0)
-        neck = TopDownNeck((3, 4), 8, keep=8, prune_first=prune_first, official=official).eval()
+        neck = TopDownNeck((3, 4), 8, keep=8, prune_first=prune_first, conventions=conventions).eval()
         fine, _ = neck(levels, lambda _, x: torch.full((len(x), 1), -2.0))
         return [list(map(int, c)) for c in fine.sites.coords.tolist()]
 
-    assert sorted(kept(official=False)) == children
-    assert sorted(kept(official=False, prune_first=True)) == children
-    assert all(c in kept(official=True) for c in far)
-    assert [0, 0, 0] not in kept(official=True)  # the one with full support has the lowest score
+    assert sorted(kept(CORRECTED)) == children
+    assert sorted(kept(CORRECTED, prune_first=True)) == children
+    assert all(c in kept(RELEASED) for c in far)
+    assert [0, 0, 0] not in kept(RELEASED)  # the one with full support has the lowest score
 
 
 def scored(levels: int = 3, seed: int = 0) -> list[SparseTensor]:
@@ -222,13 +224,13 @@ def test_necks_name_what_does_not_fit() -> None:
         DetectionHead((6,), 8, 3, 0.1, keep=5, rotation_channels=4)
 
 
-@pytest.mark.parametrize("official", [False, True])
-def test_points_stand_at_the_centre_of_their_cell(official: bool) -> None:
+@pytest.mark.parametrize("conventions", [CORRECTED, RELEASED])
+def test_points_stand_at_the_centre_of_their_cell(conventions: Conventions) -> None:
     """Released weights expect them at the lower corner."""
-    head = DetectionHead((6,), 8, 3, 0.1, keep=5, official=official)
-    x = SparseTensor.from_coords(torch.tensor([[8, -8, 0]]), torch.ones(1, 1), stride=8)
-    expected = [0.8, -0.8, 0.0] if official else [1.2, -0.4, 0.4]
-    torch.testing.assert_close(head.points_m(x.sites), torch.tensor([expected]))
+    head = DetectionHead((6,), 8, 3, 0.1, keep=5, conventions=conventions)
+    x = SparseTensor.from_coords(torch.tensor([[8, -8, 0]]), torch.ones(1, 6), stride=8)
+    expected = [0.8, -0.8, 0.0] if conventions is RELEASED else [1.2, -0.4, 0.4]
+    torch.testing.assert_close(head([x])[0][0].points_m, torch.tensor([expected]))
 
 
 def test_a_shifted_anchor_reaches_boxes_thinner_than_the_way_to_them() -> None:
@@ -286,7 +288,7 @@ def test_all_nine_degrees_are_kept() -> None:
     level = level_of(TILTED, torch.tensor([[2.0]]))
     (found,) = decode_detections([level])
     torch.testing.assert_close(found.boxes, TILTED, atol=1e-5, rtol=1e-5)
-    (cut,) = decode_detections([level], official=True)
+    (cut,) = decode_detections([level], conventions=RELEASED)
     torch.testing.assert_close(cut.boxes[0, :7], TILTED[0, :7], atol=1e-5, rtol=1e-5)
     assert cut.boxes[0, 7:].tolist() == [0.0, 0.0]
 
@@ -296,7 +298,7 @@ def test_suppression_is_by_volume_not_by_footprint() -> None:
     boxes = torch.tensor([[0.0, 0, 0.5, 1, 1, 0.4, 0, 0, 0], [0.0, 0, 2.5, 1, 1, 0.4, 0, 0, 0]])
     scores = torch.tensor([[0.9], [0.8]])
     assert len(suppress(boxes, scores, 0.01, 0.5).boxes) == 2
-    assert len(suppress(boxes, scores, 0.01, 0.5, official=True).boxes) == 1
+    assert len(suppress(boxes, scores, 0.01, 0.5, conventions=RELEASED).boxes) == 1
 
 
 def test_detections_by_hand() -> None:
@@ -318,7 +320,7 @@ def test_detections_by_hand() -> None:
     expected = boxes.clone()
     expected[0, 0] = place
     torch.testing.assert_close(found.boxes, expected, atol=1e-5, rtol=1e-5)
-    (published,) = decode_detections([level], official=True)
+    (published,) = decode_detections([level], conventions=RELEASED)
     torch.testing.assert_close(published.scores, torch.tensor([0.5832, 0.075, 0.0625]))
     torch.testing.assert_close(published.boxes, boxes, atol=1e-5, rtol=1e-5)
 
@@ -458,11 +460,11 @@ def test_one_more_padded_word_changes_nothing() -> None:
     tokens, none = torch.randn(1, 6, 12, generator=g), torch.zeros(1, 20, dtype=torch.bool)
     pad = torch.zeros(1, 6, dtype=torch.bool)
     longer, longer_pad = torch.cat([tokens, tokens[:, :1]], 1), torch.tensor([[False] * 6 + [True]])
-    for official in (False, True):
-        head = grounder(official=official)
+    for conventions in (CORRECTED, RELEASED):
+        head = grounder(conventions=conventions)
         a = head(visual, coords, none, tokens, pad).boxes
         b = head(visual, coords, none, longer, longer_pad).boxes
-        assert torch.allclose(a, b, atol=1e-5) != official
+        assert torch.allclose(a, b, atol=1e-5) != (conventions is RELEASED)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from embodied_perceptron.nn.detection import DetectionHead, decode_detections, d
 from embodied_perceptron.nn.grounding import GroundingHead
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
-from embodied_perceptron.nn.official import OfficialTask, map_state_dict
+from embodied_perceptron.nn.official import CORRECTED, RELEASED, OfficialTask, map_state_dict
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -42,7 +42,7 @@ def level_inputs(golden_dir: Path) -> list[SparseTensor]:
 
 @pytest.fixture(scope="module")
 def detection(golden_dir: Path) -> DetectionHead:
-    head = DetectionHead(LEVEL_CHANNELS, 128, 284, voxel_size_m=0.01, keep=400, official=True)
+    head = DetectionHead(LEVEL_CHANNELS, 128, 284, voxel_size_m=0.01, keep=400, conventions=RELEASED)
     load_recorded(head, "detection.", golden_dir, "g8_keys_cont_det.json", "detection", "bbox_head.")
     return head
 
@@ -65,7 +65,7 @@ def test_detection_predictions(golden_dir: Path, detection: DetectionHead) -> No
     expected = load_arrays(golden_dir, "g4_predictions")
     levels, _ = detection(level_inputs(golden_dir))
     (found,) = decode_detections(
-        levels, int(expected["nms_pre"]), float(expected["score_thr"]), float(expected["iou_thr"]), official=True
+        levels, int(expected["nms_pre"]), float(expected["score_thr"]), float(expected["iou_thr"]), conventions=RELEASED
     )
     # The recorded kernel's overlap is off by up to 0.017, so boxes near the threshold may flip: match one by one.
     unmatched = 0
@@ -79,7 +79,7 @@ def test_detection_predictions(golden_dir: Path, detection: DetectionHead) -> No
 
 @pytest.fixture(scope="module")
 def grounding(golden_dir: Path) -> GroundingHead:
-    head = GroundingHead(256, 768, num_queries=64, regression_channels=9, alignment="dot", official=True)
+    head = GroundingHead(256, 768, num_queries=64, regression_channels=9, alignment="dot", conventions=RELEASED)
     load_recorded(
         head,
         "grounding.head.",
@@ -126,7 +126,7 @@ def test_released_fault_of_equal_lengths_is_behind_the_switch(golden_dir: Path, 
     assert relative_error(hidden[-1], z["eqlen_hidden_last"]) < 1e-2
     assert relative_error(boxes[-1], z["eqlen_boxes_last"]) < 1e-2
     right = copy.deepcopy(grounding)
-    right.official = False
+    right.conventions = CORRECTED
     hidden, _, _ = right.refine(*inputs, z["eqlen_text"], no_pad)
     # one more (padded) word must not change the answer once the fault is off
     text, pad = torch.cat([z["eqlen_text"], z["eqlen_text"][:, :1]], 1), torch.zeros(2, 17, dtype=torch.bool)
@@ -172,7 +172,7 @@ def test_grounding_scene(golden_dir: Path, grounding: GroundingHead) -> None:
 @torch.no_grad()
 def test_grounding_neck(golden_dir: Path) -> None:
     z = load_arrays(golden_dir, "g8_grounder_scene")
-    neck = TopDownNeck(LEVEL_CHANNELS, 256, keep=int(z["pts_prune_threshold"]), official=True)
+    neck = TopDownNeck(LEVEL_CHANNELS, 256, keep=int(z["pts_prune_threshold"]), conventions=RELEASED)
     score = SparseConv(256, 1, kernel_size=1, bias=True)
     parts = torch.nn.ModuleDict({"neck": neck, "score": score})
     load_recorded(parts, "grounding.", golden_dir, "g8_keys_vg.json", "grounding", "neck_3d.")

@@ -21,7 +21,7 @@ from support.small_networks import (
 from torch import Tensor
 
 from embodied_perceptron.nn.detection import decode_detections
-from embodied_perceptron.nn.input_features import join_samples
+from embodied_perceptron.nn.input_features import join_samples, occupancy_origin, rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint, window_sites
 from embodied_perceptron.nn.presets import (
     INPUT_CHANNELS,
@@ -32,7 +32,6 @@ from embodied_perceptron.nn.presets import (
     network_config,
     released,
 )
-from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import CheckpointError, load_into
 
@@ -65,7 +64,7 @@ def test_forward_and_backward_of_every_modality(modality: Modality) -> None:
     origin = occupancy_origin(config, (0.0, 0.0, 0.0))
     occupancy = network.occupy(levels, origin, lookup)
     assert [tuple(o.shape) for o in occupancy] == [(1, 4, 8, 8, 4), (1, 4, 4, 4, 2), (1, 4, 2, 2, 1)]
-    answer = network.ground(levels, shared, *sentence(), viewer())
+    answer = network.ground(network.candidates(levels, shared), *sentence(), viewer())
     assert answer.boxes.shape == (2, 1, 8, 9)
     assert answer.logits.shape == (2, 1, 8, 5)
     parts = [
@@ -159,12 +158,12 @@ def test_what_a_modality_lacks_is_named() -> None:
         network.encode(x)
     depth = small_network(small_config("detection"))
     with pytest.raises(ValueError, match="a depth network sees no images"):
-        depth.encode_images(torch.zeros(1, 3, 64, 64))
+        depth.encode_images(torch.zeros(1, 64, 64, 3, dtype=torch.uint8))
     levels = depth.encode(x)
     with pytest.raises(ValueError, match="no occupancy head"):
         depth.occupy(levels, ORIGIN)
     with pytest.raises(ValueError, match="no grounding head"):
-        depth.ground(levels, None, *sentence(), viewer())
+        depth.ground(depth.candidates(levels, None), *sentence(), viewer())
     occupancy = small_network(small_config("occupancy"))
     with pytest.raises(ValueError, match="no detection head"):
         occupancy.detect(levels)
@@ -198,7 +197,10 @@ def test_moving_the_world_moves_the_answer_exactly(modality: Modality, steps: tu
     metres = step.float() * VOXEL_M
     here = viewer()
     there = Viewpoint(here.origin_m + metres, here.yaw_rad)
-    p, q = network.ground(a, one, *sentence(), here), network.ground(b, two, *sentence(), there)
+    p, q = (
+        network.ground(network.candidates(a, one), *sentence(), here),
+        network.ground(network.candidates(b, two), *sentence(), there),
+    )
     torch.testing.assert_close(q.boxes[..., :3], p.boxes[..., :3] + metres, atol=1e-3, rtol=1e-4)
     torch.testing.assert_close(q.logits, p.logits, atol=1e-3, rtol=1e-3)
 
@@ -245,7 +247,7 @@ def test_batched_equals_single(modality: Modality) -> None:
     boxes = decode_detections(shared.levels, min_score=0.2)
     occupancy = network.occupy(levels, ORIGIN)
     tokens, pad = sentence(3)
-    grounded = network.ground(levels, shared, tokens, pad, viewer(batch=3))
+    grounded = network.ground(network.candidates(levels, shared), tokens, pad, viewer(batch=3))
     for i, x in enumerate(scenes):
         mine = network.encode(x, lookup)
         alone = network.detect(mine)
@@ -258,7 +260,7 @@ def test_batched_equals_single(modality: Modality) -> None:
         torch.testing.assert_close(found.boxes, boxes[i].boxes, atol=1e-3, rtol=1e-3)
         for both, single in zip(occupancy, network.occupy(mine, ORIGIN), strict=True):
             torch.testing.assert_close(both[i : i + 1], single, atol=1e-4, rtol=1e-4)
-        one = network.ground(mine, alone, tokens[i : i + 1], pad[i : i + 1], viewer())
+        one = network.ground(network.candidates(mine, alone), tokens[i : i + 1], pad[i : i + 1], viewer())
         valid = one.query_valid[0]
         torch.testing.assert_close(grounded.boxes[:, i, valid], one.boxes[:, 0, valid], atol=1e-3, rtol=1e-3)
 
@@ -290,7 +292,7 @@ def test_nothing_and_a_single_voxel(count: int, modality: Modality, training: bo
     assert (len(found.boxes) > 0) == (count > 0)
     for logits in network.occupy(levels, ORIGIN):
         assert bool(torch.isfinite(logits).all())
-    out = network.ground(levels, shared, *sentence(), viewer())
+    out = network.ground(network.candidates(levels, shared), *sentence(), viewer())
     assert bool(torch.isfinite(out.boxes).all())
     assert bool(out.query_valid.any()) == (count > 0)
     assert bool((out.logits.sigmoid()[:, ~out.query_valid] == 0).all())
@@ -305,7 +307,7 @@ def test_a_batch_with_an_empty_scene() -> None:
     full, none = decode_detections(shared.levels, min_score=0.0)
     assert len(full.boxes) > 0
     assert len(none.boxes) == 0
-    out = network.ground(levels, shared, *sentence(2), viewer(batch=2))
+    out = network.ground(network.candidates(levels, shared), *sentence(2), viewer(batch=2))
     assert out.query_valid.any(dim=1).tolist() == [True, False]
     assert bool(torch.isfinite(out.logits[:, 0, out.query_valid[0]]).all())
 
@@ -343,11 +345,11 @@ def test_a_sentence_needs_a_viewpoint_and_a_word() -> None:
     shared = network.detect(levels)
     tokens, pad = sentence()
     with pytest.raises(ValueError, match="from a viewpoint: none was given"):
-        network.ground(levels, shared, tokens, pad)
+        network.ground(network.candidates(levels, shared), tokens, pad)
     with pytest.raises(ValueError, match="at least one token in every sentence"):
-        network.ground(levels, shared, tokens, torch.ones_like(pad), viewer())
+        network.ground(network.candidates(levels, shared), tokens, torch.ones_like(pad), viewer())
     with pytest.raises(ValueError, match="at least one token in every sentence"):
-        network.ground(levels, shared, tokens[:, :0], pad[:, :0], viewer())
+        network.ground(network.candidates(levels, shared), tokens[:, :0], pad[:, :0], viewer())
 
 
 def test_padding_of_sentences_changes_nothing() -> None:
@@ -357,8 +359,10 @@ def test_padding_of_sentences_changes_nothing() -> None:
         shared = network.detect(levels)
         tokens, pad = sentence()
         longer = torch.cat([tokens, torch.full((1, 3, 12), 1e3)], 1)
-        a = network.ground(levels, shared, tokens, pad, viewer())
-        b = network.ground(levels, shared, longer, torch.tensor([[False] * 5 + [True] * 3]), viewer())
+        a = network.ground(network.candidates(levels, shared), tokens, pad, viewer())
+        b = network.ground(
+            network.candidates(levels, shared), longer, torch.tensor([[False] * 5 + [True] * 3]), viewer()
+        )
     torch.testing.assert_close(a.boxes, b.boxes, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(a.logits, b.logits[..., :5], atol=1e-4, rtol=1e-4)
     assert bool((b.logits[..., 5:] == -torch.inf).all())

@@ -236,8 +236,10 @@ def test_many_sentences_of_one_speaker_are_each_answered_as_alone() -> None:
     shared = network.detect(levels)
     g = torch.Generator().manual_seed(0)
     tokens, pad = torch.randn(3, 5, 12, generator=g), torch.zeros(3, 5, dtype=torch.bool)
-    together = network.ground(levels, shared, tokens, pad, viewer())
-    each = network.ground(levels, shared, tokens, pad, viewer(batch=3))  # as if three speakers stood there
+    together = network.ground(network.candidates(levels, shared), tokens, pad, viewer())
+    each = network.ground(
+        network.candidates(levels, shared), tokens, pad, viewer(batch=3)
+    )  # as if three speakers stood there
     torch.testing.assert_close(together.logits, each.logits, atol=1e-4, rtol=1e-4)
     assert torch.equal(together.boxes, each.boxes)
 

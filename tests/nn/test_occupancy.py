@@ -9,14 +9,7 @@ from support.scene_builder import box_surface, plane, room, snapshot_of, table
 from embodied_perceptron.config import GridConfig, ObjectsConfig
 from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron.scene import navigation
-from embodied_perceptron.scene.navigation import (
-    CLASSES,
-    count_columns,
-    count_columns_slowly,
-    labels_at,
-    navigation_grid,
-    semantic_voxels,
-)
+from embodied_perceptron.scene.navigation import CLASSES, count_columns, navigation_grid, semantic_voxels
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 
 CONFIG = GridConfig()
@@ -135,21 +128,47 @@ def labelled(boxes: dict[str, tuple[tuple[float, ...], tuple[float, ...]]], cell
     )
 
 
-def test_labels_at_equals_a_search_of_all_cells():
+def test_a_cell_is_found_by_table_and_by_search(monkeypatch):
     rng = np.random.default_rng(3)
     semantic = labelled({"floor": ((-1, -1, -0.1), (1, 1, 0.0)), "chair": ((0.2, 0.2, 0.2), (0.6, 0.6, 0.9))})
     points = rng.uniform(-1.5, 1.5, (500, 3)).astype(np.float32)
-    expected = np.full(500, -1)
+    kind_of_label = {0: navigation._FLOOR, 1: navigation._THING}
+    expected = np.full(500, navigation._NOTHING)
     for i, p in enumerate(points):
         inside = (np.abs(semantic.centers_m - p) < 0.08).all(axis=1)
         if inside.any():
-            expected[i] = semantic.labels[np.argmax(inside)]
-    assert (labels_at(points, semantic) == expected).all()
-    assert {-1, 0, 1} == set(expected.tolist())
+            expected[i] = kind_of_label[int(semantic.labels[np.argmax(inside)])]
+    assert (navigation._kinds(points, GridConfig(), semantic) == expected).all()
+    monkeypatch.setattr(navigation, "_MAX_TABLE", 1)  # cells that are too far apart for a table
+    assert (navigation._kinds(points, GridConfig(), semantic) == expected).all()
+    assert len(set(expected.tolist())) == 3
+
+
+def traversability(points_m, floor_z_m, config, semantic):
+    """The rules, in words: (N,) whether each voxel counts, and whether it blocks."""
+    height_m = points_m[:, 2].astype(np.float64) - floor_z_m
+    label = np.full(len(points_m), -1)
+    names = ()
+    if semantic is not None:
+        names = semantic.classes
+        anchor = semantic.centers_m[0].astype(np.float64) - 0.5 * semantic.cell_size_m
+        cells = np.floor((semantic.centers_m - anchor) / semantic.cell_size_m).astype(int)
+        first = {}
+        for cell, name in zip(map(tuple, cells.tolist()), semantic.labels.tolist(), strict=True):
+            first.setdefault(cell, name)
+        wanted = np.floor((points_m - anchor) / semantic.cell_size_m).astype(int)
+        label = np.array([first.get(tuple(cell), -1) for cell in wanted.tolist()])
+    is_floor = np.array([name in navigation.FLOOR_CLASSES for name in names] + [False])[label]
+    is_passable = np.array([name in config.passable_classes for name in names] + [False])[label]
+    blocking = height_m >= config.min_obstacle_height_m
+    bulge = is_floor & (height_m < config.min_obstacle_height_m + navigation.FLOOR_BULGE_M)
+    low_thing = (label >= 0) & ~is_floor & (height_m >= navigation.LOW_THING_M)
+    counts = (height_m > -navigation._DROP_M) & (height_m <= config.max_obstacle_height_m)
+    return counts, ((blocking | low_thing) & ~bulge) & ~is_passable
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_columns_are_those_of_a_search(seed, monkeypatch):
+def test_columns_are_those_of_the_rules(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     config = GridConfig(passable_classes=("door", "mat"))  # a mat is a floor too
     names = ("door", "carpet", "mat", "chair", "table")
@@ -161,21 +180,22 @@ def test_columns_are_those_of_a_search(seed, monkeypatch):
     points = rng.uniform((-3, -2, -0.4), (3, 2, 2.2), (5000, 3)).astype(np.float32)
     for known in (None, semantic):
         for floor_z_m in (0.0, -0.13):
-            slow = count_columns_slowly(points, floor_z_m, config, known)
-            quick = count_columns(points, floor_z_m, config, known)
-            assert (quick.low == slow.low).all()
-            assert (quick.ground == slow.ground).all()
-            assert (quick.blocking == slow.blocking).all()
-            assert slow.ground.any()
-            assert slow.blocking.any()
+            counts, blocks = traversability(points, floor_z_m, config, known)
+            found = count_columns(points, floor_z_m, config, known)
+            column = np.floor(points[:, :2].astype(np.float64) / config.resolution_m).astype(int)
+            low = column[counts].min(axis=0)
+            assert (found.low == low).all()
+            for grid, mask in ((found.blocking, counts & blocks), (found.ground, counts & ~blocks)):
+                expected = np.zeros_like(grid)
+                np.add.at(expected, tuple((column[mask] - low)[:, ::-1].T), 1)
+                assert (grid == expected).all()
+                assert grid.any()
     assert (
         count_columns(points, 0.0, config, None).blocking != count_columns(points, 0.0, config, semantic).blocking
     ).any()
+    by_table = count_columns(points, 0.0, config, semantic).blocking
     monkeypatch.setattr(navigation, "_MAX_TABLE", 1)  # cells that are too far apart for a table
-    assert (
-        count_columns(points, 0.0, config, semantic).blocking
-        == count_columns_slowly(points, 0.0, config, semantic).blocking
-    ).all()
+    assert (count_columns(points, 0.0, config, semantic).blocking == by_table).all()
     assert count_columns(points, 50.0, config, None).ground.shape == (0, 0)
 
 

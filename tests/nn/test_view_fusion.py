@@ -19,22 +19,23 @@ from embodied_perceptron.geometry.transforms import (
     pack_site_keys,
     transform_points,
 )
+from embodied_perceptron.mapping import image_features
+from embodied_perceptron.mapping.image_features import StreamingFusion, StreamingLookup
 from embodied_perceptron.nn import view_fusion
 from embodied_perceptron.nn.input_features import input_from_points
+from embodied_perceptron.nn.official import CORRECTED, RELEASED
 from embodied_perceptron.nn.view_fusion import (
-    StreamingFusion,
-    StreamingLookup,
     View,
     ViewSamplingConfig,
     fuse_views,
-    site_points,
     site_radius,
     view_lookup,
     view_projection,
 )
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 ENGINE = get_engine("torch")
 INTRINSICS = Intrinsics(fx=60.0, fy=55.0, cx=39.5, cy=29.5, width=80, height=60)
@@ -43,8 +44,8 @@ CONFIGS = [
     ViewSamplingConfig(),
     ViewSamplingConfig(mode="bilinear"),
     ViewSamplingConfig(occlusion_margin_m=0.03),
-    ViewSamplingConfig(official=True),
-    ViewSamplingConfig(mode="bilinear", official=True),
+    ViewSamplingConfig(conventions=RELEASED),
+    ViewSamplingConfig(mode="bilinear", conventions=RELEASED),
 ]
 
 
@@ -76,7 +77,7 @@ def batch(
     sites: Sites, views: list[View], config: ViewSamplingConfig, level: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     radius = site_radius(sites.stride, VOXEL_M)
-    return fuse_views(site_points(sites, VOXEL_M, config.official), views, level, (5, 7)[level], config, radius)
+    return fuse_views(config.conventions.site_points(sites, VOXEL_M), views, level, (5, 7)[level], config, radius)
 
 
 def test_a_voxel_reads_the_cell_under_its_pixel() -> None:
@@ -119,13 +120,13 @@ def test_slow_twin(config: ViewSamplingConfig) -> None:
     feats, count = batch(sites, views, config)
     radius = site_radius(sites.stride, VOXEL_M)
     for i in range(0, len(sites), 3):
-        c = sites.coords[i].double() + (0.0 if config.official else sites.stride / 2)
+        c = sites.coords[i].double() + (0.0 if config.conventions is RELEASED else sites.stride / 2)
         total, n = torch.zeros(5, dtype=torch.float64), 0
         for view in views:
             U, V, depth = (view.projection[:, :3] @ (c * VOXEL_M) + view.projection[:, 3]).tolist()
             u, v = U / max(depth, 1e-3), V / max(depth, 1e-3)
             value = view.levels[0].double().permute(2, 0, 1)[None]
-            if config.official:
+            if config.conventions is RELEASED:
                 seen = 0 < u < 96 and 0 < v < 64 and depth > 0
                 grid = torch.tensor([[[[u / 96 * 2 - 1, v / 64 * 2 - 1]]]], dtype=torch.float64)
                 read = torch.nn.functional.grid_sample(
@@ -187,12 +188,12 @@ def test_streaming_equals_batch_bit_for_bit(seed: int, config: ViewSamplingConfi
 @pytest.mark.parametrize("seed", range(3))
 def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | None) -> None:
     views, sites = [make_view(seed + i) for i in range(4)], make_sites(seed, 2000)
-    points = site_points(sites, VOXEL_M)
+    points = CORRECTED.site_points(sites, VOXEL_M)
     config = ViewSamplingConfig("nearest", margin_m)
     found = 0
     for view in views:
         for level in range(len(view.levels)):
-            quick = view_fusion._sample(view, level, points, config, 0.03)
+            quick = view_fusion.sample_view(view, level, points, config, 0.03)
             slow = view_fusion._sample_by_tensors(view, level, points, config, 0.03)
             assert torch.equal(quick.rows, slow.rows)
             assert torch.equal(quick.seen, slow.seen)
@@ -205,7 +206,7 @@ def test_compiled_lookup_equals_that_by_tensors(seed: int, margin_m: float | Non
 @pytest.mark.parametrize("some", [False, True])
 def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: float | None) -> None:
     sites = make_sites(5, 2000)
-    points, config = site_points(sites, VOXEL_M), ViewSamplingConfig("nearest", margin_m)
+    points, config = CORRECTED.site_points(sites, VOXEL_M), ViewSamplingConfig("nearest", margin_m)
     subset = torch.arange(1, 2 * len(sites), 2) if some else None  # every other row of twice as many
     rows = 2 * len(sites) if some else len(sites)
     for level in range(2):
@@ -214,7 +215,7 @@ def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: fl
         by_tensors, seen = total.clone(), count.clone()
         for seed in range(4):
             view = make_view(seed, dtype=torch.float16)
-            view_fusion._add(total, count, subset, points, view, level, config, 0.03)
+            view_fusion.add_view(total, count, subset, points, view, level, config, 0.03)
             sample = view_fusion._sample_by_tensors(view, level, points, config, 0.03)
             at = sample.rows if subset is None else subset[sample.rows]
             by_tensors.index_add_(0, at, sample.feats.float())
@@ -242,15 +243,15 @@ def test_halves_that_learn_keep_their_gradient() -> None:
 
 
 def test_streaming_touches_only_what_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = view_fusion
+    module = image_features
     work: list[int] = []
-    original = module._add
+    original = module.add_view
 
     def counting(total, count, subset, points, *rest):  # type: ignore[no-untyped-def]
         work.append(len(points))
         return original(total, count, subset, points, *rest)
 
-    monkeypatch.setattr(module, "_add", counting)
+    monkeypatch.setattr(module, "add_view", counting)
     views = [make_view(i) for i in range(5)]
     sites = make_sites(1, 300)
     state = StreamingFusion(0, 5, VOXEL_M, ViewSamplingConfig())
@@ -319,7 +320,7 @@ def test_gradient_reaches_the_feature_maps() -> None:
     view = make_view(0)
     level = view.levels[0].double().requires_grad_()
     sites = make_sites(1, 200)
-    points = site_points(sites, VOXEL_M)
+    points = CORRECTED.site_points(sites, VOXEL_M)
 
     def run(feature_map: torch.Tensor, mode: str) -> torch.Tensor:
         other = View(view.projection, view.image_size, (feature_map,))
@@ -367,7 +368,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="needs the depth image"):
         fuse_views(torch.zeros(1, 3, dtype=torch.float64), [no_depth], 0, 5, ViewSamplingConfig(occlusion_margin_m=0.1))
     with pytest.raises(ValueError, match="no occlusion test"):
-        ViewSamplingConfig(occlusion_margin_m=0.1, official=True)
+        ViewSamplingConfig(occlusion_margin_m=0.1, conventions=RELEASED)
     with pytest.raises(ValueError, match="T_world_camera is not a rigid transform"):
         view_projection(np.diag([2.0, 1, 1, 1]), INTRINSICS, (64, 96))
 
@@ -393,7 +394,7 @@ def test_colours_of_a_real_kitchen_land_on_its_voxels(kitchen_dir: Path) -> None
         projection = view_projection(poses[stamp], camera.intrinsics, size)
         views.append(View(projection, size, (small,), torch.from_numpy(depth)))
     x = input_from_points(np.concatenate(points), np.concatenate(colors), 0.04, "height_color", engine=ENGINE)
-    where = site_points(x.sites, 0.04)
+    where = CORRECTED.site_points(x.sites, 0.04)
 
     def difference(config: ViewSamplingConfig, seen_by: list[View]) -> float:
         feats, count = fuse_views(where, seen_by, 0, 3, config, site_radius(1, 0.04))
@@ -456,7 +457,7 @@ def test_golden_variants(golden_dir: Path) -> None:
             )
             for i in range(3)
         ]
-        config = ViewSamplingConfig(mode="bilinear" if variant["aligned"] else "nearest", official=True)
+        config = ViewSamplingConfig(mode="bilinear" if variant["aligned"] else "nearest", conventions=RELEASED)
         for level in variant["levels"]:
             points = sites[f"level{level}_coords"][:, 1:].double() * 0.01
             points = undo_augmentation(points, variant["meta"])
@@ -496,7 +497,7 @@ def test_golden_single_view_of_the_continuous_detector(golden_dir: Path) -> None
     for level in range(4):
         points = sites[f"level{level}_coords"][:, 1:].double() * 0.01
         wanted = expected[f"level{level}_imgfeats"]
-        feats, _ = fuse_views(points, [view], level, wanted.shape[1], ViewSamplingConfig(official=True))
+        feats, _ = fuse_views(points, [view], level, wanted.shape[1], ViewSamplingConfig(conventions=RELEASED))
         safe = given[f"plain_l{level}_safe"]
         worst = max(worst, relative_error(feats[safe], wanted[safe]))
     print(f"g9: largest relative error {worst:.1e}")
@@ -511,7 +512,7 @@ def test_default_masks_what_the_released_code_sums_unmasked() -> None:
     # behind the second camera: depth is clamped to 1 mm, yet a point on the optical axis still projects into the image
     right, _ = fuse_views(point, [view], 0, 5, ViewSamplingConfig())
     default, count = fuse_views(point, [view, behind], 0, 5, ViewSamplingConfig())
-    official, official_count = fuse_views(point, [view, behind], 0, 5, ViewSamplingConfig(official=True))
+    official, official_count = fuse_views(point, [view, behind], 0, 5, ViewSamplingConfig(conventions=RELEASED))
     assert count.item() == official_count.item() == 1
     assert torch.equal(default, right)
     assert not torch.allclose(official, right)

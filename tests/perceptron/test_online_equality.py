@@ -15,7 +15,7 @@ from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.nn.view_fusion import View, view_lookup
+from embodied_perceptron.nn.view_fusion import View
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -27,7 +27,7 @@ NETWORKS = {features: inference(features, min_score=0.3) for features in ("float
 def retained_views(it: Perceptron, exact: Predictor, manhattan: ManhattanFrame = WORLD) -> list[View]:
     """Every retained keyframe, encoded anew in float32, seen from a manhattan."""
     T_lattice_world = invert_transform(manhattan.T_world_manhattan)
-    return [exact.view(PosedFrame(k.frame, T_lattice_world @ k.T_world_camera)) for k in it._volume.keyframes]
+    return [exact.view(PosedFrame(k.frame, T_lattice_world @ k.T_world_camera)) for k in it.volume.keyframes]
 
 
 def turn(yaw: float) -> np.ndarray:
@@ -55,7 +55,7 @@ def live_sequence(seed: int, features: str, folder) -> Perceptron:
         if event == "again":
             last = posed_at(last, stamp_ns)
             it.integrate(last)
-        elif event == "correct" and len(it._volume.keyframes):
+        elif event == "correct" and len(it.volume.keyframes):
             poses = it.keyframe_poses()
             names = [n for n in poses if rng.random() < 0.7] or list(poses)[:1]
             it.correct_keyframes({n: small_turn(rng, 0.05) @ poses[n] for n in names})
@@ -85,7 +85,7 @@ def posed_at(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
 
 def look(it: Perceptron) -> ScenePrediction:
     """One more look of the live network, as it stands."""
-    return it._map_predictor.predict(it._volume.copy(), tuple(it._volume.keyframes), it._seen.view_direction, 0.0)
+    return it._map_predictor.predict(it.volume.copy(), it._cameras.view_direction, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -96,15 +96,15 @@ def test_live_equals_batch(seed, tmp_path):
     network = NETWORKS["float32"].network
     manhattan = prediction.region.manhattan
     views = retained_views(it, NETWORKS["float32"], manhattan)
-    assert len(views) == len(it._volume.keyframes) > 0
-    batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
+    assert len(views) == len(it.volume.keyframes) > 0
+    batch = network.lookup([views])
 
     # features at every level that the network reads
     assert prediction.scene is not None
     seen = 0
     for level, tensor in enumerate(prediction.scene.levels):
         expected = batch(level, tensor.sites)
-        found = it._map_predictor._lookup(level, tensor.sites)
+        found = prediction.scene.lookup(level, tensor.sites)
         limit = 1e-4 if features == "float32" else 2e-3 * max(1.0, float(expected.abs().max()))
         assert float((found - expected).abs().max()) <= limit
         seen += int((expected.abs().sum(1) > 0).sum())
@@ -133,9 +133,9 @@ def test_the_comparison_would_notice_a_missing_view():
     prediction = look(it)
     network = NETWORKS["float32"].network
     views = retained_views(it, NETWORKS["float32"])[1:]
-    batch = view_lookup([views], network.image_channels, network.config.voxel_size_m, it.inference.fusion)
+    batch = network.lookup([views])
     tensor = prediction.scene.levels[0]
-    assert float((it._map_predictor._lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
+    assert float((prediction.scene.lookup(0, tensor.sites) - batch(0, tensor.sites)).abs().max()) > 1e-2
 
 
 def test_corrected_keyframes_give_the_map_that_right_poses_would_have_given():
@@ -148,17 +148,17 @@ def test_corrected_keyframes_give_the_map_that_right_poses_would_have_given():
         name = frame.frame.camera, frame.frame.stamp_ns
         truth[name] = frame.T_world_camera
         wrong.integrate(PosedFrame(frame.frame, small_turn(rng, 0.1) @ frame.T_world_camera))
-    assert len(wrong._volume.keyframes) == len(frames)
-    encoded = wrong._map_predictor.memory.encoded
+    assert len(wrong.volume.keyframes) == len(frames)
+    encoded = wrong.volume.features.encoded
     correction = wrong.correct_keyframes({**truth, ("nobody", 1): np.eye(4)})
     assert correction.corrected == len(frames)
     assert correction.unknown == (("nobody", 1),)
-    a, b = wrong._volume.copy(1), right._volume.copy(1)
+    a, b = wrong.volume.copy(1), right.volume.copy(1)
     assert torch.equal(a.rows.coords, b.rows.coords)
     assert torch.equal(a.rows.records, b.rows.records)
     x, y = look(wrong), look(right)
     np.testing.assert_allclose(x.detections.boxes, y.detections.boxes, atol=1e-9)
-    assert wrong._map_predictor.memory.encoded == encoded  # no image was encoded again
+    assert wrong.volume.features.encoded == encoded  # no image was encoded again
 
 
 def test_whole_map_in_one_window_is_the_window():
@@ -166,7 +166,7 @@ def test_whole_map_in_one_window_is_the_window():
     for frame in walk(11, 6):
         it.integrate(frame)
     one = look(it)
-    everything = it._map_predictor.predict(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
+    everything = it._map_predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
     assert len(everything.detections) > 0
     assert np.isinf(everything.region.upper_m).all()
     best = set(one.detections.labels[:20])
@@ -177,8 +177,8 @@ def test_overlapping_windows_answer_for_the_whole_map():
     it = Perceptron(config(window_m=1.28), inference=NETWORKS["float32"])
     for frame in walk(12, 6):
         it.integrate(frame)
-    prediction = it._map_predictor.predict(it._volume.copy(), tuple(it._volume.keyframes), None, 0.0, float("inf"))
-    voxels = it._volume.snapshot().mean_point_m
+    prediction = it._map_predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
+    voxels = it.volume.snapshot().mean_point_m
     centers = prediction.detections.boxes[:, :2]
     assert centers[:, 0].max() - centers[:, 0].min() > 2.0  # from several windows
     cells = np.round(prediction.semantic.centers_m / 0.16 - 0.5).astype(int)

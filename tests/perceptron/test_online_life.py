@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import time
 
@@ -18,7 +17,7 @@ from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePredi
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.mapping.storage import MapFileError, read_map, write_map
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 
@@ -64,7 +63,7 @@ def test_features_of_two_networks_are_never_mixed(tmp_path):
     fresh = Perceptron(config(), inference=Predictor(network, inference().classes, names))
     for frame in walk(21, 5):
         fresh.integrate(frame)
-    a, b = other.look().detections, fresh.look().detections
+    a, b = other.predict().detections, fresh.predict().detections
     np.testing.assert_allclose(a.boxes, b.boxes, atol=1e-5)
     shapes = Perceptron(config())  # and without any network
     shapes.load(tmp_path / "map.safetensors")
@@ -90,10 +89,10 @@ def test_damaged_cells_are_refused_and_change_nothing(damage, tmp_path):
     damage(tensors)
     header.pop("version")
     write_map(tmp_path / "bad.safetensors", tensors, header)
-    voxels = len(it._volume)
+    voxels = len(it.volume)
     with pytest.raises(MapFileError, match=r"semantic\.|labelled cells"):
         it.load(tmp_path / "bad.safetensors")
-    assert len(it._volume) == voxels
+    assert len(it.volume) == voxels
     assert [o["id"] for o in before[0]] == [o.id for o in it.objects]
 
 
@@ -104,14 +103,14 @@ def test_damaged_cells_are_refused_and_change_nothing(damage, tmp_path):
 def see_shapes(monkeypatch, it: Perceptron) -> None:
     """A network that finds what stands there by its shape, and calls chair what is as high as one."""
 
-    def look(self, copy, keyframes, view_direction, floor_z_m, window_m=None):
+    def predict(self, copy, view_direction, floor_z_m, window_m=None):
         snapshot = copy.snapshot()
         found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, it.config.objects), it.config.objects)
         found = found.take(np.flatnonzero(found.boxes[:, 5] > 0.4))
         named = Detections(found.boxes, found.scores, ("chair",) * len(found))
         return ScenePrediction(named, None, Region.everywhere(), Region.nowhere(), floor_z_m=floor_z_m)
 
-    monkeypatch.setattr(MapPredictor, "look", look)
+    monkeypatch.setattr(MapPredictor, "predict", predict)
 
 
 def test_a_chair_moved_in_view_leaves_its_place_within_two_seconds(monkeypatch):
@@ -208,14 +207,14 @@ def test_fusing_goes_on_while_the_network_looks(monkeypatch):
     frames = walk(26, 6)
     it.integrate(frames[0])
     looking, go_on = threading.Event(), threading.Event()
-    real = MapPredictor._look
+    real = MapPredictor._predict
 
     def slow(self, *args):
         looking.set()
         assert go_on.wait(20)
         return real(self, *args)
 
-    monkeypatch.setattr(MapPredictor, "_look", slow)
+    monkeypatch.setattr(MapPredictor, "_predict", slow)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(it.perceive()))
     thread.start()
@@ -250,10 +249,10 @@ def test_two_threads_end_where_one_would():
         thread.join(60)
     for frame in frames:
         alone.integrate(frame)
-    a, b = it.predict(), alone.look()
+    a, b = it.predict(), alone.predict()
     assert a.detections.labels == b.detections.labels
     np.testing.assert_allclose(a.detections.boxes, b.detections.boxes, atol=1e-4)
-    assert it._map_predictor.memory.encoded == alone._map_predictor.memory.encoded == 12
+    assert it.volume.features.encoded == alone.volume.features.encoded == 12
 
 
 def test_labels_outside_of_the_window_stay():
@@ -273,17 +272,16 @@ def test_labels_outside_of_the_window_stay():
 
 
 def test_half_and_full_precision_agree_on_what_matters():
-    wide = dataclasses.replace(inference().fusion)
-    assert wide.occlusion_margin_m == 0.1  # as in training
+    assert inference().network.view_sampling.occlusion_margin_m == 0.1  # as in training
     frames = walk(29, 5)
     pair = [Perceptron(config(features=f), inference=inference(f)) for f in ("float32", "float16")]
     for frame in frames:
         for it in pair:
             it.integrate(frame)
     full, half = (it.predict().detections for it in pair)
-    assert {
-        level.dtype for k in pair[1]._volume.keyframes for level in pair[1]._map_predictor.memory.view(k).levels
-    } == {torch.float16}
+    assert {level.dtype for k in pair[1].volume.keyframes for level in pair[1].volume.features.view(k).levels} == {
+        torch.float16
+    }
     n = min(len(full), len(half), 10)
     assert n > 0
     np.testing.assert_allclose(full.scores[:n], half.scores[:n], atol=0.02)

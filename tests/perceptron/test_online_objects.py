@@ -10,13 +10,13 @@ import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids
 from support.object_scenes import world as build_world
 
-from embodied_perceptron.config import ObjectsConfig
-from embodied_perceptron.geometry.bounds import box_rotations
-from embodied_perceptron.geometry.boxes import transform_boxes
+from embodied_perceptron.config import ObjectsConfig, ScorePolicy
+from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import ObjectState
-from embodied_perceptron.scene.object_map import ObjectMap, blend_boxes, box_affinity
+from embodied_perceptron.scene.identity import blend_boxes, box_affinity
+from embodied_perceptron.scene.object_map import ObjectMap
 
 world = cache(build_world)  # nobody changes a snapshot
 
@@ -53,9 +53,9 @@ def test_scores_go_down_where_nothing_is_found_and_never_above_what_was():
 def test_a_weak_box_continues_an_object_but_begins_none():
     objects = ObjectMap()
     for i in range(2):
-        objects.update(found(A, scores=[0.8], labels=["chair"]), world(A, B), i, begin_score=0.5)
+        objects.update(found(A, scores=[0.8], labels=["chair"]), world(A, B), i, scores=ScorePolicy(0.5))
     weak = found(A, B, scores=[0.3, 0.3], labels=["chair", "table"])
-    objects.update(weak, world(A, B), 2, begin_score=0.5)
+    objects.update(weak, world(A, B), 2, scores=ScorePolicy(0.5))
     assert ids(objects) == [1]
     assert json.loads(objects.to_json())["objects"][0]["found"] == 3
 

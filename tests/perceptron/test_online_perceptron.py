@@ -10,10 +10,13 @@ import torch
 from support.online_world import CELLS, CLASSES, config, inference, look_at, perceptron, photograph, walk
 from support.small_networks import small_config, small_network
 
-from embodied_perceptron.inference.map_predictor import MapPredictor
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.inference.map_predictor import MapPredictor, image_features
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 
 def run(it: Perceptron, frames, every: int = 3) -> Perception:
@@ -39,16 +42,18 @@ def test_objects_have_names_and_cells_have_labels():
 
 def test_every_keyframe_is_encoded_once():
     it = perceptron(max_count=4)
+    bare = FeatureVolume(it.config.volume, it.config.keyframes)  # geometry alone
     kept = 0
     for i, frame in enumerate(walk(1, 12)):
         report = it.integrate(frame)
+        bare.integrate(frame)
         kept += report.keyframe
         assert ("encode" in report.stage_ms) == report.keyframe
         if i % 2:
             it.perceive()
-    memory = it._map_predictor.memory
+    memory = it.volume.features
     assert memory.encoded == kept
-    assert it.statistics().memory_bytes == it._volume.statistics().memory_bytes + memory.nbytes
+    assert it.statistics().memory_bytes == bare.statistics().memory_bytes + memory.nbytes
     assert memory.nbytes > 1000 * len(memory)
     assert len(memory) <= 4 + 1  # what left the map left the memory; the sums may hold the last one
 
@@ -111,7 +116,7 @@ def test_a_network_of_geometry_alone_needs_no_images():
     it = Perceptron(config(), inference=inference(modality="depth"))
     frames = walk(3, 6)
     report = it.integrate(frames[0])
-    assert it._map_predictor.memory is None
+    assert it.volume.features is None
     assert report.stage_ms["encode"] < 5
     seen = run(it, frames[1:])
     assert len(seen.objects) + len(seen.tentative) > 0
@@ -143,14 +148,38 @@ def test_a_network_without_boxes_labels_cells():
 
 def test_sites_that_are_no_multiple_of_the_voxels_are_refused():
     with pytest.raises(ValueError, match="no multiple of the map's voxels"):
-        MapPredictor(inference(), 0.03, 6.4)
+        MapPredictor(inference(), image_features(inference()), 0.03, 6.4)
+
+
+def test_a_volume_without_features_is_refused_for_a_network_that_sees_images():
+    with pytest.raises(ValueError, match="needs a volume with image features"):
+        Perceptron(config(), FeatureVolume(config().volume), inference())
+
+
+def test_a_perception_says_which_frame_it_is_made_from():
+    it = perceptron()
+    assert it.perceive().source is None
+    frames = walk(17, 3, cameras=2)
+    for frame in frames:
+        it.integrate(frame)
+        source = it.perceive().source
+        assert source.frame is frame.frame
+        np.testing.assert_array_equal(source.T_world_camera, frame.T_world_camera)
+    blind = RgbdFrame(10**10, "front", frame.frame.color, np.zeros_like(frame.frame.depth_m), frame.frame.intrinsics)
+    assert not it.integrate(PosedFrame(blind, frame.T_world_camera)).fused
+    assert it.perceive().source.frame is frames[-1].frame  # what was not fused is in no map
+    shift = make_transform(np.eye(3), np.array([0.64, 0.0, 0.0]))
+    it.correct_keyframes({name: shift @ T for name, T in it.keyframe_poses().items()})
+    np.testing.assert_allclose(it.perceive().source.T_world_camera, shift @ frame.T_world_camera, atol=1e-12)
+    it.reset()
+    assert it.perceive().source is None
 
 
 def test_reset_forgets_features_and_objects():
     it = perceptron()
     run(it, walk(4, 6))
     it.reset()
-    assert len(it._map_predictor.memory) == 0
+    assert len(it.volume.features) == 0
     seen = it.perceive()
     assert seen.objects == () == seen.tentative
     assert len(seen.semantic.labels) == 0
@@ -165,11 +194,11 @@ def test_released_and_back_again():
     run(it, frames[:5])
     run(other, frames[:5])
     it.release_accelerator()
-    assert len(it._map_predictor.memory) == 0
+    assert len(it.volume.features) == 0
     for frame in frames[5:]:
         assert it.integrate(frame).fused  # fusing goes on; images are encoded when they are needed
         other.integrate(frame)
-    assert len(it._map_predictor.memory) == 0
+    assert len(it.volume.features) == 0
     a, b = it.perceive(), other.perceive()
     assert [o.as_dict() for o in a.objects] == [o.as_dict() for o in b.objects]
 
@@ -178,15 +207,15 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
     it = perceptron(window_m=5.12)
     for frame in walk(7, 6):
         it.integrate(frame)
-    real, sizes = MapPredictor._look, []
+    real, sizes = MapPredictor._predict, []
 
-    def short(self, copy, keyframes, camera_m, floor_z_m, window_m):
+    def short(self, copy, view_direction, floor_z_m, window_m):
         sizes.append(window_m)
         if window_m > 2.0:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return real(self, copy, keyframes, camera_m, floor_z_m, window_m)
+        return real(self, copy, view_direction, floor_z_m, window_m)
 
-    monkeypatch.setattr(MapPredictor, "_look", short)
+    monkeypatch.setattr(MapPredictor, "_predict", short)
     seen = it.perceive()
     assert sizes == [5.12, 2.56, 1.28]
     assert len(seen.objects) + len(seen.tentative) > 0
@@ -195,7 +224,7 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
     sizes.clear()
     assert any("instead of" in d for d in it.perceive().diagnostics)
     assert sizes == [1.28]  # and it does not run into it again
-    monkeypatch.setattr(MapPredictor, "_look", real)
+    monkeypatch.setattr(MapPredictor, "_predict", real)
     monkeypatch.setattr("embodied_perceptron.inference.map_predictor._RETRY_AFTER", 2)
     it.perceive()
     it.perceive()
@@ -209,7 +238,7 @@ def test_no_memory_at_all_is_no_crash(monkeypatch):
     def never(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(MapPredictor, "_look", never)
+    monkeypatch.setattr(MapPredictor, "_predict", never)
     seen = it.perceive()
     assert any("even in a window" in d for d in seen.diagnostics)
     assert [o.id for o in seen.objects] == [o.id for o in before.objects]
@@ -223,10 +252,10 @@ def test_encoding_without_memory_is_made_up_for(monkeypatch):
     def never(_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    real = it._map_predictor.memory._encode
-    it._map_predictor.memory._encode = never
+    real = it.volume.features._encode
+    it.volume.features._encode = never
     for frame in frames:
         assert it.integrate(frame).fused
         other.integrate(frame)
-    it._map_predictor.memory._encode = real
+    it.volume.features._encode = real
     assert [o.as_dict() for o in it.perceive().tentative] == [o.as_dict() for o in other.perceive().tentative]

@@ -192,7 +192,7 @@ def test_saving_does_not_block_fusing(tmp_path, monkeypatch):
         assert go_on.wait(20)
         write_map(*args)
 
-    monkeypatch.setattr("embodied_perceptron.perceptron.write_map", slow_disk)
+    monkeypatch.setattr("embodied_perceptron.scene.live_map.write_map", slow_disk)
     before = perceptron.perceive().voxels
     thread = threading.Thread(target=perceptron.save, args=(tmp_path / "map.safetensors",))
     thread.start()

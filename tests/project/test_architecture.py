@@ -25,9 +25,9 @@ SOURCES = {
 LAYERS = (
     {"geometry"},
     {"sensors", "results", "config", "boxes", "frame"},
-    {"recordings", "weights", "sparse"},
+    {"recordings", "sparse"},
     {"nn"},
-    {"mapping"},
+    {"weights", "mapping"},
     {"inference"},
     {"scene"},
     {"language"},

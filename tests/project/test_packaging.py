@@ -123,9 +123,13 @@ def test_executables_are_installed_and_lead_to_a_main() -> None:
     for name in scripts:
         path = ROS_PACKAGE / "scripts" / name
         assert os.access(path, os.X_OK), f"{name} is not executable"
-        module = re.search(r"from embodied_perceptron_ros\.(\w+) import main", path.read_text())
+        module = re.search(r"from embodied_perceptron_ros\.([\w.]+) import main", path.read_text())
         assert module, name
-        functions = {n.name for n in ast.parse((MODULE / f"{module[1]}.py").read_text()).body if hasattr(n, "name")}
+        functions = {
+            n.name
+            for n in ast.parse((MODULE / f"{module[1].replace('.', '/')}.py").read_text()).body
+            if hasattr(n, "name")
+        }
         assert "main" in functions
 
 
@@ -264,7 +268,9 @@ def test_rviz_shows_what_the_node_publishes() -> None:
     topics = {display[key]["Value"] for display in displays for key in display if key.endswith("Topic")}
     assert topics == set(RVIZ_TOPICS)
     assert "/" + default_parameters()["camera"]["color_topic"] in topics
-    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "outputs.py").read_text())) | {"grounding_markers"}
+    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "node" / "outputs.py").read_text())) | {
+        "grounding_markers"
+    }
     own = {t.removeprefix("/perception/") for t in topics if t.startswith("/perception/")}
     assert own - {"occupancy_grid_updates"} <= published  # Nav2-style updates: RViz asks, nobody has to answer
 
@@ -275,7 +281,7 @@ def test_foxglove_shows_what_the_node_publishes() -> None:
     shown = set(panels["3D!perception"]["topics"])
     image = panels["Image!overlay"]["imageMode"]["imageTopic"]
     answer = panels["RawMessages!answer"]["topicPath"]
-    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "outputs.py").read_text()))
+    published = set(re.findall(r'"((?:\w+/)?\w+)"', (MODULE / "node" / "outputs.py").read_text()))
     published |= {"grounding_markers", "grounding"}
     assert {t.removeprefix("/perception/") for t in (*shown, image, answer)} <= published
     assert {"box_markers", "grounding_markers", "voxels", "semantic_voxels", "occupancy_grid"} == {

@@ -25,7 +25,8 @@ from embodied_perceptron.recordings.bag import (
     detect_cameras,
 )
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
-from embodied_perceptron.recordings.recording import PosedFrameStream, RecordingError, TransformSample, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, RecordingError, TransformSample
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -18,16 +18,15 @@ pytest.importorskip("embodied_perceptron_msgs.msg")
 
 from support.ros_live import own_domain
 
-from embodied_perceptron_ros import commands
+from embodied_perceptron_ros import ros_commands
 from embodied_perceptron_ros.node.monitor import NodeMonitor
 from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
-from embodied_perceptron_ros.players.launch_options import RVIZ_TOPICS
 
 
 @pytest.fixture
 def app() -> typer.Typer:
     app = typer.Typer()
-    commands.register(app)
+    ros_commands.register(app)
     return app
 
 
@@ -58,7 +57,7 @@ def test_bad_arguments_are_named(app: typer.Typer, arguments: list[str], words: 
 
 def test_perceive_starts_the_node_with_what_was_asked(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:
     started: dict[str, list[str]] = {}
-    monkeypatch.setattr(commands, "run_processes", lambda given: started.update(given) or 0)
+    monkeypatch.setattr(ros_commands, "run_processes", lambda given: started.update(given) or 0)
     arguments = ["perceive", "--camera", "front", "--camera", "rear", "--sim-time", "--namespace", "robot"]
     result = CliRunner().invoke(app, [*arguments, "-p", "voxel_size_m:=0.03", "-p", "front.color_topic:=/rgb"])
     assert result.exit_code == 0, result.output
@@ -70,13 +69,6 @@ def test_perceive_starts_the_node_with_what_was_asked(app: typer.Typer, monkeypa
     assert 'front.color_topic:="/rgb"' in text
 
 
-def test_rviz_topics_move_with_the_namespace() -> None:
-    assert commands.rviz_remappings("") == []
-    arguments = commands.rviz_remappings("/robot/")
-    assert arguments[:2] == ["-r", f"{RVIZ_TOPICS[0]}:=/robot{RVIZ_TOPICS[0]}"]
-    assert len(arguments) == 2 * len(RVIZ_TOPICS)
-
-
 def test_demo_of_nothing_is_an_error(app: typer.Typer, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["demo", "--source", str(tmp_path / "nothing"), "--out", str(tmp_path)])
     assert result.exit_code != 0
@@ -86,7 +78,9 @@ def test_demo_of_nothing_is_an_error(app: typer.Typer, tmp_path: Path) -> None:
 @pytest.mark.ros
 @pytest.mark.timeout(180)
 def test_perceive_ends_its_node_on_interrupt(tmp_path: Path) -> None:
-    code = "import typer; from embodied_perceptron_ros.commands import register; a = typer.Typer(); register(a); a()"
+    code = (
+        "import typer; from embodied_perceptron_ros.ros_commands import register; a = typer.Typer(); register(a); a()"
+    )
     with own_domain() as domain, (tmp_path / "log").open("wb") as log:
         environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
         command = [sys.executable, "-c", code, "perceive", "-p", "diagnostics_hz:=10.0"]

@@ -10,9 +10,9 @@ from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids, world
 from support.scene_builder import snapshot_of
 
 from embodied_perceptron.config import ObjectsConfig
-from embodied_perceptron.results import ObjectState
-from embodied_perceptron.scene.detections import Detections
-from embodied_perceptron.scene.object_map import ObjectMap, blend_boxes, box_affinity, count_voxels, without_bottom
+from embodied_perceptron.results import Detections, ObjectState
+from embodied_perceptron.scene.identity import blend_boxes, box_affinity
+from embodied_perceptron.scene.object_map import ObjectMap, count_voxels, without_bottom
 
 
 def test_tentative_then_confirmed_with_the_same_id():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_perceptron.geometry.transforms import make_transform, quaternion_to_rotation, rotation_angle_rad
-from embodied_perceptron.sensors.poses import Found, Gap, PoseBuffer, RigPoses, TooEarly, TooOld, format_stamp
+from embodied_perceptron.sensors.poses import Found, Gap, PoseBuffer, TooEarly, TooOld, format_stamp
 
 S = 1_000_000_000
 
@@ -109,7 +109,8 @@ def test_time_jumping_back_starts_anew() -> None:
     buffer = PoseBuffer(jump_back_s=1.0)
     buffer.insert(100 * S, pose(1.0))
     assert buffer.insert(3 * S, pose(2.0)) == "restarted"
-    assert (buffer.oldest_ns, buffer.newest_ns) == (3 * S, 3 * S)
+    assert buffer.lookup(3 * S - 1) == TooOld(3 * S - 1, 3 * S)
+    assert buffer.newest_ns == 3 * S
 
 
 def test_a_bad_pose_from_the_past_does_not_clear() -> None:
@@ -169,18 +170,6 @@ def test_agrees_with_a_plain_search_in_any_order_of_insertion(stamps, asked, ran
         assert answer.T[0, 3] == pytest.approx(expected_x, abs=1e-9)
         yaw = 0.005 * ((1 - f) * before + f * after)
         assert rotation_angle_rad(answer.T[:3, :3].T @ rot_z(yaw)) < 1e-6
-
-
-def test_rig_applies_the_mount() -> None:
-    base = PoseBuffer()
-    base.insert(0, pose(1.0, np.pi / 2))
-    rig = RigPoses(base, {"front": make_transform(np.eye(3), np.array([0.5, 0.0, 0.2]))})
-    found = rig.lookup("front", 0)
-    assert isinstance(found, Found)
-    np.testing.assert_allclose(found.T[:3, 3], (1.0, 0.5, 0.2), atol=1e-12)
-    assert isinstance(rig.lookup("front", 1), TooEarly)
-    with pytest.raises(KeyError, match="'rear' has no mount; known: front"):
-        rig.lookup("rear", 0)
 
 
 def test_format_stamp_is_exact() -> None:

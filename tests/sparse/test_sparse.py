@@ -26,10 +26,8 @@ from embodied_perceptron.sparse.conv import (
     SparseTransposedConv,
 )
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.kernel_map import _merge, _search, build_kernel_map, kernel_offsets
 from embodied_perceptron.sparse.ops import (
     _corner_sums_compiled,
-    concatenate,
     corner_sums,
     interpolate,
     prune,
@@ -37,7 +35,8 @@ from embodied_perceptron.sparse.ops import (
     union,
     union_add,
 )
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor, unique_keys
+from embodied_perceptron.sparse.sites import Sites, _merge, _search, build_kernel_map, kernel_offsets, unique_keys
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 ENGINE = get_engine("torch")
 SIZE = 12  # edge of the dense grids, a multiple of every stride used
@@ -342,7 +341,7 @@ def test_rows_of_other_sites_are_found_by_walking_as_by_searching() -> None:
         assert torch.equal(a.rows_of(a), torch.arange(n))
 
 
-def test_prune_and_concatenate() -> None:
+def test_prune() -> None:
     x = random_tensor(1, 50, 3)
     keep = torch.arange(50) % 3 == 0
     y = prune(x, keep)
@@ -350,9 +349,6 @@ def test_prune_and_concatenate() -> None:
     y.feats.sum().backward()
     assert x.feats.grad is not None
     assert torch.equal(x.feats.grad[:, 0] == 1, keep)
-    assert concatenate(x, x).channels == 6
-    with pytest.raises(ValueError, match="different sites"):
-        concatenate(x, y)
     with pytest.raises(ValueError, match=r"keep must be \(50,\) bool"):
         prune(x, keep[:3])
 

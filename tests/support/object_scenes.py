@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from support.scene_builder import box_surface, plane, snapshot_of
 
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections
 
 SECOND = 1_000_000_000
 FLOOR = plane((-4, -3, 0), (8, 0, 0), (0, 6, 0), 0.02)

@@ -9,7 +9,14 @@ import torch
 from numpy.typing import NDArray
 from support.small_networks import small_config, small_network
 
-from embodied_perceptron.config import KeyframeConfig, NetworkOptions, ObjectsConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import (
+    KeyframeConfig,
+    NetworkOptions,
+    ObjectsConfig,
+    PerceptronConfig,
+    ScorePolicy,
+    VolumeConfig,
+)
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
@@ -78,7 +85,7 @@ def inference(features: str = "float32", modality: str = "rgbd", min_score: floa
     few = dataclasses.replace(small.detection, min_score=0.3, max_per_level=30)  # type: ignore[type-var]
     network = small_network(dataclasses.replace(small, detection=few))
     dtype = torch.float32 if features == "float32" else torch.float16
-    return Predictor(network, CLASSES, CELLS, feature_dtype=dtype, min_score=min_score)
+    return Predictor(network, CLASSES, CELLS, feature_dtype=dtype, scores=ScorePolicy(min_score))
 
 
 def perceptron(max_count: int = 8, window_m: float = 2.56, features: str = "float32") -> Perceptron:

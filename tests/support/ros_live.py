@@ -173,7 +173,7 @@ class Peer:
         depth_changes: dict[str, Any] | None = None,
         info_changes: dict[str, Any] | None = None,
     ) -> None:
-        """One exposure with everything that belongs to it; the ``..._changes`` spoil its messages."""
+        """One frame with everything that belongs to it; the ``..._changes`` spoil its messages."""
         depth = scene_depth() if depth_m is None else depth_m
         color = np.full((*depth.shape, 3), 120, np.uint8)
         k = MAPPING_CAMERA.resized(depth.shape[1], depth.shape[0])

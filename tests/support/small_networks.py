@@ -9,7 +9,8 @@ from torch import Tensor
 
 from embodied_perceptron.nn.network import ImageLookup, PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.presets import Modality, NetworkConfig, network_config
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 CLASSES = 4
 COARSEST = 16  # stride of tiny's last level

@@ -1,10 +1,14 @@
-"""Pure checks of what usually keeps a map from being right: numbers in, findings with a remedy out."""
+"""Pure checks of what usually keeps a map from being right: evidence in, findings with a remedy out.
+
+They know nothing of files, topics or nodes: a recording (:mod:`embodied_perceptron.apps.doctor`) and a live graph (the
+ROS package's doctor) collect the same :class:`CameraEvidence`, and are judged by the same :func:`check_camera`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -12,7 +16,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
 from embodied_perceptron.scene.segmentation.floor import estimate_up
+from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import (
     NS_PER_S,
     Disconnected,
@@ -24,110 +31,10 @@ from embodied_perceptron.sensors.poses import (
     seconds_to_ns,
 )
 
-# --------------------------------------------------------------------------------------------------------------------
-# Does depth lie on colour? Measured from the images alone.
-#
-# Where depth steps from near to far there is mostly an edge in the colour image too. Shifting the outlines of depth
-# over the colour gradients shows where they fit best: at zero when depth is registered to colour, elsewhere when it is
-# not.
-# This is done tile by tile, since the offsets of a wrong focal length point outwards and cancel over the whole image.
-
-_STEP = 1.08  # a surface is behind another from this ratio of depths on
-_MIN_OUTLINE = 0.45  # pixels of outline in a tile, per pixel of image width, before it is trusted
-_MIN_PEAK = 3.0  # standard deviations by which the best shift must stand out
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """Result of :func:`measure_alignment`.
-
-    Attributes:
-        offset_px: median over the tiles of the distance by which depth must move to fit colour best.
-        offset_share: the same as a share of the image width.
-        gain: median over the tiles of how much better it fits there than as it is; 1 = no better.
-        tiles: tiles that had something to say.
-    """
-
-    offset_px: float
-    offset_share: float
-    gain: float
-    tiles: int
-
-
-def measure_alignment(
-    pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]], tiles: int = 3
-) -> Alignment | None:
-    """Offset between colour and depth.
-
-    Args:
-        pairs: (H, W, 3) uint8 RGB and (H, W) float32 canonical depth, a dozen from all over; all of one size.
-        tiles: per side.
-
-    Returns:
-        None when fewer than three tiles show enough outlines to tell.
-
-    Raises:
-        ValueError: sizes that differ.
-    """
-    if not pairs:
-        return None
-    height, width = pairs[0][1].shape
-    reach = max(4, round(0.045 * width))
-    score = np.zeros((tiles, tiles, 2 * reach + 1, 2 * reach + 1))
-    outline = np.zeros((tiles, tiles))
-    for color, depth_m in pairs:
-        if color.shape[:2] != depth_m.shape or depth_m.shape != (height, width):
-            raise ValueError(f"colour {color.shape} and depth {depth_m.shape} must both be {(height, width)}")
-        gradient, edges = np.fft.rfft2(_contrast(color)), _outlines(depth_m)
-        for row in range(tiles):
-            for column in range(tiles):
-                part = np.zeros_like(edges)
-                window = np.s_[
-                    row * height // tiles : (row + 1) * height // tiles,
-                    column * width // tiles : (column + 1) * width // tiles,
-                ]
-                part[window] = edges[window]
-                fit = np.fft.irfft2(gradient * np.conj(np.fft.rfft2(part)), (height, width))
-                score[row, column] += np.roll(fit, (reach, reach), (0, 1))[: 2 * reach + 1, : 2 * reach + 1]
-                outline[row, column] += part.sum()
-    offsets, gains = [], []
-    for fit, pixels in zip(score.reshape(-1, *score.shape[2:]), outline.ravel(), strict=True):
-        if pixels < _MIN_OUTLINE * width or fit.max() - fit.mean() < _MIN_PEAK * fit.std():
-            continue
-        y, x = np.unravel_index(int(fit.argmax()), fit.shape)
-        offsets.append(float(np.hypot(int(x) - reach, int(y) - reach)))
-        gains.append(float(fit.max() / max(fit[reach, reach], 1e-9)))
-    if len(offsets) < 3:
-        return None
-    offset = float(np.median(offsets))
-    return Alignment(offset, offset / width, float(np.median(gains)), len(offsets))
-
-
-def _contrast(color: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(H, W) gradient of brightness, relative to its surroundings so that no single texture decides."""
-    grey = np.asarray(cv2.GaussianBlur(cv2.cvtColor(color, cv2.COLOR_RGB2GRAY), (0, 0), 1.0), dtype=np.float32)
-    gradient = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
-    around = cv2.blur(gradient, (61, 61)) + 2.0
-    return np.asarray(np.minimum(gradient / around, 4.0), dtype=np.float32)
-
-
-def _outlines(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(H, W) 1 on the near side of depth steps; sensors leave a gap there, which is bridged."""
-    known = (depth_m > 0) & np.isfinite(depth_m)
-    near = np.where(known, depth_m, 0.0).astype(np.float32)
-    behind = np.asarray(cv2.dilate(near, np.ones((9, 9)))) > _STEP * depth_m
-    holes_far = np.where(known, depth_m, 1e6).astype(np.float32)
-    border = np.asarray(cv2.dilate(holes_far, np.ones((3, 3)))) > _STEP * depth_m
-    edges = (known & behind & border).astype(np.float32)
-    edges[:2] = edges[-2:] = 0.0
-    edges[:, :2] = edges[:, -2:] = 0.0
-    return edges
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Pure checks of what usually keeps a map from being right: numbers in, findings with a remedy out.
-#
-# They know nothing of files, topics or nodes, so that a recording and a live graph are examined by the same ones.
+_POINTS_PER_IMAGE = 2000
+_NEAREST_PLAUSIBLE_M = 0.1
+_FURTHEST_PLAUSIBLE_M = 30.0
+_OLD_S, _AHEAD_S = 5.0, 0.5  # stamps this far from this machine's clock belong to another one
 
 
 class Severity(IntEnum):
@@ -141,10 +48,10 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at.
+    """The outcome of one check.
 
     Attributes:
-        check: what was looked at, in a word or two.
+        check: its name, a word or two.
         severity: how bad.
         message: what was found, with numbers.
         remedy: what to do; empty when there is nothing to do.
@@ -170,11 +77,93 @@ def has_errors(findings: Sequence[Finding]) -> bool:
     return any(finding.severity == Severity.ERROR for finding in findings)
 
 
+@dataclass
+class CameraEvidence:
+    """What was collected of one camera, in order of arrival.
+
+    Attributes:
+        color_ns, depth_ns: stamps of all images.
+        color_size, depth_size: (width, height) of an image; None where none could be decoded.
+        frames: frame ids by ``color`` and ``depth``, where they are known.
+        calibrations: one for each change.
+        depths: (stamp, (H, W) float32 canonical depth), a few from all over.
+        pairs: (colour, depth) of the same moment, a few from all over, as :func:`measure_alignment` has them.
+        poses: (stamp, pose lookup in the world frame) of colour images, in order.
+    """
+
+    color_ns: list[int] = field(default_factory=list)
+    depth_ns: list[int] = field(default_factory=list)
+    color_size: tuple[int, int] | None = None
+    depth_size: tuple[int, int] | None = None
+    frames: dict[str, str] = field(default_factory=dict)
+    calibrations: list[CameraModel] = field(default_factory=list)
+    depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
+    pairs: list[tuple[NDArray[np.uint8], NDArray[np.float32]]] = field(default_factory=list)
+    poses: list[tuple[int, PoseLookup]] = field(default_factory=list)
+
+    def add_calibration(self, model: CameraModel) -> None:
+        """Add a calibration that differs from the last."""
+        if not self.calibrations or self.calibrations[-1] != model:
+            self.calibrations.append(model)
+
+
+def check_camera(name: str, evidence: CameraEvidence, config: AssemblerConfig, *, live: bool = False) -> list[Finding]:
+    """Findings of everything that the images, stamps and poses of one camera tell.
+
+    ``live``: a few seconds of a running camera instead of a whole drive. The first and last image may lack their
+    partner then, the robot may stand still, and the frame id is still the driver's to choose.
+    """
+    model = evidence.calibrations[-1] if evidence.calibrations else None
+    size = None if model is None else (model.intrinsics.width, model.intrinsics.height)
+    findings = check_sizes(evidence.color_size, evidence.depth_size, size)
+    if "color" in evidence.frames and "depth" in evidence.frames:
+        findings += check_registration(evidence.frames["color"], evidence.frames["depth"])
+    if len(evidence.calibrations) > 1:
+        message = f"{name}: camera_info changes {len(evidence.calibrations) - 1} times"
+        findings.append(Finding("calibration", Severity.WARNING, message, "frames use the calibration of their stamp"))
+    if model is not None and model.is_distorted:
+        message = f"{name}: images are distorted ({model.model}); they are rectified on the fly"
+        findings.append(Finding("calibration", Severity.INFO, message, "rectify in the driver to save that time"))
+    findings += check_depth([depth for _, depth in evidence.depths])
+    if len({color.shape for color, _ in evidence.pairs}) == 1:
+        findings += check_alignment(evidence.pairs)
+    findings += check_order(f"{name} colour", evidence.color_ns)
+    findings += check_order(f"{name} depth", evidence.depth_ns)
+    colors_ns = evidence.color_ns[1:-1] if live else evidence.color_ns
+    findings += check_pairing(colors_ns, evidence.depth_ns, config.pair_tolerance_s)
+    findings += check_poses(name, [answer for _, answer in evidence.poses])
+    found = {stamp: answer.T for stamp, answer in evidence.poses if isinstance(answer, Found)}
+    if not found:
+        return findings
+    if live:
+        optical = check_optical(name, evidence.frames.get("color", ""), list(found.values()))
+        findings += optical
+        if has_errors(optical):
+            return findings
+    else:
+        findings += check_motion(name, list(found), np.array([T[:3, 3] for T in found.values()]))
+    if model is not None and evidence.depth_size == size:
+        findings += check_level(_world_points(evidence.depths, model.intrinsics, found))
+    return findings
+
+
+def _world_points(
+    depths: Sequence[tuple[int, NDArray[np.float32]]], intrinsics: Intrinsics, poses: Mapping[int, NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """(N, 3) a few points of each depth image, by the pose nearest in time: enough to see which way is up."""
+    stamps = np.array(sorted(poses))
+    clouds = [np.zeros((0, 3))]
+    for stamp, depth in depths:
+        nearest = int(stamps[np.argmin(np.abs(stamps - stamp))])
+        points, valid = back_project(np.where(depth < 5.0, depth, 0.0), intrinsics)
+        cloud = points[valid]
+        step = max(1, len(cloud) // _POINTS_PER_IMAGE)
+        clouds.append(transform_points(poses[nearest], cloud[::step]))
+    return np.concatenate(clouds)
+
+
 # --------------------------------------------------------------------------------------------------------------------
 # images
-
-_NEAREST_PLAUSIBLE_M = 0.1
-_FURTHEST_PLAUSIBLE_M = 30.0
 
 
 def check_depth(depths_m: Sequence[NDArray[np.float32]]) -> list[Finding]:
@@ -358,6 +347,21 @@ def check_clocks(delays_s: Mapping[str, float], limit_s: float = 0.5) -> list[Fi
     return [Finding("clock offset", Severity.WARNING, message, remedy)]
 
 
+def check_delays(delays_s: Mapping[str, float], simulated: bool) -> list[Finding]:
+    """Are stamps near this machine's clock? ``delays_s``: median of arrival minus stamp, by topic."""
+    findings = check_clocks(delays_s)
+    if simulated:
+        return findings
+    far = {topic: delay for topic, delay in delays_s.items() if not -_AHEAD_S <= delay <= _OLD_S}
+    if far:
+        topic, delay = max(far.items(), key=lambda item: abs(item[1]))
+        direction = "behind" if delay > 0 else "ahead of"
+        message = f"stamps of {topic} are {abs(delay):.1f} s {direction} this machine's clock"
+        remedy = "synchronise the clocks (chrony); for a recording, play with --clock and use simulated time"
+        findings.append(Finding("clock offset", Severity.ERROR, message, remedy))
+    return findings
+
+
 def check_motion(
     camera: str, stamps_ns: Sequence[int], positions_m: NDArray[np.float64], max_speed_m_s: float = 5.0
 ) -> list[Finding]:
@@ -379,6 +383,18 @@ def check_motion(
     return [Finding("motion", Severity.OK, text)]
 
 
+def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64]]) -> list[Finding]:
+    """Is the image's frame an optical one (z forward)? With a body frame (z up) the camera seems to look up."""
+    if not poses:
+        return []
+    upward = float(np.median([T[2, 2] for T in poses]))
+    if upward > 0.9:
+        message = f"{camera}: frame {frame_id!r} has its z axis up: it is no optical frame (z forward, REP-103)"
+        remedy = "let the driver stamp images with its *_optical_frame, and publish that frame"
+        return [Finding("camera frame", Severity.ERROR, message, remedy)]
+    return [Finding("camera frame", Severity.OK, f"{camera}: {frame_id!r} looks forward")]
+
+
 def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
     """Is z up? ``points_m``: (N, 3) in the world frame, from all over."""
     if len(points_m) < 1000:
@@ -398,3 +414,103 @@ def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
         message = f"the dominant horizontal surface is tilted by {tilt:.0f} degrees"
         return [Finding("level", Severity.WARNING, message, "check the mount of the camera, and that z is up")]
     return [Finding("level", Severity.OK, f"the dominant horizontal surface is level within {tilt:.1f} degrees")]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# alignment of depth and colour, measured from the images alone
+#
+# Where depth steps from near to far there is mostly an edge in the colour image too. Shifting the outlines of depth
+# over the colour gradients shows where they fit best: at zero when depth is registered to colour, elsewhere when it is
+# not. This is done tile by tile, since the offsets of a wrong focal length point outwards and cancel over the whole
+# image.
+
+_STEP = 1.08  # a surface is behind another from this ratio of depths on
+_MIN_OUTLINE = 0.45  # pixels of outline in a tile, per pixel of image width, before it is trusted
+_MIN_PEAK = 3.0  # standard deviations by which the best shift must stand out
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Result of :func:`measure_alignment`.
+
+    Attributes:
+        offset_px: median over the tiles of the distance by which depth must move to fit colour best.
+        offset_share: the same as a share of the image width.
+        gain: median over the tiles of how much better it fits there than as it is; 1 = no better.
+        tiles: tiles that had something to say.
+    """
+
+    offset_px: float
+    offset_share: float
+    gain: float
+    tiles: int
+
+
+def measure_alignment(
+    pairs: Sequence[tuple[NDArray[np.uint8], NDArray[np.float32]]], tiles: int = 3
+) -> Alignment | None:
+    """Offset between colour and depth.
+
+    Args:
+        pairs: (H, W, 3) uint8 RGB and (H, W) float32 canonical depth, a dozen from all over; all of one size.
+        tiles: per side.
+
+    Returns:
+        None when fewer than three tiles show enough outlines to tell.
+
+    Raises:
+        ValueError: sizes that differ.
+    """
+    if not pairs:
+        return None
+    height, width = pairs[0][1].shape
+    reach = max(4, round(0.045 * width))
+    score = np.zeros((tiles, tiles, 2 * reach + 1, 2 * reach + 1))
+    outline = np.zeros((tiles, tiles))
+    for color, depth_m in pairs:
+        if color.shape[:2] != depth_m.shape or depth_m.shape != (height, width):
+            raise ValueError(f"colour {color.shape} and depth {depth_m.shape} must both be {(height, width)}")
+        gradient, edges = np.fft.rfft2(_contrast(color)), _outlines(depth_m)
+        for row in range(tiles):
+            for column in range(tiles):
+                part = np.zeros_like(edges)
+                window = np.s_[
+                    row * height // tiles : (row + 1) * height // tiles,
+                    column * width // tiles : (column + 1) * width // tiles,
+                ]
+                part[window] = edges[window]
+                fit = np.fft.irfft2(gradient * np.conj(np.fft.rfft2(part)), (height, width))
+                score[row, column] += np.roll(fit, (reach, reach), (0, 1))[: 2 * reach + 1, : 2 * reach + 1]
+                outline[row, column] += part.sum()
+    offsets, gains = [], []
+    for fit, pixels in zip(score.reshape(-1, *score.shape[2:]), outline.ravel(), strict=True):
+        if pixels < _MIN_OUTLINE * width or fit.max() - fit.mean() < _MIN_PEAK * fit.std():
+            continue
+        y, x = np.unravel_index(int(fit.argmax()), fit.shape)
+        offsets.append(float(np.hypot(int(x) - reach, int(y) - reach)))
+        gains.append(float(fit.max() / max(fit[reach, reach], 1e-9)))
+    if len(offsets) < 3:
+        return None
+    offset = float(np.median(offsets))
+    return Alignment(offset, offset / width, float(np.median(gains)), len(offsets))
+
+
+def _contrast(color: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """(H, W) gradient of brightness, relative to its surroundings so that no single texture decides."""
+    grey = np.asarray(cv2.GaussianBlur(cv2.cvtColor(color, cv2.COLOR_RGB2GRAY), (0, 0), 1.0), dtype=np.float32)
+    gradient = np.hypot(cv2.Sobel(grey, cv2.CV_32F, 1, 0), cv2.Sobel(grey, cv2.CV_32F, 0, 1))
+    around = cv2.blur(gradient, (61, 61)) + 2.0
+    return np.asarray(np.minimum(gradient / around, 4.0), dtype=np.float32)
+
+
+def _outlines(depth_m: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(H, W) 1 on the near side of depth steps; sensors leave a gap there, which is bridged."""
+    known = (depth_m > 0) & np.isfinite(depth_m)
+    near = np.where(known, depth_m, 0.0).astype(np.float32)
+    behind = np.asarray(cv2.dilate(near, np.ones((9, 9)))) > _STEP * depth_m
+    holes_far = np.where(known, depth_m, 1e6).astype(np.float32)
+    border = np.asarray(cv2.dilate(holes_far, np.ones((3, 3)))) > _STEP * depth_m
+    edges = (known & behind & border).astype(np.float32)
+    edges[:2] = edges[-2:] = 0.0
+    edges[:, :2] = edges[:, -2:] = 0.0
+    return edges

@@ -1,8 +1,9 @@
 """The ``embodied-perceptron`` command.
 
-Sub-commands come from the library itself (:mod:`embodied_perceptron.commands`) and from entry points of the group
-``embodied_perceptron.commands``, each a function ``register(app: typer.Typer) -> None``; so the library imports neither
-ROS nor training code. A plugin that cannot be imported becomes a command that says why, and disturbs nothing else.
+Sub-commands come from the library (:mod:`embodied_perceptron.apps.recording_commands`) and from entry points of the
+group ``embodied_perceptron.commands``, each a function ``register(app: typer.Typer) -> None``; so the library imports
+neither ROS nor training code. A plugin that cannot be imported becomes a command that says why, and disturbs nothing
+else.
 
 Exit codes: 0 well; 1 it ran, and the answer is bad (``doctor`` found errors, nothing could be fused); 2 wrong usage or
 unreadable input; 130 interrupted.
@@ -23,7 +24,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 from embodied_perceptron import __version__
-from embodied_perceptron.apps import commands
+from embodied_perceptron.apps import recording_commands
 from embodied_perceptron.apps.errors import EXIT_BAD_INPUT, EXIT_BAD_RESULT, EXIT_INTERRUPTED, CommandError
 
 __all__ = ["CommandError", "build_app", "main"]
@@ -68,7 +69,7 @@ def build_app(plugins: Iterable[EntryPoint] | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_global_options)
-    commands.register(app)
+    recording_commands.register(app)
     for plugin in entry_points(group=COMMANDS_GROUP) if plugins is None else plugins:
         try:
             plugin.load()(app)

@@ -1,8 +1,4 @@
-"""Examines a recording or the installation, and says what to do about what it finds.
-
-The checks themselves are pure and stand in :mod:`embodied_perceptron.apps.checks`; a live graph is examined by the
-same.
-"""
+"""``doctor``: a recording's evidence for :mod:`embodied_perceptron.apps.checks`, and checks of the installation."""
 
 from __future__ import annotations
 
@@ -17,22 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.apps.checks import (
-    Finding,
-    Severity,
-    check_alignment,
-    check_clocks,
-    check_depth,
-    check_level,
-    check_motion,
-    check_order,
-    check_pairing,
-    check_poses,
-    check_registration,
-    check_sizes,
-)
+from embodied_perceptron.apps.checks import CameraEvidence, Finding, Severity, check_camera, check_clocks
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
 from embodied_perceptron.recordings.bag import BagRecording
 from embodied_perceptron.recordings.recording import (
     ColorSample,
@@ -41,45 +23,27 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     TransformSample,
 )
-from embodied_perceptron.sensors.camera_model import CameraModel
-from embodied_perceptron.sensors.poses import (
-    NS_PER_S,
-    Disconnected,
-    Found,
-    PoseLookup,
-    TooEarly,
-    TransformTree,
-    format_stamp,
-)
+from embodied_perceptron.sensors.poses import NS_PER_S, Disconnected, TooEarly, TransformTree, format_stamp
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 # --------------------------------------------------------------------------------------------------------------------
 # recordings
 
 _LOOKED_AT = 12  # depth images that are looked into, spread over the recording
-_POINTS_PER_IMAGE = 2000
-_SAME_EXPOSURE_NS = 50_000_000
+_SAME_MOMENT_NS = 50_000_000
 
 
 @dataclass
-class _CameraEvidence:
-    color_ns: list[int] = field(default_factory=list)
-    depth_ns: list[int] = field(default_factory=list)
-    color_size: tuple[int, int] | None = None
-    depth_size: tuple[int, int] | None = None
-    calibrations: list[CameraModel] = field(default_factory=list)
-    depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
+class _PlayedCamera(CameraEvidence):
     last_color: tuple[int, NDArray[np.uint8]] | None = None
-    pairs: list[tuple[NDArray[np.uint8], NDArray[np.float32]]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    answers: list[PoseLookup] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)  # stamps whose pose is still to be asked for
+    waiting: list[int] = field(default_factory=list)  # stamps whose pose is still to be looked up
 
 
 def examine_recording(
     recording: Recording, config: AssemblerConfig, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Finding]:
-    """Play a recording and look at everything that usually goes wrong.
+    """Play a recording and check everything that usually goes wrong.
 
     Args:
         recording: opened with ``tolerate_damage=True``, otherwise the first damaged image ends the examination.
@@ -89,7 +53,7 @@ def examine_recording(
     Returns:
         Findings of every check, camera by camera; a recording that cannot be read on is a finding too.
     """
-    evidence = {camera: _CameraEvidence() for camera in recording.cameras}
+    evidence = {camera: _PlayedCamera(frames=_image_frames(recording, camera)) for camera in recording.cameras}
     tree = TransformTree(max_gap_s=config.max_pose_gap_s)
     every = max(1, len(recording) // (_LOOKED_AT * max(1, len(evidence))))
     findings: list[Finding] = []
@@ -107,27 +71,35 @@ def examine_recording(
                     on_progress(seen, len(recording))
             elif isinstance(sample, DepthSample):
                 _take_depth(camera, sample, every)
-            elif not camera.calibrations or camera.calibrations[-1] != sample.calibration:
-                camera.calibrations.append(sample.calibration)
+            else:
+                camera.add_calibration(sample.calibration)
             _ask_poses(recording, tree, sample.camera, camera, final=False)
     except RecordingError as error:
         findings.append(Finding("reading", Severity.ERROR, str(error)))
     for name, camera in evidence.items():
         _ask_poses(recording, tree, name, camera, final=True)
-        findings += _judge_camera(name, camera, config)
+        if camera.damaged:
+            message = f"{name}: {len(camera.damaged)} images cannot be decoded, first: {camera.damaged[0]}"
+            findings.append(Finding("images", Severity.ERROR, message, "record again, or use replay --skip-damaged"))
+        findings += check_camera(name, camera, config)
     if isinstance(recording, BagRecording):
-        findings += _judge_topics(recording)
-    return findings + _judge_tree(tree)
+        findings += _check_messages(recording)
+    return findings + _check_tree(tree)
 
 
-def _judge_topics(recording: BagRecording) -> list[Finding]:
-    topics = {topic.name: topic for topic in recording.topics}
-    findings: list[Finding] = []
-    for camera in recording.cameras:
-        chosen = recording.camera_topics(camera)
-        findings += check_registration(topics[chosen.color].frame_id, topics[chosen.depth].frame_id)
-    static = [name for name in topics if name.endswith("_static")]  # latched: recorded whenever the recorder joined
-    findings += check_clocks({t.name: t.delay_s for t in recording.topics if t.name not in static})
+def _image_frames(recording: Recording, camera: str) -> dict[str, str]:
+    """Frame ids of colour and depth; folders tell none."""
+    if not isinstance(recording, BagRecording):
+        return {}
+    frames = {topic.name: topic.frame_id for topic in recording.topics}
+    chosen = recording.camera_topics(camera)
+    return {"color": frames[chosen.color], "depth": frames[chosen.depth]}
+
+
+def _check_messages(recording: BagRecording) -> list[Finding]:
+    # static transforms are latched: recorded whenever the recorder joined
+    delays_s = {topic.name: topic.delay_s for topic in recording.topics if not topic.name.endswith("_static")}
+    findings = check_clocks(delays_s)
     for topic, count in sorted(recording.skipped.items()):
         message = f"{count} messages on {topic} hold values that cannot be used (NaN, a zero camera matrix, ...)"
         findings.append(Finding("messages", Severity.ERROR, message, "fix their publisher"))
@@ -146,7 +118,7 @@ def _take_transform(tree: TransformTree, sample: TransformSample) -> list[Findin
     return []
 
 
-def _take_color(camera: _CameraEvidence, sample: ColorSample) -> None:
+def _take_color(camera: _PlayedCamera, sample: ColorSample) -> None:
     camera.color_ns.append(sample.stamp_ns)
     camera.waiting.append(sample.stamp_ns)
     if isinstance(sample.image, BadImage):
@@ -156,7 +128,7 @@ def _take_color(camera: _CameraEvidence, sample: ColorSample) -> None:
         camera.last_color = (sample.stamp_ns, sample.image)
 
 
-def _take_depth(camera: _CameraEvidence, sample: DepthSample, every: int) -> None:
+def _take_depth(camera: _PlayedCamera, sample: DepthSample, every: int) -> None:
     camera.depth_ns.append(sample.stamp_ns)
     if isinstance(sample.depth_m, BadImage):
         camera.damaged.append(sample.depth_m.reason)
@@ -167,67 +139,24 @@ def _take_depth(camera: _CameraEvidence, sample: DepthSample, every: int) -> Non
         if camera.last_color is None:
             return
         color_ns, color = camera.last_color
-        if abs(color_ns - sample.stamp_ns) < _SAME_EXPOSURE_NS and color.shape[:2] == sample.depth_m.shape:
+        if abs(color_ns - sample.stamp_ns) < _SAME_MOMENT_NS and color.shape[:2] == sample.depth_m.shape:
             camera.pairs.append((color, sample.depth_m))
 
 
-def _ask_poses(recording: Recording, tree: TransformTree, name: str, camera: _CameraEvidence, *, final: bool) -> None:
-    """Ask while the tree still remembers; what may still come is asked again, until the history would run out."""
+def _ask_poses(recording: Recording, tree: TransformTree, name: str, camera: _PlayedCamera, *, final: bool) -> None:
+    """Look poses up while the tree still remembers; what may still come is looked up again, until the history would
+    run out."""
     while camera.waiting:
         stamp = camera.waiting[0]
         answer = tree.lookup(recording.world_frame, recording.camera_frame(name), stamp)
         late = camera.color_ns[-1] - stamp > 2 * NS_PER_S
         if isinstance(answer, (TooEarly, Disconnected)) and not (final or late):
             return
-        camera.answers.append(answer)
+        camera.poses.append((stamp, answer))
         camera.waiting.pop(0)
 
 
-def _judge_camera(name: str, camera: _CameraEvidence, config: AssemblerConfig) -> list[Finding]:
-    findings: list[Finding] = []
-    if camera.damaged:
-        message = f"{name}: {len(camera.damaged)} images cannot be decoded, first: {camera.damaged[0]}"
-        findings.append(Finding("images", Severity.ERROR, message, "record again, or use replay --skip-damaged"))
-    model = camera.calibrations[-1] if camera.calibrations else None
-    size = None if model is None else (model.intrinsics.width, model.intrinsics.height)
-    findings += check_sizes(camera.color_size, camera.depth_size, size)
-    if len(camera.calibrations) > 1:
-        message = f"{name}: camera_info changes {len(camera.calibrations) - 1} times"
-        findings.append(Finding("calibration", Severity.WARNING, message, "frames use the calibration of their stamp"))
-    if model is not None and model.is_distorted:
-        message = f"{name}: images are distorted ({model.model}); they are rectified on the fly"
-        findings.append(Finding("calibration", Severity.INFO, message, "rectify in the driver to save that time"))
-    findings += check_depth([depth for _, depth in camera.depths])
-    if len({color.shape for color, _ in camera.pairs}) == 1:
-        findings += check_alignment(camera.pairs)
-    findings += check_order(f"{name} colour", camera.color_ns)
-    findings += check_order(f"{name} depth", camera.depth_ns)
-    findings += check_pairing(camera.color_ns, camera.depth_ns, config.pair_tolerance_s)
-    findings += check_poses(name, camera.answers)
-    posed = [(s, a.T) for s, a in zip(camera.color_ns, camera.answers, strict=False) if isinstance(a, Found)]
-    if posed:
-        positions = np.array([T[:3, 3] for _, T in posed])
-        findings += check_motion(name, [stamp for stamp, _ in posed], positions)
-        if model is not None and camera.depth_size == size:
-            findings += check_level(_points(camera, model.intrinsics, dict(posed)))
-    return findings
-
-
-def _points(
-    camera: _CameraEvidence, intrinsics: Intrinsics, poses: dict[int, NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    stamps = np.array(sorted(poses))
-    clouds = [np.zeros((0, 3))]
-    for stamp, depth in camera.depths:
-        nearest = int(stamps[np.argmin(np.abs(stamps - stamp))])
-        points, valid = back_project(np.where(depth < 5.0, depth, 0.0), intrinsics)
-        cloud = points[valid]
-        step = max(1, len(cloud) // _POINTS_PER_IMAGE)
-        clouds.append(transform_points(poses[nearest], cloud[::step]))
-    return np.concatenate(clouds)
-
-
-def _judge_tree(tree: TransformTree) -> list[Finding]:
+def _check_tree(tree: TransformTree) -> list[Finding]:
     findings = []
     for child, times in sorted(tree.reparented.items()):
         message = f"frame {child!r} changed its parent {times} times: two publishers fight over it"

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +28,14 @@ from embodied_perceptron.recordings.artifacts import (
     write_png,
 )
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
-from embodied_perceptron.results import Grounding, Perception
+from embodied_perceptron.results import Grounding, Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import Drop
 from embodied_perceptron.visualization.top_view import render_top_view
 
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 NOT_FUSED = "no_usable_depth"  # a drop that only fusion can see
 
 
@@ -66,7 +67,6 @@ class ReplayResult:
         frames: colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
         fused, dropped: what became of them.
         fuse_ms, perceive_ms: wall time of each call.
-        T_world_camera: (4, 4) pose of the newest fused frame, or None.
     """
 
     perceptron: Perceptron
@@ -77,7 +77,12 @@ class ReplayResult:
     dropped: dict[str, int]
     fuse_ms: NDArray[np.float64]
     perceive_ms: NDArray[np.float64]
-    T_world_camera: NDArray[np.float64] | None = None
+
+    @property
+    def T_world_camera(self) -> NDArray[np.float64] | None:  # noqa: N802
+        """(4, 4) pose of the newest fused frame; None where nothing was fused."""
+        source = self.perception.source
+        return None if source is None else source.T_world_camera
 
     def ask(self, sentences: Sequence[str]) -> tuple[Grounding, ...]:
         """Answers about the map, as seen by the camera at the end."""
@@ -118,42 +123,43 @@ def replay(
     total = len(recording) if max_frames is None else min(len(recording), max_frames)
     progress = ReplayProgress(0, total)
     positions: list[NDArray[np.float64]] = []
-    last_pose: NDArray[np.float64] | None = None
     fuse_ms: list[float] = []
     perceive_ms: list[float] = []
-    unusable = 0
     due_ns: int | None = None
     jumps = 0
-    frames = iter(stream)
-    first = next(frames, None)
-    if first is not None:
-        _warm_up(perceptron, first)
-    for posed in chain([] if first is None else [first], frames):
+
+    def report_progress() -> None:
+        for drop in stream.take_drops():
+            if on_drop:
+                on_drop(drop)
+        progress.frames = stream.colors_played
+        progress.dropped = stream.stats.dropped
+        if unusable := len(fuse_ms) - progress.fused:
+            progress.dropped[NOT_FUSED] = unusable
+        if on_progress:
+            on_progress(progress)
+
+    for posed in stream:
+        if not fuse_ms:
+            _warm_up(perceptron, posed)
         stamp_ns = posed.frame.stamp_ns
         if (seen := stream.stats.time_jumps) != jumps:  # the recording starts over
             jumps, due_ns = seen, None
             perceptron.forget_stamps()
-        started = time.perf_counter()
-        report = perceptron.integrate(posed)
-        fuse_ms.append((time.perf_counter() - started) * 1e3)
+        report = _timed(fuse_ms, perceptron.integrate, posed)
         if report.fused:
             progress.fused += 1
-            last_pose = posed.T_world_camera.copy()
-            positions.append(last_pose[:3, 3])
-        else:
-            unusable += 1
-            if on_drop:
-                on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
+            positions.append(posed.T_world_camera[:3, 3].copy())
+        elif on_drop:
+            on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
         if due_ns is None or stamp_ns >= due_ns:
             due_ns = stamp_ns + seconds_to_ns(perceive_every_s)
-            perceive_ms.append(_perceive_ms(perceptron))
-        _report(stream, progress, unusable, on_progress, on_drop)
+            _timed(perceive_ms, perceptron.perceive)
+        report_progress()
         if progress.fused == max_frames:
             break
-    _report(stream, progress, unusable, on_progress, on_drop)
-    started = time.perf_counter()
-    perception = perceptron.perceive()
-    perceive_ms.append((time.perf_counter() - started) * 1e3)
+    report_progress()
+    perception = _timed(perceive_ms, perceptron.perceive)
     return ReplayResult(
         perceptron=perceptron,
         perception=perception,
@@ -163,7 +169,6 @@ def replay(
         dropped=dict(progress.dropped),
         fuse_ms=np.array(fuse_ms),
         perceive_ms=np.array(perceive_ms),
-        T_world_camera=last_pose,
     )
 
 
@@ -174,28 +179,12 @@ def _warm_up(perceptron: Perceptron, posed: PosedFrame) -> None:
     scratch.perceive()
 
 
-def _perceive_ms(perceptron: Perceptron) -> float:
+def _timed(times_ms: list[float], call: Callable[P, ResultT], *args: P.args, **named: P.kwargs) -> ResultT:
+    """The result of a call; its wall time is appended to ``times_ms``."""
     started = time.perf_counter()
-    perceptron.perceive()
-    return (time.perf_counter() - started) * 1e3
-
-
-def _report(
-    stream: PosedFrameStream,
-    progress: ReplayProgress,
-    unusable: int,
-    on_progress: Callable[[ReplayProgress], None] | None,
-    on_drop: Callable[[Drop], None] | None,
-) -> None:
-    for drop in stream.take_drops():
-        if on_drop:
-            on_drop(drop)
-    progress.frames = stream.exposures
-    progress.dropped = stream.stats.dropped
-    if unusable:
-        progress.dropped[NOT_FUSED] = unusable
-    if on_progress:
-        on_progress(progress)
+    result = call(*args, **named)
+    times_ms.append((time.perf_counter() - started) * 1e3)
+    return result
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -233,28 +222,54 @@ def write_results(result: ReplayResult, out: str | Path, groundings: Sequence[Gr
     Args:
         result: of :func:`replay`.
         out: the folder.
-        groundings: answers about the map, if something was asked.
+        groundings: answers about the map, where something was asked.
 
     Returns:
-        What was written, by name: ``map.safetensors``, ``voxels.ply``, ``objects.json`` (confirmed objects),
-        ``occupancy.npz`` (labelled cells), ``top_view.png``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``,
-        ``timings.json``, and ``groundings.json`` where something was asked.
+        What was written, by name: ``map.safetensors``, the files of :func:`write_perception`, and ``groundings.json``
+        where something was asked.
 
     Raises:
         OSError: a file cannot be written.
     """
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    perception = result.perception
     result.perceptron.save(out / "map.safetensors")
-    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
-    write_objects_json(out / "objects.json", perception.objects)
-    write_occupancy_npz(out / "occupancy.npz", perception.semantic)
-    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=result.trajectory_m))
-    picture, description = write_occupancy_grid(out / "occupancy_grid", perception.grid)
-    write_json(out / "timings.json", timings(result))
-    names = ["map.safetensors", "voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json"]
+    written = write_perception(out, result.perception, result.trajectory_m, timings(result))
+    names = ["map.safetensors", *written]
     if groundings:
         write_groundings_json(out / "groundings.json", groundings)
         names.append("groundings.json")
-    return {name: out / name for name in names} | {picture.name: picture, description.name: description}
+    return {name: out / name for name in names}
+
+
+def write_perception(
+    out: Path,
+    perception: Perception,
+    trajectory_m: NDArray[np.float64],
+    numbers: Mapping[str, Any],
+    semantic: SemanticVoxels | None = None,
+) -> tuple[str, ...]:
+    """Write a perception of the whole map into the folder ``out``.
+
+    Args:
+        out: the folder.
+        perception: of the whole map.
+        trajectory_m: (N, 3) positions of the cameras, for the picture.
+        numbers: contents of ``timings.json``.
+        semantic: labelled cells for ``occupancy.npz`` instead of the perception's own.
+
+    Returns:
+        Names of the files: ``voxels.ply``, ``objects.json`` (confirmed objects), ``occupancy.npz`` (labelled cells),
+        ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
+    write_objects_json(out / "objects.json", perception.objects)
+    write_occupancy_npz(out / "occupancy.npz", perception.semantic if semantic is None else semantic)
+    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=trajectory_m))
+    grid_files = write_occupancy_grid(out / "occupancy_grid", perception.grid)
+    write_json(out / "timings.json", numbers)
+    names = ("voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json")
+    return (*names, *(path.name for path in grid_files))

@@ -9,6 +9,8 @@ CPU, whatever they are given. Sizes may be zero. Wrong shapes, non-finite entrie
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,9 +21,12 @@ from embodied_perceptron.geometry import overlap
 from embodied_perceptron.geometry.transforms import check_transform
 
 Tensor = torch.Tensor
+F64 = NDArray[np.float64]
 
 # x slowest, z fastest: corner 0 is (-,-,-), corner 1 (-,-,+), ... corner 7 (+,+,+)
 CORNER_SIGNS = torch.tensor([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)  # corners that an edge joins
+_LEAST_M3 = 1e-9  # volume of bounds
 
 
 def check_boxes(boxes: Tensor, name: str = "boxes") -> Tensor:
@@ -348,3 +353,66 @@ def footprint_iou(a: Tensor, b: Tensor) -> Tensor:
     inter = footprint_overlaps(a.double(), b.double())
     union = footprint_areas(a.double())[:, None] + footprint_areas(b.double())[None].to(inter.device) - inter
     return torch.where(union > 0, inter / torch.where(union > 0, union, 1.0), 0.0).clamp(0.0, 1.0).to(a.dtype)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# boxes as float64 arrays
+
+
+def box_rotations(boxes: F64) -> F64:
+    """(N, 9) -> (N, 3, 3) world <- box: :func:`rotations` of arrays."""
+    R: F64 = euler_to_matrix(torch.from_numpy(np.array(boxes[:, 6:9], dtype=np.float64))).numpy()
+    return R
+
+
+def box_corners(boxes: F64) -> F64:
+    """(N, 9) -> (N, 8, 3) metres: :func:`corners` of arrays, joined by :data:`BOX_EDGES`."""
+    points: F64 = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
+    return points
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Axis-aligned bounds of N boxes in some frame: cheap to intersect, and exact for boxes along the axes.
+
+    Attributes:
+        low, high: (N, 3) metres.
+    """
+
+    low: F64
+    high: F64
+
+    @classmethod
+    def of(cls, boxes: F64, turn: F64 | None = None) -> Bounds:
+        """Of (N, 9) boxes; ``turn`` (2, 2): of the boxes turned about gravity and the origin."""
+        center, R = boxes[:, :3].copy(), box_rotations(boxes)
+        if turn is not None:
+            center[:, :2] = center[:, :2] @ turn.T
+            R[:, :2, :] = turn @ R[:, :2, :]
+        half = 0.5 * (np.abs(R) @ boxes[:, 3:6, None])[..., 0]
+        return cls(center - half, center + half)
+
+    @cached_property
+    def extent(self) -> F64:
+        """(N, 3) metres."""
+        return np.asarray(self.high - self.low)
+
+    @cached_property
+    def volume(self) -> F64:
+        """(N,) cubic metres, never quite nothing."""
+        return np.asarray(np.maximum(self.extent.prod(axis=1), _LEAST_M3))
+
+    def common_extent(self, other: Bounds, axis: int) -> F64:
+        """(N, M) metres that each shares with each of ``other`` along one axis."""
+        high = np.minimum(self.high[:, None, axis], other.high[None, :, axis])
+        return np.asarray(np.maximum(high - np.maximum(self.low[:, None, axis], other.low[None, :, axis]), 0.0))
+
+    def common_volume(self, other: Bounds) -> F64:
+        """(N, M) cubic metres."""
+        x, y, z = (self.common_extent(other, axis) for axis in range(3))
+        return np.asarray(x * y * z)
+
+    def iou(self, other: Bounds) -> F64:
+        """(N, M) of the bounds."""
+        common = self.common_volume(other)
+        return np.asarray(common / (self.volume[:, None] + other.volume[None] - common))

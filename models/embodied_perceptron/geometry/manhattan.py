@@ -1,8 +1,12 @@
-"""The manhattan that the network sees the world on: turned about gravity, along the walls of where the robot is.
+"""The Manhattan frame: the world turned about gravity along the walls, regions in it, and the yaw of walls.
 
-A network of ordinary convolutions knows the directions of its manhattan. A robot's odometry starts at any heading, so a
-fixed manhattan would show it every room at every angle; turned with the walls it sees rooms as they are built. Training
-turns scenes the same way (quarter turns and a few degrees).
+A network of ordinary convolutions knows the directions of its grid. A robot's odometry starts at any heading, so a grid
+along the world's axes would show every room at another angle; along the walls it shows rooms as they are built.
+Training turns scenes the same way (quarter turns and a few degrees).
+
+The yaw of the walls is estimated twice, for two uses: :func:`wall_aligned_frame` chooses among multiples of 3 degrees,
+from nothing but occupied voxels, so that the network's grid seldom moves; :func:`wall_yaw` is continuous, from surface
+normals, for boxes that stand along the walls to a fraction of a degree.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from numpy.typing import NDArray
 
 F64 = NDArray[np.float64]
 
-STEP_DEG = 3  # between lattices; a room lies at most half of it off its own
+STEP_DEG = 3  # between frames; a room lies at most half of it off its own
 _DIRECTIONS = 90 // STEP_DEG
 _LOW_M, _HIGH_M = 0.3, 2.2  # above the floor: walls and tall furniture, no floor, no ceiling
 _COLUMN_M = 0.04
@@ -27,9 +31,9 @@ _MIN_CONTRAST = 1.2  # best direction against the mean of all; an empty hall of 
 
 @dataclass(frozen=True)
 class ManhattanFrame:
-    """A manhattan turned by ``yaw_rad`` about the world's z axis through its origin: ``p_world = Rz(yaw) p_lattice``.
+    """The world turned by ``yaw_rad`` about its z axis through its origin: ``p_world = Rz(yaw) p_manhattan``.
 
-    The manhattan at 0 is the world itself, bit for bit.
+    The frame at 0 is the world itself, bit for bit.
     """
 
     yaw_rad: float = 0.0
@@ -68,10 +72,10 @@ class ManhattanFrame:
         return moved
 
     def world_cells(self, cells: NDArray[np.int64], cell_size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The world's cells that stand on given cells of this manhattan: those whose centre lies in one.
+        """The world's cells whose centre lies in one of the given cells of this frame.
 
         Args:
-            cells: (M, 3) distinct manhattan cells.
+            cells: (M, 3) distinct cells of this frame.
             cell_size_m: edge of the cells of both.
 
         Returns (K, 3) world cells, each once, and the (K,) row of ``cells`` that each one's centre falls into.
@@ -95,11 +99,11 @@ WORLD = ManhattanFrame()
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of the world with faces along a manhattan.
+    """A part of the world with faces along a Manhattan frame.
 
     Attributes:
-        lower_m, upper_m: (3,) in the manhattan; infinite where there is no end.
-        manhattan: whose axes.
+        lower_m, upper_m: (3,) in that frame; infinite where there is no end.
+        manhattan: the frame.
     """
 
     lower_m: F64
@@ -124,7 +128,7 @@ class Region:
 
 
 def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z_m: float) -> ManhattanFrame:
-    """The manhattan along the walls: of all multiples of 3 degrees the one on whose axes the map's profile is sharpest.
+    """The frame along the walls: of all multiples of 3 degrees the one along whose axes the map's profile is sharpest.
 
     What stands between knee and lintel is projected along each direction; walls and the furniture along them then pile
     up in few bins, and the sum of squares is largest. A pure function of the voxels, so that the same map is always
@@ -146,6 +150,20 @@ def wall_aligned_frame(coords: NDArray[np.integer], voxel_size_m: float, floor_z
     best = int(sharpness.argmax())
     turn = best if best <= _DIRECTIONS // 2 else best - _DIRECTIONS  # the smallest turn: alike modulo 90 degrees
     return ManhattanFrame(math.radians(turn * STEP_DEG))
+
+
+def wall_yaw(normals: F64) -> float:
+    """Main direction of vertical surfaces in [0, pi/2): the angle that most of (N, 3) unit normals are square to; 0 for
+    none."""
+    if len(normals) == 0:
+        return 0.0
+    # four times the angle maps all four directions of a right-angled room to one, so that they can be averaged
+    angle = 4.0 * np.arctan2(normals[:, 1], normals[:, 0])
+    rough = np.arctan2(np.sin(angle).sum(), np.cos(angle).sum())
+    error = np.angle(np.exp(1j * (angle - rough)))
+    near = np.abs(error) < np.radians(4 * 12.0)  # a second pass without clutter
+    refined = rough + (error[near].mean() if near.any() else 0.0)
+    return float((refined / 4.0) % (np.pi / 2))
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,11 @@
-"""From a weights file to a predictor: network, vocabulary, calibration, encoders, device; and networks as files."""
+"""Networks as files, and from a file to a predictor: network, vocabulary, calibration, encoders, device.
+
+    predictor = load_inference("tiny")                      a shipped name, or the path of a weights file
+    predictor = load_inference("mine.safetensors", "cuda")
+
+For inference batch norms, whose statistics are constants by then, become part of the convolutions. The text encoder is
+read when the first sentence comes: a robot that is asked nothing does not pay for it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +23,9 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from embodied_perceptron.config import NetworkOptions, config_from_dict
+from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
 from embodied_perceptron.inference.predictor import Predictor, check_classes
-from embodied_perceptron.mapping.devices import resolve_device
+from embodied_perceptron.mapping.voxels import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
@@ -33,8 +40,10 @@ from embodied_perceptron.weights.checkpoint import (
     save_checkpoint,
 )
 
-# --------------------------------------------------------------------------------------------------------------------
-# A network as a file, and a network from a file.
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+Backend = Literal["torch", "onnx"]
+DEFAULT_MIN_SCORE = 0.1
+_CPU = ("CPUExecutionProvider",)
 
 
 def save_network(
@@ -82,15 +91,9 @@ def read_network(path: str | Path) -> tuple[PerceptionNetwork, Checkpoint]:
     return network.eval(), checkpoint
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Networks for inference: batch norms, whose statistics are constants by then, become part of the convolutions.
-
-ModuleT = TypeVar("ModuleT", bound=nn.Module)
-
-
 def fold_batch_norms(module: ModuleT) -> ModuleT:
-    """A copy for inference: batch norms are fold_batch_norms into the convolutions that they follow, and the weights of
-    images' convolutions lie as the processor likes them. What comes out agrees up to rounding (1e-6 of its range).
+    """A copy for inference: batch norms folded into the convolutions that they follow, weights of images' convolutions
+    in channels-last order. Outputs agree up to rounding (1e-6 of their range).
 
     A batch norm follows a convolution when it is registered right after it, as in every part of the networks here; any
     other stays as it is.
@@ -164,19 +167,6 @@ def _fused_sparse(conv: SparseConv | SparseTransposedConv, norm: nn.BatchNorm1d)
     return conv
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# From a weights file to something that answers: network, vocabulary, calibration, encoders, device.
-#
-#     inference = load_inference("tiny")                      a shipped name, or the path of a weights file
-#     inference = load_inference("mine.safetensors", "cuda")
-#
-# The text encoder is read when the first sentence comes: a robot that is asked nothing does not pay for it.
-
-Backend = Literal["torch", "onnx"]
-DEFAULT_MIN_SCORE = 0.1
-_CPU = ("CPUExecutionProvider",)
-
-
 def load_inference(
     weights: str | Path,
     device: str = "cpu",
@@ -190,7 +180,7 @@ def load_inference(
     preset: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> Predictor:
-    """The network of a weights file, ready to look.
+    """The predictor of a weights file.
 
     What the file's ``extra`` may say: ``occupancy_classes`` (names, label 1 first; default: the benchmark's), and
     ``calibration``, kept whole as ``inference.calibration``; of it ``calibration["detection"]["min_score"]`` is the
@@ -232,7 +222,7 @@ def load_inference(
             image_encoder=images,
             feature_dtype=feature_dtype,
             calibration=calibration,
-            min_score=_min_score(calibration) if min_score is None else min_score,
+            scores=ScorePolicy(_min_score(calibration) if min_score is None else min_score),
         )
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
@@ -289,9 +279,6 @@ class LazyTextEncoder:
         """Forget it; the next text makes it anew."""
         with self._lock:
             self._made = None
-
-
-# --------------------------------------------------------------------------------------------------------------------
 
 
 def _check_expected(

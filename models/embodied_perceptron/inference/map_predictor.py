@@ -1,51 +1,49 @@
-"""The network over a growing map: what of it is looked at, and what is kept from one look to the next.
+"""The network over a growing map: which windows of it are predicted, and how their predictions are joined.
 
-    live = MapPredictor(inference, voxel_size_m=0.02, window_m=6.4)
-    live.remember(keyframe)                              once per keyframe: its image features
-    prediction = live.predict(copy, keyframes, view_direction, floor_z_m)
+    features = image_features(inference)
+    volume = FeatureVolume(features=features)
+    predictor = MapPredictor(inference, features, voxel_size_m=0.02, window_m=6.4)
+    prediction = predictor.predict(volume.copy(), view_direction, floor_z_m)
     prediction.detections, prediction.semantic
 
-A look is a pure function of the voxels, the keyframes and the window: what is kept (features of keyframes, their sums
-at the sites of the window) saves work and changes nothing. The window goes before the camera in steps of the network's
-coarsest stride, so every site stays on one manhattan, and that manhattan is turned with the walls.
+A prediction is a pure function of the voxels, the keyframes and the window: what the volume keeps of image features
+saves work and changes nothing. The window goes before the camera in steps of the network's coarsest stride, so every
+site stays on one Manhattan frame, and that frame is turned with the walls.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import nms
-from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
-from embodied_perceptron.inference.keyframe_features import KeyframeFeatureCache
+from embodied_perceptron.geometry.manhattan import WORLD, Region, wall_aligned_frame
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import LazyTextEncoder
 from embodied_perceptron.inference.predictor import Predictor, SceneFeatures
-from embodied_perceptron.mapping.export import VoxelCopy, Window
-from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.nn.input_features import input_from_points
-from embodied_perceptron.nn.view_fusion import StreamingLookup, View
-from embodied_perceptron.nn.windows import cover_windows, occupancy_origin, rgb_grid
-from embodied_perceptron.results import SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.mapping.export import VolumeCopy, Window
+from embodied_perceptron.mapping.image_features import ImageFeatures, StreamingLookup
+from embodied_perceptron.nn.input_features import cover_windows, input_from_points, occupancy_origin, rgb_grid
+from embodied_perceptron.nn.view_fusion import View
+from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sparse.engine import get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
-_RETRY_AFTER = 100  # looks with a smaller window, before a larger one is tried again
+_RETRY_AFTER = 100  # predictions in a smaller window, before a larger one is tried again
 _SMALLEST_CELLS = 2  # of a window, in coarsest strides
 
 
 @dataclass(frozen=True, eq=False)
 class ScenePart:
-    """What the heads read in one window, and where its answers count."""
+    """What the heads read in one window, and the core of it where its answers count."""
 
     scene: SceneFeatures
     core: Region
@@ -53,15 +51,15 @@ class ScenePart:
 
 @dataclass(frozen=True, eq=False)
 class ScenePrediction:
-    """What one look gave.
+    """Results of the network over one window or over the whole map.
 
     Attributes:
         detections: every box of the network, best first, whatever its score; None when nothing could be computed.
         semantic: cells that are not empty; None for a network without occupancy.
-        region: what was looked at.
+        region: the window.
         answered: where ``semantic`` has an answer; cells that are not in it are empty there.
-        scene: what the heads read, for sentences; None after a look in several windows.
-        floor_z_m: height of the floor that the look assumed.
+        scene: what the heads read, for sentences; None after several windows.
+        floor_z_m: height of the floor that was assumed.
         diagnostics: what the user should know, in words.
         parts: what the heads read in each window; their cores part the ground.
     """
@@ -76,228 +74,189 @@ class ScenePrediction:
     parts: tuple[ScenePart, ...] = ()
 
 
+def image_features(inference: Predictor) -> ImageFeatures | None:
+    """Empty image features for a volume whose map ``inference`` predicts; None for a network that sees no images."""
+    network = inference.network
+    if not network.config.uses_images:
+        return None
+    size_m = network.config.voxel_size_m
+    return ImageFeatures(inference.view, network.image_channels, size_m, network.view_sampling, inference.device)
+
+
 class MapPredictor:
-    """See the module docstring. :meth:`remember` may run in one thread while :meth:`look` runs in another.
+    """See the module docstring. For one thread at a time.
 
     Args:
         inference: the network; it stays where it is until :meth:`release`.
+        features: of the volume that is predicted, made by :func:`image_features`.
         voxel_size_m: of the map.
-        window_m: edge of what :meth:`look` looks at; infinite = the whole map.
-        least_score: what scores less is not made a box of.
+        window_m: edge of the window; infinite = the whole map.
+        scores: boxes that score less than its ``decode`` are left out.
         window_ahead: how far before the cameras the window's middle lies, as a share of its edge.
 
-    Raises ``ValueError`` when the network's sites are no multiple of the map's voxels.
+    Raises ``ValueError`` when the network's sites are no multiple of the map's voxels, or the volume has no features
+    for a network that sees images.
     """
 
     def __init__(
         self,
         inference: Predictor,
+        features: ImageFeatures | None,
         voxel_size_m: float,
         window_m: float,
-        least_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
         window_ahead: float = 0.0,
     ) -> None:
         config = inference.network.config
+        if config.uses_images and features is None:
+            raise ValueError(f"a {config.modality} network needs a volume with image features")
         self.inference = inference
         self.window_m = window_m
-        self.least_score = least_score
+        self.scores = scores
         self.window_ahead = window_ahead
-        self.memory = KeyframeFeatureCache(inference.view) if config.uses_images else None
+        self._features = features if config.uses_images else None
         self._from_map = config.reads_map
         self._site_voxels = inference.site_voxels(voxel_size_m) if self._from_map else 1
         self._coarsest = config.backbone.strides[-1]
         self._cell_m = config.voxel_size_m * self._coarsest
         self._device = inference.device
-        self._moving = threading.Lock()
+        self.no_cells = SemanticVoxels(  # the labelled cells before any are predicted
+            config.occupancy.cell_size_m if config.occupancy is not None else 1.0,
+            np.zeros((0, 3), np.float32),
+            np.zeros((0, 3), np.uint8),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.float32),
+            inference.occupancy_classes,
+        )
         self._released = False
-        self._turn_to(WORLD)
         self._limit_m = math.inf  # of the window, after running out of memory
-        self._good_looks = 0
-
-    # ------------------------------------------------------------------------------------------------------ keyframes
-
-    def remember(self, keyframe: Keyframe) -> None:
-        """Compute the image features of a new keyframe now, so that the next look finds them.
-
-        Does nothing while released, or when memory is short: then they are computed when they are needed.
-        """
-        if self.memory is None:
-            return
-        with self._moving:  # the network stays where it is meanwhile
-            if self._released:
-                return
-            try:
-                self.memory.view(keyframe)
-            except torch.OutOfMemoryError:
-                _free_cache()
+        self._good_predictions = 0  # since then
 
     def release(self) -> None:
-        """Give the accelerator's memory back; the next look takes it again and computes anew what is missing."""
-        with self._moving:
-            self._released = True
-            self._forget_caches()
-            if isinstance(self.inference.text_encoder, LazyTextEncoder):
-                self.inference.text_encoder.release()
-            self.inference.network.cpu()
-            _free_cache()
-
-    def forget(self) -> None:
-        """Forget everything about the map."""
-        self._forget_caches()
-
-    def _forget_caches(self) -> None:
-        if self.memory is not None:
-            self.memory.clear()
-        self._turn_to(WORLD)
+        """Give the accelerator's memory back; the next prediction takes it again and computes anew what is missing."""
+        self._released = True
+        if self._features is not None:
+            self._features.release()
+        if isinstance(self.inference.text_encoder, LazyTextEncoder):
+            self.inference.text_encoder.release()
+        self.inference.network.cpu()
+        torch.cuda.empty_cache()
 
     def _restore(self) -> None:
         if self._released:
-            with self._moving:
-                self.inference.network.to(self._device)
-                self._released = False
-
-    def _turn_to(self, manhattan: ManhattanFrame) -> None:
-        """Begin on another manhattan, with nothing known of it."""
-        network = self.inference.network
-        fusion, size_m = self.inference.fusion, network.config.voxel_size_m
-        self._manhattan = manhattan
-        self._lookup = StreamingLookup(network.image_channels, size_m, fusion, self._device)
-        self._turned = WeakKeyDictionary[View, View]()
-
-    def _views(self, keyframes: Sequence[Keyframe]) -> list[View]:
-        """Of all keyframes, looking at the manhattan; the same objects as long as it stays."""
-        if self.memory is None:
-            return []
-        views = self.memory.views(keyframes)
-        if self._manhattan.yaw_rad == 0:
-            return views
-        T = torch.from_numpy(self._manhattan.T_world_manhattan)
-        for view in views:
-            if view not in self._turned:
-                self._turned[view] = dataclasses.replace(view, projection=view.projection @ T)
-        return [self._turned[view] for view in views]
-
-    # ---------------------------------------------------------------------------------------------------------- looks
+            self.inference.network.to(self._device)
+            self._released = False
+            if self._features is not None:
+                self._features.resume()
 
     def predict(
         self,
-        copy: VoxelCopy,
-        keyframes: Sequence[Keyframe],
+        copy: VolumeCopy,
         view_direction: ViewDirection | None,
         floor_z_m: float,
         window_m: float | None = None,
     ) -> ScenePrediction:
         """Boxes and occupancy before the cameras, or of the whole map.
 
-        A map that is larger than an infinite window's working size is looked at in overlapping windows of the size
+        A map that is larger than an infinite window's working size is predicted in overlapping windows of the size
         that the network is used to; of each, the middle counts. When the accelerator runs out of memory the window is
         halved, and stays smaller for a while; the diagnostics say so.
 
         Args:
-            copy: the voxels.
-            keyframes: with images, oldest first.
-            view_direction: of the cameras; None = that of the newest keyframe, or else the middle of the map is looked
-            at.
+            copy: the map.
+            view_direction: of the cameras; None = that of the newest keyframe, or else the window lies in the middle of
+                the map.
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
         """
         self._restore()
         wanted = self.window_m if window_m is None else window_m
-        if math.isfinite(self._limit_m) and self._good_looks >= _RETRY_AFTER:
-            self._limit_m, self._good_looks = self._limit_m * 2, 0
+        if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
+            self._limit_m, self._good_predictions = self._limit_m * 2, 0
             if self._limit_m >= wanted:
                 self._limit_m = math.inf
         reasons: list[str] = []
         while True:
             size_m = min(wanted, self._limit_m)
             try:
-                prediction = self._predict(copy, keyframes, view_direction, floor_z_m, size_m)
+                prediction = self._predict(copy, view_direction, floor_z_m, size_m)
             except torch.OutOfMemoryError as error:
-                self._forget_caches()
-                _free_cache()
+                if self._features is not None:
+                    self._features.clear()
+                torch.cuda.empty_cache()
                 finite_m = self._usual_m() if math.isinf(size_m) else size_m
-                self._limit_m, self._good_looks = finite_m / 2, 0
+                self._limit_m, self._good_predictions = finite_m / 2, 0
                 if finite_m <= _SMALLEST_CELLS * self._cell_m:
                     reason = f"out of memory even in a window of {finite_m:.2f} m: {_first_line(error)}"
                     self._limit_m = finite_m
                     return ScenePrediction(None, None, Region.nowhere(), Region.nowhere(), diagnostics=(reason,))
                 reasons = [f"out of memory in a window of {finite_m:.2f} m ({_first_line(error)})"]
                 continue
-            self._good_looks += 1
+            self._good_predictions += 1
             if self._limit_m < wanted:
                 reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
             return replace(prediction, diagnostics=tuple(reasons))
 
     def _usual_m(self) -> float:
         """Window size of one pass when all of the map is asked for."""
-        return self.window_m if math.isfinite(self.window_m) else 6.4
+        return self.window_m if math.isfinite(self.window_m) else WINDOW_M
 
     def _predict(
-        self,
-        copy: VoxelCopy,
-        keyframes: Sequence[Keyframe],
-        view_direction: ViewDirection | None,
-        floor_z_m: float,
-        window_m: float,
+        self, copy: VolumeCopy, view_direction: ViewDirection | None, floor_z_m: float, window_m: float
     ) -> ScenePrediction:
         manhattan = WORLD
         if self._from_map:
             manhattan = wall_aligned_frame(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
-        if manhattan != self._manhattan:
-            self._turn_to(manhattan)
-        views = self._views(keyframes)
-        if math.isfinite(window_m):
-            if view_direction is None and keyframes:  # of a map from a file
-                view_direction = ViewDirection.of(keyframes[-1].T_world_camera)
-            center = (
-                _middle(copy)[0] if view_direction is None else view_direction.ahead_m(self.window_ahead * window_m)
-            )
-            self._lookup.views = views
+        if math.isinf(window_m):
+            views = [] if self._features is None else self._features.views(copy.keyframes, manhattan)
             if manhattan.yaw_rad:
-                # no more than may lie in the window, which is widened to whole cells
-                copy = copy.turned(manhattan, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
-            return self._pass(copy, self._lookup, self._window(manhattan.from_world(center), window_m), floor_z_m)
+                copy = copy.turned(manhattan, np.zeros(3), math.inf)
+            prediction = self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m)
+            return replace(prediction, region=Region.everywhere())
+        lookup: StreamingLookup | Sequence[View] = ()
+        if self._features is not None:
+            lookup = self._features.lookup(copy.keyframes, manhattan)
+        if view_direction is None and copy.keyframes:  # of a map from a file
+            view_direction = ViewDirection.of(copy.keyframes[-1].T_world_camera)
+        center = _middle(copy)[0] if view_direction is None else view_direction.ahead_m(self.window_ahead * window_m)
         if manhattan.yaw_rad:
-            copy = copy.turned(manhattan, np.zeros(3), math.inf)
-        prediction = self._passes(copy, views, min(self._usual_m(), self._limit_m), floor_z_m)
-        return replace(prediction, region=Region.everywhere())
+            # no more than may lie in the window, which is widened to whole cells
+            copy = copy.turned(manhattan, center, math.sqrt(0.5) * (window_m + 2 * self._cell_m))
+        return self._pass(copy, lookup, self._window(manhattan.from_world(center), window_m), floor_z_m)
 
     def _window(self, center_m: NDArray[np.float64], size_m: float) -> Window:
         center = np.array([center_m[0], center_m[1], 0.0])
         return Window(center, np.array([size_m, size_m, np.inf]), self._coarsest)
 
     def _pass(
-        self, copy: VoxelCopy, views: Sequence[View] | StreamingLookup, window: Window, floor_z_m: float
+        self, copy: VolumeCopy, views: Sequence[View] | StreamingLookup, window: Window, floor_z_m: float
     ) -> ScenePrediction:
-        """The network over one window of voxels on the manhattan."""
+        """The network over one window."""
         inference, config = self.inference, self.inference.network.config
         lower, upper = window.limits(config.voxel_size_m)
         lower_m, upper_m = lower * config.voxel_size_m, upper * config.voxel_size_m
         anchor = np.array([*(0.5 * (lower_m[:2] + upper_m[:2])), floor_z_m])
         sites = self._sites(copy, window, lower_m, upper_m, floor_z_m, anchor)
-        if len(sites) == 0:
-            nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
-            return ScenePrediction(
-                nothing, None, Region(lower_m, upper_m, self._manhattan), Region.nowhere(), floor_z_m=floor_z_m
-            )
-        scene = inference.encode(sites, views, self._manhattan)
+        region = Region(lower_m, upper_m, copy.manhattan)
         found = Detections(np.zeros((0, 9)), np.zeros(0), ())
+        if len(sites) == 0:
+            return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
+        scene = inference.encode(sites, views, copy.manhattan)
         if config.detection is not None:
-            found = inference.detections(scene, self.least_score)
+            found = inference.detections(scene, self.scores.decode)
         semantic, answered = None, Region.nowhere()
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m
             size_m = np.array(config.occupancy.cells) * config.occupancy.cell_size_m
-            answered = Region(low_m, low_m + size_m, self._manhattan)
+            answered = Region(low_m, low_m + size_m, copy.manhattan)
             semantic = inference.occupancy(scene, anchor.tolist())
-        region = Region(lower_m, upper_m, self._manhattan)
         return ScenePrediction(
             found, semantic, region, answered, scene, floor_z_m, parts=(ScenePart(scene, Region.everywhere()),)
         )
 
     def _sites(
         self,
-        copy: VoxelCopy,
+        copy: VolumeCopy,
         window: Window,
         lower_m: NDArray[np.float64],
         upper_m: NDArray[np.float64],
@@ -321,14 +280,14 @@ class MapPredictor:
         keys = sites.keys.to(self._device)
         return SparseTensor(Sites(keys, 1, 1, get_engine("auto", self._device.type)), sites.feats.to(self._device))
 
-    def _passes(self, copy: VoxelCopy, views: Sequence[View], window_m: float, floor_z_m: float) -> ScenePrediction:
+    def _passes(self, copy: VolumeCopy, views: Sequence[View], window_m: float, floor_z_m: float) -> ScenePrediction:
         """As few overlapping windows as cover the map; what lies in two is left to the one that sees more around it."""
         center, extent_m = _middle(copy)
         low_m, high_m = center[:2] - 0.5 * extent_m, center[:2] + 0.5 * extent_m
         parts: list[tuple[ScenePrediction, Region]] = []
         for middle, low, high in cover_windows(low_m.tolist(), high_m.tolist(), window_m, self._cell_m):
             window = self._window(np.array([*middle, 0.0]), window_m)
-            core = Region(np.array([*low, -np.inf]), np.array([*high, np.inf]), self._manhattan)
+            core = Region(np.array([*low, -np.inf]), np.array([*high, np.inf]), copy.manhattan)
             parts.append((self._pass(copy, views, window, floor_z_m), core))
         if len(parts) == 1:
             return parts[0][0]
@@ -359,7 +318,7 @@ class MapPredictor:
         everything = Region.nowhere()
         if answered:
             low_m, high_m = np.min([r.lower_m for r in answered], axis=0), np.max([r.upper_m for r in answered], axis=0)
-            everything = Region(low_m, high_m, self._manhattan)
+            everything = Region(low_m, high_m, answered[0].manhattan)
         return ScenePrediction(
             found,
             cells[0].joined_with(*cells[1:]) if cells else None,
@@ -371,18 +330,13 @@ class MapPredictor:
         )
 
 
-def _middle(copy: VoxelCopy) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _middle(copy: VolumeCopy) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Centre (3,) of the map and its extent (2,) on the ground, metres."""
     if len(copy) == 0:
         return np.zeros(3), np.zeros(2)
     coords = copy.rows.coords
     low, high = coords.amin(0).cpu().numpy(), coords.amax(0).cpu().numpy() + 1
     return 0.5 * (low + high) * copy.voxel_size_m, (high - low)[:2] * copy.voxel_size_m
-
-
-def _free_cache() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def _first_line(error: BaseException) -> str:

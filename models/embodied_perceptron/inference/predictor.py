@@ -1,12 +1,13 @@
-"""From a map to results: one trained network behind plain questions. No ROS, no training code.
+"""From a map to named results: one trained network with its vocabulary. No ROS, no training code.
 
-    inference = Predictor(network, classes, text_encoder=...)
-    scene = inference.encode(inference.sites_of_snapshot(snapshot, floor_z_m), views)
-    inference.detections(scene)                   boxes with names, all nine degrees
-    inference.occupancy(scene, anchor_m)          labelled cells
-    inference.ground(scene, sentence, phrases)    candidates per phrase
+    predictor = Predictor(network, classes, text_encoder=...)
+    scene = predictor.encode(sites, [predictor.view(frame) for frame in frames])
+    predictor.detections(scene)                   boxes with names, all nine degrees
+    predictor.occupancy(scene, anchor_m)          labelled cells
+    predictor.ground(scene, sentence, phrases)    candidates per phrase
 
-``look`` computes what all heads share, once. Everything runs without gradients; one instance serves one thread.
+All arithmetic is the network's (:class:`~embodied_perceptron.nn.network.PerceptionNetwork`); names, numpy and the
+wall-aligned frame are added here. Everything runs without gradients; one instance serves one thread.
 """
 
 from __future__ import annotations
@@ -15,34 +16,33 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
+from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
-from embodied_perceptron.inference.phrases import PhraseCandidates, Sentences, no_candidates, phrase_tokens, ranked
-from embodied_perceptron.mapping.export import SiteFeature
-from embodied_perceptron.nn.detection import decode_detections
-from embodied_perceptron.nn.input_features import SITE_FEATURES, mean_sites, thin
+from embodied_perceptron.nn.grounding import GroundingOutput
+from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, occupancy_origin, thin
 from embodied_perceptron.nn.network import (
-    DetectionOutput,
     ImageLookup,
     ObjectGroundingBranch,
     PerceptionNetwork,
+    PreparedEncoder,
+    SharedFeatures,
     Viewpoint,
 )
 from embodied_perceptron.nn.object_grounding import DetectedObjects
 from embodied_perceptron.nn.occupancy import color_sums, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
-from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures
-from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup, view_projection
-from embodied_perceptron.nn.windows import occupancy_origin
-from embodied_perceptron.results import SemanticVoxels, VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
+from embodied_perceptron.nn.view_fusion import View, view_projection
+from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -50,34 +50,14 @@ UNSEEN_COLOR = 128  # of cells that the network fills in where nothing was seen
 
 
 @dataclass(frozen=True, eq=False)
-class SceneFeatures:
+class SceneFeatures(SharedFeatures):
     """What the heads share about one scene.
 
     Attributes:
-        sites: the input.
-        levels: fused backbone levels, finest first.
-        lookup: image features, or None.
-        detection: raw predictions and neck features, or None for a network without detection.
-        manhattan: that the sites stand on; what the heads answer is in the world again.
+        manhattan: the wall-aligned frame that the sites stand on; results are in the world again.
     """
 
-    sites: SparseTensor
-    levels: list[SparseTensor]
-    lookup: ImageLookup | None
-    detection: DetectionOutput | None
     manhattan: ManhattanFrame = WORLD
-
-
-class PreparedEncoder(Protocol):
-    """What is needed of an image encoder: torch's or ONNX Runtime's."""
-
-    def prepare(self, colors: Tensor, size: tuple[int, int]) -> Tensor:
-        """(V, H, W, 3) uint8 RGB -> (V, 3, h, w) input."""
-        ...
-
-    def __call__(self, images: Tensor) -> list[Tensor]:
-        """(V, 3, h, w) -> a map per level."""
-        ...
 
 
 class Predictor:
@@ -88,11 +68,10 @@ class Predictor:
         classes: names of the detection classes, in the order of the logits.
         occupancy_classes: names of the occupancy classes, label 1 first; needed where there is an occupancy head.
         text_encoder: needed for grounding.
-        fusion: how views are read; None = :func:`view_reading`.
         image_encoder: runs in place of the network's own (ONNX Runtime); its maps are still projected by the network.
         feature_dtype: of the image features that :meth:`view` gives.
         calibration: what the weights file says about its scores.
-        min_score: the score from which a box is an object, for those who keep objects; :meth:`detections` gives all.
+        scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -103,12 +82,11 @@ class Predictor:
         classes: Sequence[str],
         occupancy_classes: Sequence[str] = (),
         text_encoder: TextEncoder | None = None,
-        fusion: ViewSamplingConfig | None = None,
         *,
         image_encoder: PreparedEncoder | None = None,
         feature_dtype: torch.dtype = torch.float16,
         calibration: Mapping[str, Any] | None = None,
-        min_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -120,17 +98,14 @@ class Predictor:
         wanted = config.grounding.text_channels if config.grounding is not None else 0
         if wanted and text_encoder is not None and text_encoder.channels != wanted:
             raise ValueError(f"the network reads {wanted} text channels, the encoder gives {text_encoder.channels}")
-        if fusion is None:
-            fusion = view_reading(config)
         self.network = network.eval()
         self.classes = tuple(classes)
         self.occupancy_classes = tuple(occupancy_classes)
         self.text_encoder = text_encoder
-        self.fusion = fusion
         self.feature_dtype = feature_dtype
         self.calibration = dict(calibration or {})
-        self.min_score = min_score
-        self._image_encoder: PreparedEncoder | None = network.image_encoder if image_encoder is None else image_encoder
+        self.scores = scores
+        self._image_encoder = image_encoder
 
     @property
     def device(self) -> torch.device:
@@ -138,28 +113,6 @@ class Predictor:
         return next(self.network.parameters()).device
 
     # --------------------------------------------------------------------------------------------------------- inputs
-
-    def sites_of_snapshot(
-        self,
-        snapshot: VoxelSnapshot,
-        floor_z_m: float,
-        lower_m: Sequence[float] | None = None,
-        upper_m: Sequence[float] | None = None,
-    ) -> SparseTensor:
-        """Occupied voxels of the map, or of the part in [lower, upper), as input of a network that reads maps.
-
-        What ``FeatureVolume.as_sparse_tensor`` gives with ``site_voxels`` and ``features`` of this network, to the
-        rounding of the snapshot's colours. Raises ``ValueError`` when the map's voxels do not divide the sites.
-        """
-        chosen = np.ones(len(snapshot), dtype=bool)
-        for limit, beyond in ((lower_m, np.less), (upper_m, np.greater_equal)):
-            if limit is not None:
-                chosen &= ~beyond(snapshot.mean_point_m, np.asarray(limit, dtype=np.float64)).any(axis=1)
-        coords = torch.from_numpy(np.floor_divide(snapshot.coords[chosen], self.site_voxels(snapshot.voxel_size_m)))
-        points, colors, hits = snapshot.mean_point_m[chosen], snapshot.mean_color[chosen], snapshot.hits[chosen]
-        config = self.network.config
-        size_m = config.voxel_size_m
-        return mean_sites(coords.long(), points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
 
     def site_voxels(self, voxel_size_m: float) -> int:
         """How many map voxels make the edge of an input site; for ``FeatureVolume.as_sparse_tensor``.
@@ -189,14 +142,11 @@ class Predictor:
 
         Features and depth are on the network's device. Raises ``ValueError`` for a network that sees no images.
         """
-        network, dtype = self.network, self.feature_dtype if dtype is None else dtype
-        if self._image_encoder is None:
-            raise ValueError(f"a {network.config.modality} network sees no images")
-        size, frame = network.config.image.size, posed.frame
-        images = self._image_encoder.prepare(torch.from_numpy(np.ascontiguousarray(frame.color))[None], size)
+        dtype = self.feature_dtype if dtype is None else dtype
+        size, frame = self.network.config.image.size, posed.frame
+        colors = torch.from_numpy(np.ascontiguousarray(frame.color))[None]
         half = dtype == torch.float16 and self.device.type == "cuda"  # no more precision than will be kept
-        with torch.autocast(self.device.type, torch.float16, enabled=half):
-            maps = network.project_images([m.to(self.device) for m in self._image_encoder(images)])
+        maps = self.network.encode_images(colors, size, self._image_encoder, half)
         return View(
             projection=view_projection(posed.T_world_camera, frame.intrinsics, size),
             image_size=size,
@@ -215,8 +165,10 @@ class Predictor:
         Args:
             sites: one sample at stride 1; thinned to the preset's ``max_sites``.
             views: what the images show; none is allowed (features are then zero). Or a lookup over a live map
-                (:class:`~embodied_perceptron.nn.view_fusion.StreamingLookup`). They look at the manhattan.
-            manhattan: that the sites stand on.
+                (:class:`~embodied_perceptron.mapping.image_features.StreamingLookup`). Projections are of the
+                ``manhattan``
+                frame.
+            manhattan: the wall-aligned frame of the sites.
         """
         if sites.batch_size != 1:
             raise ValueError(f"inference is for one scene at a time, got {sites.batch_size}")
@@ -225,31 +177,16 @@ class Predictor:
             sites = thin(sites, config.max_sites)
         lookup: ImageLookup | None = None
         if config.uses_images:
-            lookup = views if callable(views) else self._lookup(views)
-        levels = self.network.encode(sites, lookup)
-        detection = self.network.detect(levels) if self.network.detection is not None else None
-        return SceneFeatures(sites, levels, lookup, detection, manhattan)
-
-    def _lookup(self, views: Sequence[View]) -> ImageLookup:
-        return view_lookup([views], self.network.image_channels, self.network.config.voxel_size_m, self.fusion)
+            lookup = views if callable(views) else self.network.lookup([views])
+        return SceneFeatures(**vars(self.network(sites, lookup)), manhattan=manhattan)
 
     @torch.inference_mode()
-    def detections(self, scene: SceneFeatures, least_score: float = 0.0) -> Detections:
-        """Named boxes that score more than ``least_score``, best first.
+    def detections(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:
+        """Named boxes that score more than ``min_score``, best first.
 
         Raises ``ValueError`` for a network without detection.
         """
-        config = self.network.config.detection
-        if config is None or scene.detection is None:
-            raise ValueError("this network has no detection head")
-        (found,) = decode_detections(
-            scene.detection.levels,
-            config.max_per_level,
-            max(config.min_score, least_score),
-            config.iou_threshold,
-            self.network.config.official,
-            config.max_candidates,
-        )
+        (found,) = self.network.boxes(scene.detection, min_score)
         return Detections(
             scene.manhattan.boxes_to_world(found.boxes.double().cpu().numpy()),
             found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
@@ -258,8 +195,8 @@ class Predictor:
 
     @torch.inference_mode()
     def occupancy(self, scene: SceneFeatures, anchor_m: Sequence[float]) -> SemanticVoxels:
-        """Cells that are not empty, with label and confidence; ``anchor_m`` on the manhattan: see
-        :func:`occupancy_origin`. A cell of the world is what the manhattan has at its centre.
+        """Cells that are not empty, with label and confidence; ``anchor_m`` in the wall-aligned frame: see
+        :func:`occupancy_origin`. A cell of the world has the label of the wall-aligned cell at its centre.
 
         Raises ``ValueError`` for a network without occupancy.
         """
@@ -306,7 +243,7 @@ class Predictor:
         """Candidates for each phrase of a sentence.
 
         Args:
-            scene: of :meth:`look`.
+            scene: of :meth:`encode`.
             text: the sentence.
             phrases: [start, end) characters of an object phrase each; a query scores by the mean probability of the
                 phrase's tokens. None = the sentence as a whole, by the best of all tokens.
@@ -338,26 +275,25 @@ class Predictor:
             return no_candidates(sentences)
         device = scene.sites.device
         if viewpoint is not None:
-            viewpoint = _on_lattice(viewpoint, scene.manhattan)
-        out = self.network.ground(
-            scene.levels, scene.detection, features.tokens.to(device), features.pad.to(device), viewpoint
-        )
+            viewpoint = _from_world(viewpoint, scene.manhattan)
+        candidates = self.network.candidates(scene.levels, scene.detection)
+        out = self.network.ground(candidates, features.tokens.to(device), features.pad.to(device), viewpoint)
         return ranked(out, sentences, named, limit, iou_threshold, scene.manhattan)
 
     @property
     def grounds_objects(self) -> bool:
-        """Whether sentences choose among detected objects: then those of several looks can be asked about together."""
+        """Whether sentences choose among detected objects: then those of several windows can be joined."""
         return isinstance(self.network.grounding, ObjectGroundingBranch)
 
     @torch.inference_mode()
     def objects(self, scene: SceneFeatures, within: Region | None = None) -> DetectedObjects:
-        """What sentences choose among in a scene, in the world; only what is centred ``within`` a region is valid.
+        """Objects that sentences choose among, in the world; only those centred ``within`` a region are valid.
 
         Raises ``ValueError`` unless :attr:`grounds_objects`.
         """
-        if not isinstance(self.network.grounding, ObjectGroundingBranch) or scene.detection is None:
+        found = self.network.candidates(scene.levels, scene.detection)
+        if not isinstance(found, DetectedObjects):
             raise ValueError("this network grounds sentences among voxels")
-        found = self.network.grounding.objects(scene.detection)
         boxes = scene.manhattan.boxes_to_world(found.boxes[0].double().cpu().numpy())
         valid = found.valid
         if within is not None:
@@ -374,7 +310,7 @@ class Predictor:
         iou_threshold: float = 0.5,
     ) -> list[list[PhraseCandidates]]:
         """:meth:`ground_many` among objects of :meth:`objects`, of one scene. Raises alike."""
-        if not isinstance(self.network.grounding, ObjectGroundingBranch):
+        if not self.grounds_objects:
             raise ValueError("this network grounds sentences among voxels")
         if not sentences:
             return []
@@ -383,7 +319,7 @@ class Predictor:
             return no_candidates(sentences)
         device = objects.boxes.device
         speaker = Viewpoint(viewpoint.origin_m.to(device), viewpoint.yaw_rad.to(device))
-        out = self.network.grounding(objects, features.tokens.to(device), features.pad.to(device), speaker)
+        out = self.network.ground(objects, features.tokens.to(device), features.pad.to(device), speaker)
         return ranked(out, sentences, named, limit, iou_threshold, WORLD)
 
     def _read(self, sentences: Sentences) -> tuple[TextFeatures, list[list[Tensor]]]:
@@ -394,18 +330,10 @@ class Predictor:
         return features, phrase_tokens(features.spans, sentences)
 
 
-def _on_lattice(viewpoint: Viewpoint, manhattan: ManhattanFrame) -> Viewpoint:
+def _from_world(viewpoint: Viewpoint, manhattan: ManhattanFrame) -> Viewpoint:
     """World -> manhattan."""
     R = torch.from_numpy(manhattan.T_world_manhattan[:3, :3]).to(viewpoint.origin_m)
     return Viewpoint(viewpoint.origin_m @ R, viewpoint.yaw_rad - manhattan.yaw_rad)
-
-
-def view_reading(config: NetworkConfig) -> ViewSamplingConfig:
-    """How a network reads views: with an occlusion test, but not where it was released without one, and not where it
-    sees images alone and so knows no depth."""
-    if config.official:
-        return ViewSamplingConfig(official=True)
-    return ViewSamplingConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
 
 
 def viewpoint_of(T_world_camera: NDArray[np.floating[Any]], floor_z_m: float) -> Viewpoint:
@@ -429,3 +357,94 @@ def check_classes(config: NetworkConfig, classes: tuple[str, ...]) -> None:
     twice = sorted({name for name in classes if classes.count(name) > 1})
     if twice:
         raise ValueError(f"class names must differ, given twice: {', '.join(twice)}")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Phrases of sentences: the tokens that name them, and their candidates from the grounding decoder's output.
+
+Phrase: TypeAlias = "tuple[int, int] | None"  # [start, end) characters; None = the sentence as a whole
+Sentences: TypeAlias = Sequence[tuple[str, Sequence[Phrase]]]  # each with its phrases
+
+
+@dataclass(frozen=True, eq=False)
+class PhraseCandidates:
+    """Where one phrase of a sentence may be, best first.
+
+    Attributes:
+        phrase: of the sentence.
+        boxes: (K, 9) float64, world frame.
+        scores: (K,) float64 in [0, 1].
+    """
+
+    phrase: Phrase
+    boxes: NDArray[np.float64]
+    scores: NDArray[np.float64]
+
+
+def phrase_tokens(spans: Sequence[Tensor] | Tensor, sentences: Sentences) -> list[list[Tensor]]:
+    """(T,) bool for each phrase of each sentence: the tokens that name it; ``spans`` (S, T, 2) characters of tokens.
+
+    Raises ``ValueError`` for a phrase outside of its text or without any token.
+    """
+    return [
+        [_tokens(own, phrase, text) for phrase in phrases]
+        for own, (text, phrases) in zip(spans, sentences, strict=True)
+    ]
+
+
+def _tokens(spans: Tensor, phrase: Phrase, text: str) -> Tensor:
+    """(T,) bool tokens of a phrase; ``spans`` (T, 2)."""
+    start, end = (0, len(text)) if phrase is None else phrase
+    if not 0 <= start <= end <= len(text):
+        raise ValueError(f"phrase {phrase} is outside of the text of {len(text)} characters")
+    tokens = tokens_between(spans, start, end)
+    if not bool(tokens.any()):
+        shown = text[start : min(end, start + 40)]
+        raise ValueError(f"phrase {(start, end)} {shown!r} has no token; the encoder read up to {int(spans.max())}")
+    return tokens
+
+
+def no_candidates(sentences: Sentences) -> list[list[PhraseCandidates]]:
+    """For a scene that holds nothing."""
+    return [[PhraseCandidates(p, np.zeros((0, 9)), np.zeros(0)) for p in phrases] for _, phrases in sentences]
+
+
+def ranked(
+    out: GroundingOutput,
+    sentences: Sentences,
+    named: Sequence[Sequence[Tensor]],
+    limit: int,
+    iou_threshold: float,
+    manhattan: ManhattanFrame,
+) -> list[list[PhraseCandidates]]:
+    """The decoder's output as candidates for each phrase of each sentence, best first; boxes from ``manhattan`` to the
+    world.
+
+    Args:
+        out: of the decoder, one row per sentence.
+        sentences, named: with their phrases, and the tokens of each (:func:`phrase_tokens`).
+        limit: candidates per phrase.
+        iou_threshold: of two candidates that overlap more, the better stays.
+        manhattan: wall-aligned frame of the decoder's boxes.
+    """
+    results = []
+    for row, ((_, phrases), tokens) in enumerate(zip(sentences, named, strict=True)):
+        valid = out.query_valid[row]
+        boxes, probability = out.boxes[-1, row][valid], out.logits[-1, row][valid].sigmoid()  # (Q, 9), (Q, T)
+        results.append(
+            [
+                _candidates(phrase, boxes, probability[:, words.to(boxes.device)], limit, iou_threshold, manhattan)
+                for phrase, words in zip(phrases, tokens, strict=True)
+            ]
+        )
+    return results
+
+
+def _candidates(
+    phrase: Phrase, boxes: Tensor, words: Tensor, limit: int, iou_threshold: float, manhattan: ManhattanFrame
+) -> PhraseCandidates:
+    """(Q, 9) boxes and (Q, W) probabilities of the phrase's tokens -> what remains, best first."""
+    scores = words.amax(1) if phrase is None else words.mean(1)
+    keep = nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), iou_threshold)[:limit]
+    there = manhattan.boxes_to_world(boxes[keep].double().cpu().numpy())
+    return PhraseCandidates(phrase, there, scores[keep].double().cpu().numpy())

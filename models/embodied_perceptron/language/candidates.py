@@ -1,49 +1,55 @@
-"""What may be there: tentative objects, and boxes of the last look that were too unsure to become objects.
-
-A sentence that says "the toaster" where no object is a toaster is better answered from a box that may be one than not
-at all, as long as the answer says how sure it is. Of hundreds of such boxes only those count that answer to a noun of
-the sentence, a few per noun.
-
-A network that is unsure of a name gives several boxes of several names to one place. Measured on validation homes, the
-log odds that a box is right rise alike with its score and with its share of the scores at its place: so both multiply,
-for what is low_confidence and for objects of the map.
-"""
+"""Candidates of an answer beside the objects of the map: low-confidence ones, and those of the neural grounding."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import Bounds
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
+from embodied_perceptron.geometry.boxes import Bounds, nms
+from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, viewpoint_of
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import Meaning
-from embodied_perceptron.results import ObjectState, SceneObject
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
+from embodied_perceptron.language.query import Query
+from embodied_perceptron.nn.object_grounding import joined_objects
+from embodied_perceptron.results import Detections, ObjectState, SceneObject
+from embodied_perceptron.scene.identity import ONE_PLACE_IOU, ONE_THING_IOU, PROPOSAL_NMS_IOU
+
+# --------------------------------------------------------------------------------------------------------------------
+# Candidates of low confidence: tentative objects, and boxes of the last prediction that score too low for objects.
+#
+# A sentence that says "the toaster" where no object is a toaster is better answered from a box that may be one than not
+# at all, as long as the answer says how sure it is. Of hundreds of such boxes only those count that answer to a noun of
+# the sentence, a few per noun.
+#
+# A network that is unsure of a name gives several boxes of several names to one place. Measured on validation homes,
+# the log odds that a box is right rise alike with its score and with its share of the scores at its place: so both
+# multiply, for low-confidence candidates and for objects of the map.
 
 F64 = NDArray[np.float64]
 
 UNTRACKED = 0  # the id of what is no object of the map (yet)
-_ANSWERS = 0.7  # of the score of an object: enough for an answer where no object has the name
 _PER_NOUN = 12
 _KIND = 0.35  # least similarity of a label to a noun
-_SAME = 0.4  # overlap of two boxes of one thing
-_PLACE = 0.5  # overlap of two boxes of one place
 
 
 class LowConfidenceCandidates:
-    """What may be there beside the objects, and how sure the objects' names are; made once per look.
+    """Low-confidence candidates beside the objects, and the certainty of the objects' names; made once per prediction.
 
     Args:
-        objects: of the map, that count whatever is asked.
-        tentative: of the map; they count with their ids.
-        seen: the last look's boxes of any score; None = none.
-        min_score: the score in ``seen`` from which a box is an object.
-        looks: the score of an object of the map is a mean that begins with so many looks of zero.
+        objects: confirmed objects of the map, candidates of every query.
+        tentative: objects of the map, candidates with their ids.
+        seen: boxes of the last prediction, of any score; None = none.
+        scores: thresholds for ``seen``.
+        looks: the score of an object of the map is a mean that begins with so many predictions of zero.
     """
 
     def __init__(
@@ -51,11 +57,11 @@ class LowConfidenceCandidates:
         objects: Sequence[SceneObject],
         tentative: Sequence[SceneObject] = (),
         seen: Detections | None = None,
-        min_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
         looks: int = 0,
     ) -> None:
-        found = _none() if seen is None else seen.above(max(LOW_CONFIDENCE_SHARE * min_score, 1e-6))
-        once = 1.0 / (1 + looks)  # the score of an object that was looked at once
+        found = _none() if seen is None else seen.above(max(scores.keep, 1e-6))
+        once = 1.0 / (1 + looks)  # share of its score that an object has after one prediction
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]
         boxes = np.concatenate([np.array([o.box for o in tracked], np.float64).reshape(-1, 9), found.boxes])
@@ -69,10 +75,10 @@ class LowConfidenceCandidates:
                 for name, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
             ),
         ]
-        self.min_answer = _ANSWERS * min_score * once
+        self.min_answer = scores.answer * once
         self._all = [dataclasses.replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
-        self._known = len(objects)
-        self._same = overlap > _SAME
+        self._confirmed = len(objects)
+        self._same = overlap > ONE_THING_IOU
         self._rows: dict[str, list[int]] = {}
         self._by_label: dict[str, list[int]] = {}
         for row, label in enumerate(labels):
@@ -81,10 +87,10 @@ class LowConfidenceCandidates:
     @property
     def objects(self) -> tuple[SceneObject, ...]:
         """The objects of the map, their scores times the share of their name at their place."""
-        return tuple(self._all[: self._known])
+        return tuple(self._all[: self._confirmed])
 
     def about(self, meaning: Meaning) -> tuple[SceneObject, ...]:
-        """What else answers to a noun of the sentence, in the order in which it was given."""
+        """Other candidates that answer to a noun of the sentence, in the order in which they were given."""
         rows = {row for noun in _nouns(meaning) for row in self._for_noun(noun)}
         return tuple(self._all[row] for row in sorted(rows))
 
@@ -93,10 +99,10 @@ class LowConfidenceCandidates:
         if noun not in self._rows:
             kind = {label: lexicon().similarity(noun, label) for label in self._by_label}
             rows = [row for label, found in self._by_label.items() if kind[label] >= _KIND for row in found]
-            kept = [row for row in rows if row < self._known]
+            kept = [row for row in rows if row < self._confirmed]
             objects = len(kept)
-            low_confidence = [row for row in rows if row >= self._known]
-            for row in sorted(low_confidence, key=lambda r: (-kind[self._all[r].label] * self._all[r].score, r)):
+            others = [row for row in rows if row >= self._confirmed]
+            for row in sorted(others, key=lambda r: (-kind[self._all[r].label] * self._all[r].score, r)):
                 if len(kept) - objects == _PER_NOUN:
                     break
                 if not self._same[row, kept].any():
@@ -110,15 +116,15 @@ def _none() -> Detections:
 
 
 def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
-    """What a sentence tells its target by."""
+    """Nouns of the anchors of a sentence, and of the anchors' own anchors."""
     anchors = [anchor for constraint in meaning.constraints for anchor in constraint.anchors]
     within = [a for anchor in anchors for constraint in anchor.constraints for a in constraint.anchors]
     return tuple(dict.fromkeys(a.noun for a in (*anchors, *within)))
 
 
 def _nouns(meaning: Meaning) -> tuple[str, ...]:
-    """Everything that a sentence names, the target first."""
-    others = [] if meaning.outlook is None else [meaning.outlook.anchor]
+    """All nouns of a sentence, the target's first."""
+    others = [] if meaning.speaker is None else [meaning.speaker.anchor]
     target = [] if meaning.target is None else [meaning.target.noun]
     return tuple(dict.fromkeys([*target, *anchor_nouns(meaning), *(p.noun for p in (*meaning.mentioned, *others))]))
 
@@ -126,31 +132,118 @@ def _nouns(meaning: Meaning) -> tuple[str, ...]:
 def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
     """(N,) best score of its own name at the place of each box, as a share of that and the best of another name.
 
-    1 where the last look saw nothing of the name, which then says nothing against it.
+    1 where the last prediction has no box of the name there: that is no evidence against it.
     """
     if not labels:
         return np.zeros(0)
     codes = np.unique(np.array(labels), return_inverse=True)[1]
     same = codes[:, None] == codes[None]
-    here = np.where(overlap > _PLACE, scores[None], 0.0)
+    here = np.where(overlap > ONE_PLACE_IOU, scores[None], 0.0)
     own, other = np.where(same, here, 0.0).max(axis=1), np.where(same, 0.0, here).max(axis=1)
     return np.where(own > 0, own / np.maximum(own + other, 1e-12), 1.0)
 
 
 @dataclass(frozen=True, eq=False)
 class QueryContext:
-    """What questions are answered from; replaced as a whole, so that an answer is about one moment.
+    """The state of the scene that queries are answered from; replaced as a whole, so that an answer is of one moment.
 
-    ``seen`` are the boxes of the last look; None where they do not lie in the world of the objects (any more).
+    Attributes: those of :class:`LowConfidenceCandidates`; ``seen`` is None where the boxes do not lie in the world of
+    the objects (any more).
     """
 
     objects: tuple[SceneObject, ...] = ()
     tentative: tuple[SceneObject, ...] = ()
     seen: Detections | None = None
-    min_score: float = 0.0
+    scores: ScorePolicy = EVERY_SCORE
     looks: int = 0
 
     @functools.cached_property
     def low_confidence(self) -> LowConfidenceCandidates:
-        """Made when the first question comes: most looks are never asked about."""
-        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.min_score, self.looks)
+        """Made at the first query: about most predictions there is none."""
+        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.scores, self.looks)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Candidates of the network's own grounding for sentences about a prediction of one or many windows.
+
+_LOG = logging.getLogger(__name__)
+Phrase = tuple[int, int] | None
+_BATCH = 20  # sentences in one pass
+_MAX_OBJECTS = 256  # of all windows, the best, that sentences choose among: every pair of them is looked at
+
+
+def propose(
+    inference: Predictor,
+    prediction: ScenePrediction,
+    sentences: Sequence[tuple[str, Phrase]],
+    T_world_camera: NDArray[np.float64],
+    limit: int = 10,
+) -> list[PhraseCandidates]:
+    """Candidates for one phrase of each sentence, best first; of each window those that it sees best.
+
+    A decoder over objects chooses among those of all windows at once: what a sentence compares may stand in several,
+    and scores of different windows do not compare.
+
+    Args:
+        inference: the network that looked.
+        prediction: its look.
+        sentences: (text, [start, end) of the phrase that names the target; None = the whole text).
+        T_world_camera: (4, 4) pose of who speaks.
+        limit: candidates per sentence.
+
+    Raises as :meth:`Predictor.ground`.
+    """
+    viewpoint = viewpoint_of(T_world_camera, prediction.floor_z_m)
+    if inference.grounds_objects and prediction.parts:
+        objects = joined_objects([inference.objects(p.scene, p.core) for p in prediction.parts], _MAX_OBJECTS)
+        return [
+            candidates
+            for start in range(0, len(sentences), _BATCH)
+            for (candidates,) in inference.ground_among(
+                objects, [(text, (p,)) for text, p in sentences[start : start + _BATCH]], viewpoint, limit
+            )
+        ]
+    found: list[list[PhraseCandidates]] = [[] for _ in sentences]
+    for start in range(0, len(sentences), _BATCH):
+        batch = [(text, (phrase,)) for text, phrase in sentences[start : start + _BATCH]]
+        for part in prediction.parts:
+            for k, (candidates,) in enumerate(inference.ground_many(part.scene, batch, viewpoint, limit)):
+                mine = part.core.contains(candidates.boxes[:, :3])
+                own = PhraseCandidates(candidates.phrase, candidates.boxes[mine], candidates.scores[mine])
+                found[start + k].append(own)
+    return [_best(parts, phrase, limit) for parts, (_, phrase) in zip(found, sentences, strict=True)]
+
+
+def propose_targets(
+    inference: Predictor, prediction: ScenePrediction, queries: Sequence[Query]
+) -> list[PhraseCandidates | None]:
+    """Candidates for the target of each parsed query; None where there are none: the speaker's viewpoint has to be
+    known, and a sentence may be longer than the text encoder reads. Queries of one viewpoint make one batch.
+    """
+    proposed: list[PhraseCandidates | None] = [None] * len(queries)
+    if not prediction.parts or inference.network.grounding is None or inference.text_encoder is None:
+        return proposed
+    by_viewpoint: dict[bytes, list[tuple[int, Query, Phrase]]] = {}
+    for row, query in enumerate(queries):
+        if query.viewpoint is not None and query.meaning is not None and query.meaning.target is not None:
+            key = np.asarray(query.viewpoint, np.float64).tobytes()
+            by_viewpoint.setdefault(key, []).append((row, query, query.meaning.target.span))
+    for group in by_viewpoint.values():
+        viewpoint = group[0][1].viewpoint
+        assert viewpoint is not None
+        try:
+            found = propose(inference, prediction, [(query.text, span) for _, query, span in group], viewpoint)
+        except (ValueError, ImportError, OSError, RuntimeError) as error:  # an answer without it is better than none
+            _LOG.warning("answers without the network's own grounding: %s", error)
+            continue
+        for (row, _, _), candidates in zip(group, found, strict=True):
+            proposed[row] = candidates
+    return proposed
+
+
+def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> PhraseCandidates:
+    boxes = np.concatenate([np.zeros((0, 9)), *(p.boxes for p in parts)])
+    scores = np.concatenate([np.zeros(0), *(p.scores for p in parts)])
+    same = torch.zeros(len(boxes), dtype=torch.int64)
+    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, PROPOSAL_NMS_IOU)[:limit].numpy()
+    return PhraseCandidates(phrase, boxes[kept], scores[kept])

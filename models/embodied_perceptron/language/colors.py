@@ -1,4 +1,9 @@
-"""Colours of objects: measured in the voxels of a box, and named."""
+"""Colours of objects: the mean colour of the voxels in each box, and the names that people give it.
+
+How bright a surface measures depends on lamps and exposure: colours are first scaled by what the brightest things of
+the scene measure. Then each name is a distribution over CIELAB with long tails; means and covariances stand in
+``lexicon/colors.json`` with the command that made them.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +15,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import box_rotations
+from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.results import VoxelSnapshot
-
-# --------------------------------------------------------------------------------------------------------------------
-# What objects look like: the mean colour of the voxels in each box.
 
 F64 = NDArray[np.float64]
 
 _LEAST_VOXELS = 5  # of a box whose colour is known
+DISTRIBUTIONS = Path(__file__).parent / "lexicon" / "colors.json"
+_BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # so bright (linear) are the brightest of a scene taken to be
+_TAIL = 4.0  # degrees of freedom: clear colours lie far from the mean of washed-out ones and are called the same
 
 
 def mean_colors(snapshot: VoxelSnapshot, boxes: F64) -> F64:
@@ -79,19 +84,6 @@ def _sum_in_slabs(
                     out[b, channel] += colors[row, channel]
                 out[b, 3] += 1.0
     return out
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Names of colours for measured ones.
-#
-# How bright a surface measures depends on lamps and exposure: colours are first scaled by what the brightest things of
-# the scene measure. Then each name is a distribution over CIELAB with long tails; means and covariances stand in
-# ``lexicon/colors.json`` with the command that made them.
-
-
-DISTRIBUTIONS = Path(__file__).parent / "lexicon" / "colors.json"
-_BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # so bright (linear) are the brightest of a scene taken to be
-_TAIL = 4.0  # degrees of freedom: clear colours lie far from the mean of washed-out ones and are called the same
 
 
 def to_linear(rgb: F64) -> F64:

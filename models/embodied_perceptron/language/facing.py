@@ -1,4 +1,4 @@
-"""Which side of an object is its front.
+"""Canonical orientation: which side of an object is its front.
 
 Annotated boxes say it: -y. Predicted ones do not (a box turned by 180 degrees is the same box), but rooms do: furniture
 stands with its back to a wall, chairs face tables, pictures and windows look into the room. A small conditional logit

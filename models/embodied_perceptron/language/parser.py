@@ -1,132 +1,22 @@
-"""A sentence and its typed meaning: what is meant, and what must hold of it."""
+"""From a sentence to its typed meaning: which object is meant, and what must hold of it.
+
+    parse("the chair left of the red sofa")
+      target       chair
+      constraints  left(couch[colour red])
+
+The parser is shallow and never fails: rules over the sequence of nouns and relation words, no grammar. In human
+descriptions of rooms a dependency parser finds the target less often than these do. Well under a millisecond, without
+any object or geometry; :mod:`~embodied_perceptron.language.answer` brings both together.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from re import Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
-
-# --------------------------------------------------------------------------------------------------------------------
-# Which noun of a sentence is the one that is meant.
-
-_PREPOSITIONS = word_set("prepositions")
-_ORDERS = word_set("orders")
-_ADJECTIVES = word_set("adjectives")
-_DETERMINERS = word_set("determiners")
-_OPENERS = word_set("openers")
-_NO_NOUNS = word_set("no_nouns")
-_NOT_ADJECTIVES = frozenset((".", ",", "with"))
-_VAGUE = word_set("vague")
-_PARTITIVES = word_set("partitives")
-_THERE = word_set("expletives")
-
-
-def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
-    """The mentions, and before them the noun that a sentence begins with when nobody knows it: "find the unicorn"."""
-    i, asked = 0, False
-    while i < len(tokens) and (tokens[i] in _OPENERS or tokens[i] in _ORDERS):
-        asked, i = True, i + 1
-    asked |= i < len(tokens) and tokens[i] in _DETERMINERS
-    known = mentions[0].first if mentions else len(tokens)
-    while i < min(known, len(tokens)) and (tokens[i] in _DETERMINERS or tokens[i] in _ADJECTIVES):
-        i += 1
-    last = i
-    while last < min(len(tokens), i + 3) and _may_be_noun(tokens[last]):
-        last += 1
-    if last == i or any(m.first < last and m.last > i for m in mentions):
-        return list(mentions)
-    if tokens[last : last + 1] == ["of"]:
-        return list(mentions)  # "the set of towels"
-    following = next((tokens[last : m.first] for m in mentions if m.first >= last), None)
-    if following is not None and len(following) <= 5 and all(t in _ADJECTIVES or _may_be_noun(t) for t in following):
-        return list(mentions)  # an adjective that nobody knows: "the ornate desk"
-    if not asked and last < len(tokens):
-        return list(mentions)  # no noun phrase
-    return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
-
-
-def _may_be_noun(token: str) -> bool:
-    stops = (_PREPOSITIONS, _ADJECTIVES, _ORDERS, _OPENERS, _DETERMINERS, _NO_NOUNS)
-    return (
-        len(token) > 1
-        and token[0].isalpha()
-        and not token.endswith("ing")
-        and not any(token in words for words in stops)
-    )
-
-
-def only_adjectives(tokens: Sequence[str]) -> bool:
-    """Whether nothing but adjectives and articles stands in ``tokens``."""
-    return all(t in _ADJECTIVES and t not in _NOT_ADJECTIVES for t in tokens)
-
-
-def governor(tokens: Sequence[str], mention: Mention) -> tuple[str, int]:
-    """The word before the noun phrase of ``mention`` and its place; ("^", -1) at the beginning."""
-    i = mention.first - 1
-    while i >= 0 and tokens[i] in _ADJECTIVES and tokens[i] not in (",", ".", "with", "and"):
-        i -= 1
-    return (tokens[i], i) if i >= 0 else ("^", -1)
-
-
-def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
-    """Index of the mention that the sentence is about, or None without any noun.
-
-    Points for what stands before a noun, tuned on human descriptions: an order ("choose the"), the beginning of a
-    sentence, "it is a"; against nouns behind prepositions and late ones.
-    """
-    if not mentions:
-        return None
-    counts = Counter(m.noun for m in mentions)
-    first_end = tokens.index(".") if "." in tokens else len(tokens)
-    scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
-    return max(range(len(mentions)), key=lambda k: (scores[k], -k))
-
-
-def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: Counter[str], first_end: int) -> float:
-    m = mentions[k]
-    word, place = governor(tokens, m)
-    before = tokens[place - 1] if place > 0 else "^"
-    points = -0.35 * k - (2.0 if m.first > first_end else 0.0)
-    if word == "^":
-        points += 2.2
-    elif word in (".", ",", ";"):
-        points += 1.2
-    elif word in _ORDERS:
-        points += 4.0
-    elif word in ("is", "it's", "its", "are"):
-        points += 2.5 if before in _THERE or word != "is" else 0.6
-        if before == "there" and k > 0 and any(t in ("it", "him") for t in tokens[m.last : m.last + 8]):
-            points -= 3.0  # "... there is a lamp on it"
-    elif word == "of":
-        points += 1.8 if before in _PARTITIVES or place == 0 else -1.5
-    elif word in _PREPOSITIONS:
-        points -= 1.8
-    if counts[m.noun] > 1:
-        points += 0.3
-    if m.first > 0 and tokens[m.first - 1] == "this":
-        points += 2.0
-    elif word == "this":
-        points += 1.0
-    if m.noun in _VAGUE:
-        points -= 0.8
-    compound = k + 1 < len(mentions) and mentions[k + 1].first == m.last
-    if compound and tokens[m.last - 1] != ",":
-        points -= 1.5
-    return points
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# A sentence and its typed meaning: what is meant, and what must hold of it.
-#
-#     parse("the chair left of the red sofa")
-#       target       chair
-#       constraints  left(couch[colour red])
-#
-# The reading is shallow and never fails: words that it cannot place are named in ``Meaning.unmatched``. It takes well
-# under a millisecond, knows no object and no geometry; :mod:`~embodied_perceptron.language.answer` brings both
-# together.
 
 Span = tuple[int, int]
 
@@ -145,19 +35,43 @@ VIEW_RELATIONS = frozenset(
     )
 )  # fmt: skip
 
+_PREPOSITIONS = word_set("prepositions")
+_ORDERS = word_set("orders")
+_ADJECTIVES = word_set("adjectives")
+_DETERMINERS = word_set("determiners")
+_OPENERS = word_set("openers")
+_NO_NOUNS = word_set("no_nouns")
+_NOT_ADJECTIVES = frozenset((".", ",", "with"))
+_VAGUE = word_set("vague")
+_PARTITIVES = word_set("partitives")
+_THERE = word_set("expletives")
+
+_INVERSE = {
+    "left": "right", "right": "left", "above": "below", "below": "above", "on": "supporting", "supporting": "on",
+    "front": "behind", "behind": "front", "in": "with", "with": "in",
+}  # fmt: skip
+_ATTRIBUTIVE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round"])
+_PLACES = frozenset(["corner", "middle", "wall"])
+_PRONOUNS = frozenset(["it", "this", "him", "itself"])
+_SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
+_NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
+_REACH = 9  # words after a relation in which its anchor must stand
+_END = frozenset(".!?")
+_LONGEST_IDIOM = 30  # words; patterns with gaps are tried on short sentences only
+
 
 @dataclass(frozen=True)
 class Constraint:
-    """One thing that is said of an object.
+    """One condition on an object.
 
     Attributes:
         relation: a name of :data:`embodied_perceptron.language.relations.SCORERS`.
-        anchors: the objects that it is told by; two or more for "between", none for what is said of the object alone.
+        anchors: the other objects of the relation; two or more for "between", none for properties of the object.
         value: a colour or substance; "" otherwise.
         rank: which one, of "the second from the left"; 1 = the first.
         negated: it must not hold.
         weight: how sure the reading is, in (0, 1].
-        span: characters [start, end) that say so.
+        span: characters [start, end) of its words.
     """
 
     relation: str
@@ -188,7 +102,7 @@ class ObjectPhrase:
         span: characters [start, end) of the noun.
         plural: whether it stands in plural.
         known: whether the lexicon, or a label of the scene, has the noun.
-        constraints: what is said of it (of anchors; those of the target are :attr:`Meaning.constraints`).
+        constraints: on an anchor; those on the target are :attr:`Meaning.constraints`.
     """
 
     noun: str
@@ -214,13 +128,13 @@ class SpeakerViewpoint:
 
 @dataclass(frozen=True)
 class Meaning:
-    """What a sentence says.
+    """The typed meaning of a sentence.
 
     Attributes:
         text: the sentence.
-        target: what is meant, or None when no object is named.
-        constraints: what must hold of it.
-        outlook: an explicit point of view, or None.
+        target: the object that is meant, or None when none is named.
+        constraints: on the target.
+        speaker: the viewpoint that the sentence states, or None.
         mentioned: all other objects that the sentence names; weak evidence: they are likely near.
         unmatched: words of the sentence that may matter and were not understood.
     """
@@ -228,7 +142,7 @@ class Meaning:
     text: str
     target: ObjectPhrase | None
     constraints: tuple[Constraint, ...] = ()
-    outlook: SpeakerViewpoint | None = None
+    speaker: SpeakerViewpoint | None = None
     mentioned: tuple[ObjectPhrase, ...] = ()
     unmatched: tuple[str, ...] = ()
 
@@ -239,87 +153,11 @@ class Meaning:
 
 
 def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
-    """The meaning of ``text``, which :func:`~embodied_perceptron.language.query.query_problem` has nothing against.
+    """The meaning of ``text``; ``labels`` of the scene count as nouns beside the lexicon's.
 
-    ``labels`` of the scene count as nouns beside the lexicon's. Never raises for any text.
+    Never raises for a text that :func:`~embodied_perceptron.language.query.query_problem` accepts.
     """
-    pass  # MOVED
-    pass  # MOVED
-
     return read_idiom(text, labels) or Parser(text, labels).meaning()
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Whole sentences that say a relation without its usual words: "take this table away and the vase comes down".
-
-_LONGEST = 30  # words; patterns with gaps are tried on short sentences only
-
-
-def read_idiom(text: str, labels: Iterable[str] = ()) -> Meaning | None:
-    """The meaning of ``text`` when it is one of the known figures of speech, else None."""
-    words = [w for w in split_words(text) if w.text[0].isalnum()]
-    if not 4 <= len(words) <= _LONGEST:
-        return None
-    joined = " ".join(w.text for w in words)
-    mentions: list[Mention] | None = None
-    for relation, pattern in relation_words().idioms:
-        match = pattern.fullmatch(joined)
-        if match is None:
-            continue
-        mentions = lexicon().mentions(words, labels) if mentions is None else mentions
-        phrases = {}
-        for slot, said in match.groupdict().items():
-            if slot != "c":
-                first = joined[: match.start(slot)].count(" ")
-                phrases[slot] = _phrase(words, mentions, first, first + said.count(" ") + 1)
-        if any(phrase is None for phrase in phrases.values()):
-            continue
-        return _meaning(text, relation, {k: p for k, p in phrases.items() if p is not None}, match.groupdict().get("c"))
-    return None
-
-
-def _phrase(words: list[Word], mentions: list[Mention], first: int, last: int) -> ObjectPhrase | None:
-    """The last noun among the words [first, last) of one slot."""
-    inside = [m for m in mentions if first <= m.first and m.last <= last]
-    if not inside:
-        return None
-    m = inside[-1]
-    return ObjectPhrase(m.noun, (words[m.first].start, words[m.last - 1].end), m.plural)
-
-
-def _meaning(text: str, relation: str, phrases: dict[str, ObjectPhrase], colour: str | None) -> Meaning | None:
-    anchors = tuple(phrases[slot] for slot in ("a", "b") if slot in phrases)
-    outlook = None
-    value = ""
-    if relation == "colour":
-        table = relation_words()
-        if colour not in table.colours and colour not in table.materials:
-            return None
-        relation, value = ("colour", table.colours[colour]) if colour in table.colours else ("material", colour)
-    if relation.startswith("viewer "):
-        relation = relation.replace(" ", "-")
-        outlook = SpeakerViewpoint("before", anchors[0])
-    said = Constraint(relation, anchors, value, span=(0, len(text)))
-    return Meaning(text, phrases["t"], (said,), outlook, anchors)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# From words to meaning: the target, the relations and what they hang on, the point of view.
-#
-# Rules over the sequence of nouns and relation words, no grammar: in human descriptions of rooms a dependency parser
-# finds the target less often than these do.
-
-_INVERSE = {
-    "left": "right", "right": "left", "above": "below", "below": "above", "on": "supporting", "supporting": "on",
-    "front": "behind", "behind": "front", "in": "with", "with": "in",
-}  # fmt: skip
-_ATTRIBUTIVE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round"])
-_PLACES = frozenset(["corner", "middle", "wall"])
-_PRONOUNS = frozenset(["it", "this", "him", "itself"])
-_SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
-_NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
-_REACH = 9  # words after a relation in which its anchor must stand
-_END = frozenset(".!?")
 
 
 @dataclass(frozen=True)
@@ -332,7 +170,7 @@ class _Trigger:
 
 
 class Parser:
-    """One sentence. Cheap to make; :meth:`meaning` does the work."""
+    """The state of parsing one sentence: its words, its nouns, and which of them is the target."""
 
     def __init__(self, text: str, labels: Iterable[str] = ()) -> None:
         self.text = text
@@ -345,14 +183,15 @@ class Parser:
             self._word_at += [i] * (len(token) + 1)
         self.target = choose_target(self.tokens, self.mentions)
         self._is_target = [self._means_target(k) for k in range(len(self.mentions))]
+        self._nested: dict[str, tuple[Constraint, ...]] = {}  # constraints of other nouns than the target's
 
     def meaning(self) -> Meaning:
-        """Everything."""
+        """Target, constraints and point of view."""
         if self.target is None:
             return Meaning(self.text, None)
         unary = self._unary()
-        outlook, outlook_words = self._outlook()
-        anchored = self._relations(outlook_words)
+        speaker, viewpoint_words = self._speaker()
+        anchored = self._relations(viewpoint_words)
         taken = [w for c in anchored if c.relation in ("left", "right") for w in self._around(c.span)]
         unary = [
             c for c in unary
@@ -361,11 +200,11 @@ class Parser:
         if any(c.relation in ("above", "on", "supporting", "with") for c in anchored):
             unary = [c for c in unary if c.relation != "high"]
         colours = self._colours(self.target)
-        unary = [self._seen_from(c, outlook) for c in unary]
+        unary = [self._seen_from(c, speaker) for c in unary]
         target = self._phrase(self.mentions[self.target])
         others = {m.noun: self._phrase(m) for k, m in enumerate(self.mentions) if not self._is_target[k]}
         others.pop(target.noun, None)
-        return Meaning(self.text, target, (*colours, *unary, *anchored), outlook, tuple(others.values()))
+        return Meaning(self.text, target, (*colours, *unary, *anchored), speaker, tuple(others.values()))
 
     # ---------------------------------------------------------------------------------------------------------- words
 
@@ -380,10 +219,10 @@ class Parser:
         first, last = self._words_of(span)
         return range(first - 1, last)
 
-    def _matches(self, pattern: object) -> list[Span]:
+    def _matches(self, pattern: Pattern[str]) -> list[Span]:
         """Word ranges of all matches of a compiled pattern over the joined words."""
         found = []
-        for match in pattern.finditer(self.joined):  # type: ignore[attr-defined]
+        for match in pattern.finditer(self.joined):
             if match.end() > match.start():
                 last = match.end() - 1 - (self.joined[match.end() - 1] == " ")
                 found.append((self._word_at[match.start()], self._word_at[last] + 1))
@@ -417,12 +256,6 @@ class Parser:
         return before in definite or governor(self.tokens, m)[0] in ("the", "this", "^", ".")
 
     # ------------------------------------------------------------------------------------------- what is said of one
-
-    @property
-    def _nested(self) -> dict[str, tuple[Constraint, ...]]:
-        if not hasattr(self, "_nested_constraints"):
-            self._nested_constraints: dict[str, tuple[Constraint, ...]] = {}
-        return self._nested_constraints
 
     def _unary(self) -> list[Constraint]:
         """Sizes, ordinals and places in the room that are said of the target."""
@@ -508,7 +341,7 @@ class Parser:
 
     # ---------------------------------------------------------------------------------------------- point of view
 
-    def _outlook(self) -> tuple[SpeakerViewpoint | None, Span]:
+    def _speaker(self) -> tuple[SpeakerViewpoint | None, Span]:
         """Where the speaker stands, if the sentence says so, and the words that say it."""
         for first, last in self._matches(relation_words().viewpoint):
             said = self.tokens[first:last]
@@ -530,16 +363,16 @@ class Parser:
             return SpeakerViewpoint(kind, self._phrase(ahead[0])), (first, last)
         return None, (0, 0)
 
-    def _seen_from(self, c: Constraint, outlook: SpeakerViewpoint | None) -> Constraint:
+    def _seen_from(self, c: Constraint, speaker: SpeakerViewpoint | None) -> Constraint:
         """'Facing the couch, the lamp on the left': left of the couch for who faces it."""
-        if outlook is None or outlook.kind != "before" or c.relation not in ("left-of-all", "right-of-all"):
+        if speaker is None or speaker.kind != "before" or c.relation not in ("left-of-all", "right-of-all"):
             return c
-        return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(outlook.anchor,))
+        return replace(c, relation=f"viewer-{c.relation.removesuffix('-of-all')}", anchors=(speaker.anchor,))
 
     # ----------------------------------------------------------------------------------------------------- relations
 
-    def _relations(self, outlook: Span) -> list[Constraint]:
-        triggers = self._triggers(outlook)
+    def _relations(self, viewpoint_words: Span) -> list[Constraint]:
+        triggers = self._triggers(viewpoint_words)
         stops = [t.first for t in triggers[1:]] + [len(self.tokens)]
         found: list[Constraint] = []
         for _ in range(2):  # what is said of an anchor may follow it: the second time it is known
@@ -549,7 +382,7 @@ class Parser:
         found = [c for c in found if c.relation != "with" or not told & {a.span for a in c.anchors}]  # "with X on it"
         return [*found, *self._possessive_sides()]
 
-    def _triggers(self, outlook: Span) -> list[_Trigger]:
+    def _triggers(self, viewpoint_words: Span) -> list[_Trigger]:
         used = [False] * len(self.tokens)
         found = []
         for name, pattern in relation_words().relations:
@@ -557,7 +390,9 @@ class Parser:
                 if any(used[first:last]):
                     continue
                 used[first:last] = [True] * (last - first)
-                if not (first < outlook[1] and last > outlook[0]):  # "facing the" is no "in front of" then
+                if not (
+                    first < viewpoint_words[1] and last > viewpoint_words[0]
+                ):  # "facing the" is no "in front of" then
                     found.append(_Trigger(first, last, name))
         return sorted(found, key=lambda t: t.first)
 
@@ -658,3 +493,153 @@ class Parser:
             return before[-1] if first - m.last <= 3 else None
         owns = any(t in ("has", "with", "have") for t in self.tokens[start : m.first])
         return before[-1] if owns and first - m.last <= 2 else None
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# which noun of a sentence is its target
+
+
+def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
+    """The mentions, and before them the noun that a sentence begins with when nobody knows it: "find the unicorn"."""
+    i, asked = 0, False
+    while i < len(tokens) and (tokens[i] in _OPENERS or tokens[i] in _ORDERS):
+        asked, i = True, i + 1
+    asked |= i < len(tokens) and tokens[i] in _DETERMINERS
+    known = mentions[0].first if mentions else len(tokens)
+    while i < min(known, len(tokens)) and (tokens[i] in _DETERMINERS or tokens[i] in _ADJECTIVES):
+        i += 1
+    last = i
+    while last < min(len(tokens), i + 3) and _may_be_noun(tokens[last]):
+        last += 1
+    if last == i or any(m.first < last and m.last > i for m in mentions):
+        return list(mentions)
+    if tokens[last : last + 1] == ["of"]:
+        return list(mentions)  # "the set of towels"
+    following = next((tokens[last : m.first] for m in mentions if m.first >= last), None)
+    if following is not None and len(following) <= 5 and all(t in _ADJECTIVES or _may_be_noun(t) for t in following):
+        return list(mentions)  # an adjective that nobody knows: "the ornate desk"
+    if not asked and last < len(tokens):
+        return list(mentions)  # no noun phrase
+    return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
+
+
+def _may_be_noun(token: str) -> bool:
+    stops = (_PREPOSITIONS, _ADJECTIVES, _ORDERS, _OPENERS, _DETERMINERS, _NO_NOUNS)
+    return (
+        len(token) > 1
+        and token[0].isalpha()
+        and not token.endswith("ing")
+        and not any(token in words for words in stops)
+    )
+
+
+def only_adjectives(tokens: Sequence[str]) -> bool:
+    """Whether nothing but adjectives and articles stands in ``tokens``."""
+    return all(t in _ADJECTIVES and t not in _NOT_ADJECTIVES for t in tokens)
+
+
+def governor(tokens: Sequence[str], mention: Mention) -> tuple[str, int]:
+    """The word before the noun phrase of ``mention`` and its place; ("^", -1) at the beginning."""
+    i = mention.first - 1
+    while i >= 0 and tokens[i] in _ADJECTIVES and tokens[i] not in (",", ".", "with", "and"):
+        i -= 1
+    return (tokens[i], i) if i >= 0 else ("^", -1)
+
+
+def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
+    """Index of the mention that the sentence is about, or None without any noun.
+
+    Points for what stands before a noun, tuned on human descriptions: an order ("choose the"), the beginning of a
+    sentence, "it is a"; against nouns behind prepositions and late ones.
+    """
+    if not mentions:
+        return None
+    counts = Counter(m.noun for m in mentions)
+    first_end = tokens.index(".") if "." in tokens else len(tokens)
+    scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
+    return max(range(len(mentions)), key=lambda k: (scores[k], -k))
+
+
+def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: Counter[str], first_end: int) -> float:
+    m = mentions[k]
+    word, place = governor(tokens, m)
+    before = tokens[place - 1] if place > 0 else "^"
+    points = -0.35 * k - (2.0 if m.first > first_end else 0.0)
+    if word == "^":
+        points += 2.2
+    elif word in (".", ",", ";"):
+        points += 1.2
+    elif word in _ORDERS:
+        points += 4.0
+    elif word in ("is", "it's", "its", "are"):
+        points += 2.5 if before in _THERE or word != "is" else 0.6
+        if before == "there" and k > 0 and any(t in ("it", "him") for t in tokens[m.last : m.last + 8]):
+            points -= 3.0  # "... there is a lamp on it"
+    elif word == "of":
+        points += 1.8 if before in _PARTITIVES or place == 0 else -1.5
+    elif word in _PREPOSITIONS:
+        points -= 1.8
+    if counts[m.noun] > 1:
+        points += 0.3
+    if m.first > 0 and tokens[m.first - 1] == "this":
+        points += 2.0
+    elif word == "this":
+        points += 1.0
+    if m.noun in _VAGUE:
+        points -= 0.8
+    compound = k + 1 < len(mentions) and mentions[k + 1].first == m.last
+    if compound and tokens[m.last - 1] != ",":
+        points -= 1.5
+    return points
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# whole sentences that say a relation without its usual words: "take this table away and the vase comes down"
+
+
+def read_idiom(text: str, labels: Iterable[str] = ()) -> Meaning | None:
+    """The meaning of ``text`` when it is one of the known figures of speech, else None."""
+    words = [w for w in split_words(text) if w.text[0].isalnum()]
+    if not 4 <= len(words) <= _LONGEST_IDIOM:
+        return None
+    joined = " ".join(w.text for w in words)
+    mentions: list[Mention] | None = None
+    for relation, pattern in relation_words().idioms:
+        match = pattern.fullmatch(joined)
+        if match is None:
+            continue
+        mentions = lexicon().mentions(words, labels) if mentions is None else mentions
+        phrases = {}
+        for slot, said in match.groupdict().items():
+            if slot != "c":
+                first = joined[: match.start(slot)].count(" ")
+                phrases[slot] = _phrase(words, mentions, first, first + said.count(" ") + 1)
+        if any(phrase is None for phrase in phrases.values()):
+            continue
+        return _meaning(text, relation, {k: p for k, p in phrases.items() if p is not None}, match.groupdict().get("c"))
+    return None
+
+
+def _phrase(words: list[Word], mentions: list[Mention], first: int, last: int) -> ObjectPhrase | None:
+    """The last noun among the words [first, last) of one slot."""
+    inside = [m for m in mentions if first <= m.first and m.last <= last]
+    if not inside:
+        return None
+    m = inside[-1]
+    return ObjectPhrase(m.noun, (words[m.first].start, words[m.last - 1].end), m.plural)
+
+
+def _meaning(text: str, relation: str, phrases: dict[str, ObjectPhrase], colour: str | None) -> Meaning | None:
+    anchors = tuple(phrases[slot] for slot in ("a", "b") if slot in phrases)
+    speaker = None
+    value = ""
+    if relation == "colour":
+        table = relation_words()
+        if colour not in table.colours and colour not in table.materials:
+            return None
+        relation, value = ("colour", table.colours[colour]) if colour in table.colours else ("material", colour)
+    if relation.startswith("viewer "):
+        relation = relation.replace(" ", "-")
+        speaker = SpeakerViewpoint("before", anchors[0])
+    said = Constraint(relation, anchors, value, span=(0, len(text)))
+    return Meaning(text, phrases["t"], (said,), speaker, anchors)

@@ -1,4 +1,4 @@
-"""How well a spatial relation holds between two boxes, in [0, 1]: a matrix per relation, row target, column anchor.
+"""Spatial relations between boxes: per relation a matrix of scores in [0, 1], row target, column anchor.
 
 The definitions are those of the benchmark's prompts (EmbodiedScan, SR3D) with soft edges, so that noisy boxes lose
 little: support and vertical relations by footprints and heights, front / behind / left / right of an anchor that has a
@@ -17,7 +17,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import Bounds, box_rotations
+from embodied_perceptron.geometry.boxes import Bounds, box_rotations
+from embodied_perceptron.scene.identity import RELATED_IOU
 
 F64 = NDArray[np.float64]
 Relation = Callable[["SceneGeometry"], F64]
@@ -78,16 +79,16 @@ def sigmoid(x: F64) -> F64:
 
 
 class SceneGeometry:
-    """Geometry of N boxes, made once per answer; every relation is computed when first asked for.
+    """Geometry of N boxes, made once per answer; relations are computed on first use.
 
     Args:
         boxes: (N, 9) world frame.
-        fronts: (N, 4) probability that -y, +x, +y, -x of the box is the object's front; rows may sum to less than 1:
-            the rest is that it has none that anybody would speak of. None = nothing is known of fronts.
-        viewer: who speaks, world frame, or None.
+        fronts: (N, 4) probability that -y, +x, +y, -x of the box is the object's front; the rest to 1 is the
+            probability that it has no front. None = unknown.
+        viewer: the speaker, world frame, or None.
         barriers: (N,) bool: which boxes are walls, that stand between rooms.
-        anchors: (N,) bool: which boxes the target will be told by; None = all. What costs most, fronts and views, is
-            computed for them alone.
+        anchors: (N,) bool: which boxes may be anchors; None = all. Fronts and views, which cost most, are computed for
+            these alone.
     """
 
     def __init__(
@@ -123,13 +124,13 @@ class SceneGeometry:
 
     @property
     def fronts(self) -> F64:
-        """(N, 4) see the constructor; estimated when first asked for."""
+        """(N, 4) see the constructor; estimated on first use."""
         if callable(self._fronts):
             self._fronts = self._fronts()
         return self._fronts
 
     def tell_fronts(self, fronts: Callable[[], F64]) -> None:
-        """Where the fronts come from, if a sentence needs them."""
+        """Estimate the fronts by this function, if a sentence needs them."""
         self._fronts = fronts
 
     # ------------------------------------------------------------------------------------------------- pair geometry
@@ -182,7 +183,7 @@ class SceneGeometry:
     @cached_property
     def different(self) -> NDArray[np.bool_]:
         """(N, N): not the same thing (nor a second box of it)."""
-        return self.iou < 0.3
+        return self.iou < RELATED_IOU
 
     @cached_property
     def footprint_share(self) -> F64:

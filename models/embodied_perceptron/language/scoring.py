@@ -1,4 +1,7 @@
-"""What speaks for each object: log scores of category and of every constraint, combined in two passes."""
+"""Log scores of each object for a sentence: category, constraints and context, combined in two passes.
+
+First everything but the superlatives; then "the largest", "the closest to" among the objects that satisfy the rest.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,295 @@ from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, Viewer, between
-
-# --------------------------------------------------------------------------------------------------------------------
-# Scores that compare candidates with each other: closest, largest, leftmost, the second from the left, in the corner.
-#
-# Each takes the geometry and (N,) weights in [0, 1] that say how much an object counts as a candidate, and returns (N,)
-# log scores (differences matter, not values). Weights are soft: the second pass of
-# :mod:`~embodied_perceptron.language.answer` passes how well the rest of the sentence is satisfied.
+from embodied_perceptron.scene.identity import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 
 F64 = NDArray[np.float64]
+
+_EPS = 0.05
+_OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
+_ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
+_MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
+_STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
+
+# weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
+WEIGHTS = {
+    "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
+    "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
+    "across": 0.4, "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
+    "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
+    "right-of-all": 0.65,
+    "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
+    "tall": 0.4, "short": 0.4, "long": 0.2, "narrow": 0.2, "round": 0.1, "high": 0.3, "low": 0.5, "alone": 0.3,
+    "colour": 1.0, "material": 0.0, "candidates": 0.5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class ConstraintScore:
+    """How well one constraint holds of each object.
+
+    Attributes:
+        constraint: of the sentence.
+        holds: (N,) in [0, 1]; NaN where it cannot be decided.
+        missing: nouns of anchors that the scene does not have; the constraint then counts nothing.
+    """
+
+    constraint: Constraint
+    holds: F64
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Evidence:
+    """The log scores of N objects.
+
+    Attributes:
+        category: (N,) how well each label answers to the noun.
+        log_score: (N,) sum of everything.
+        fit: (N,) the same less the confidence of the detections: only what the sentence says.
+        terms: per constraint.
+        context: (N,) mean closeness to what else is mentioned, as a log score.
+    """
+
+    category: F64
+    log_score: F64
+    fit: F64
+    terms: list[ConstraintScore] = field(default_factory=list)
+
+
+class Scorer:
+    """The scores of one meaning over one scene.
+
+    Args:
+        meaning: of the sentence, with a target.
+        geometry: of the N objects.
+        labels, scores: of the objects.
+        colors: (N, 3) mean sRGB in 0..255, NaN = not measured; or None.
+        extra: (N,) further evidence in [0, 1] (a neural grounder's), or None.
+        category: (N,) how well each object answers to the target's noun; None = by the lexicon.
+    """
+
+    def __init__(
+        self,
+        meaning: Meaning,
+        geometry: SceneGeometry,
+        labels: tuple[str, ...],
+        scores: F64,
+        colors: F64 | None = None,
+        extra: F64 | None = None,
+        category: F64 | None = None,
+    ) -> None:
+        assert meaning.target is not None
+        self.meaning = meaning
+        self.g = geometry
+        self.labels = labels
+        self.scores = scores
+        self.colors = colors
+        self.extra = extra
+        self.noun = meaning.target.noun
+        self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
+        own = self.similarity(self.noun)
+        self.category = own
+        self.duplicate = np.asarray((own[None] * (geometry.iou > ONE_PLACE_IOU)).max(axis=1)) if geometry.n else own
+        self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
+        self.group = self._one_each(self.candidates).astype(np.float64)
+
+    def similarity(self, noun: str) -> F64:
+        """(N,) how well each label answers to a noun."""
+        if noun not in self._similar:
+            table = {label: lexicon().similarity(noun, label) for label in set(self.labels)}
+            if noun in table:  # where something is called just so, other names mean other things rather
+                table = {label: w if label == noun else min(w, _OTHER_NAME) for label, w in table.items()}
+            self._similar[noun] = np.array([table[label] for label in self.labels], dtype=np.float64)
+        return self._similar[noun]
+
+    def _one_each(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Of boxes of the same thing only the most confident one."""
+        kept = np.zeros(len(mask), bool)
+        for i in sorted(np.flatnonzero(mask), key=lambda k: (-self.scores[k], k)):
+            if not (kept & (self.g.iou[i] > ONE_THING_IOU)).any():
+                kept[i] = True
+        return kept
+
+    # ---------------------------------------------------------------------------------------------------- both passes
+
+    def evidence(self) -> Evidence:
+        """All terms, superlatives among the objects that satisfy the rest."""
+        w = WEIGHTS
+        confidence = w["confidence"] * np.log(self.scores + _EPS)
+        log_score = w["category"] * np.log(self.category + _EPS) + w["duplicate"] * np.log(self.duplicate + _EPS)
+        constraints = [self._in_sight(c) for c in self.meaning.constraints]
+        plain = [c for c in constraints if not c.is_superlative]
+        superlative = [c for c in constraints if c.is_superlative]
+        terms = []
+        for constraint in plain:
+            result = self._score(constraint)
+            terms.append(result)
+            log_score = log_score + self._log(result)
+        log_score = log_score + w["context"] * self._context()
+        if self.extra is not None:
+            log_score = log_score + w["candidates"] * np.log(self.extra + _EPS)
+        if superlative and self.group.any():
+            first = 0.8 * (log_score + confidence)
+            soft = self.group * np.exp(np.minimum(first - first[self.group > 0].max(), 0.0))
+            for constraint in superlative:
+                score, missing = self._compare(constraint, soft)
+                log_score = log_score + w[constraint.relation] * constraint.weight * score
+                terms.append(
+                    ConstraintScore(constraint, np.exp(score - score[self.group > 0].max()).clip(0.0, 1.0), missing)
+                )
+        return Evidence(self.category, log_score + confidence, log_score, terms)
+
+    def _in_sight(self, c: Constraint) -> Constraint:
+        """'Facing the bed, the lamp on the left': where nobody knows the bed's front, left of all lamps from there."""
+        if c.relation not in ("viewer-left", "viewer-right"):
+            return c
+        weight = self.anchor_weights(c.anchors[0])
+        if weight.max(initial=0.0) < _ANCHOR_THERE or self.g.fronts[int(weight.argmax())].sum() > 0.5:
+            return c
+        return replace(c, relation=c.relation.removeprefix("viewer-") + "-of-all", anchors=())
+
+    def _log(self, term: ConstraintScore) -> F64:
+        """Log score of a constraint, scaled by the best candidate: what nobody satisfies says little."""
+        c, holds = term.constraint, term.holds
+        if term.missing or np.isnan(holds).all():
+            return np.zeros(self.g.n)
+        known = np.where(np.isnan(holds), 0.5, holds)
+        many = any(a.plural for a in c.anchors)
+        best = max(float(known[self.candidates].max(initial=0.0)), 0.05 if many else 0.15)
+        scaled = np.clip(known / best, 0.0, 1.0)
+        if c.negated:
+            scaled = 1.0 - scaled
+        return np.asarray(WEIGHTS[c.relation] * c.weight * np.log(_EPS + scaled))
+
+    # ---------------------------------------------------------------------------------------------------- constraints
+
+    def _score(self, c: Constraint) -> ConstraintScore:
+        if c.relation == "colour":
+            if self.colors is None:
+                return ConstraintScore(c, np.full(self.g.n, np.nan))
+            return ConstraintScore(c, color_scores(self.colors, c.value))
+        if c.relation == "material":
+            return ConstraintScore(c, np.full(self.g.n, np.nan))
+        weights = [self.anchor_weights(anchor) for anchor in c.anchors]
+        missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0.0) < _ANCHOR_THERE)
+        if len(missing) == len(c.anchors) or (c.relation == "between" and missing):
+            return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
+        if c.relation == "between":
+            return self._between(c, weights)
+        weight = np.maximum.reduce(weights)
+        quality = self._pair_matrix(c) * self.g.different * weight[None]
+        holds = quality.max(axis=1)
+        if c.relation in _MANY and any(a.plural for a in c.anchors):
+            several = np.sort(quality[:, self._one_each(weight > 0)], axis=1)[:, ::-1]
+            if several.shape[1] >= 3:
+                holds = several[:, :3].mean(axis=1)
+        return ConstraintScore(c, holds)
+
+    def _pair_matrix(self, c: Constraint) -> F64:
+        direction = self._direction(self.meaning.speaker)
+        if direction is None or c.relation not in ("left", "right"):
+            return self.g.matrix(c.relation)
+        left = np.array([-direction[1], direction[0]])
+        lateral = self.g.offset @ left * (1.0 if c.relation == "left" else -1.0)
+        return np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-self.g.gap / 1.2))
+
+    def _between(self, c: Constraint, weights: list[F64]) -> ConstraintScore:
+        first, second = weights[0], weights[-1]
+        rows, columns = np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3)
+        pairs = [
+            (float(first[a] * second[b]), int(a), int(b))
+            for a in rows
+            for b in columns
+            if (len(weights) > 1 or a < b) and a != b and self.g.iou[a, b] < BETWEEN_IOU
+        ]
+        if not pairs:
+            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
+        holds = np.zeros(self.g.n)
+        for weight, a, b in sorted(pairs, key=lambda p: (-p[0], p[1], p[2]))[:60]:
+            holds = np.maximum(holds, weight * between(self.g, a, b))
+        return ConstraintScore(c, holds)
+
+    def anchor_weights(self, anchor: ObjectPhrase, depth: int = 0) -> F64:
+        """(N,) how likely each object is the anchor: its label, its confidence, and what is said of it."""
+        weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
+        if depth:
+            return weight
+        for c in anchor.constraints:
+            likely = weight > 0.3
+            if not likely.any():
+                break
+            if c.relation in ("corner", "middle", "wall"):
+                score = place_in_room(c.relation, self.g, likely.astype(np.float64))
+                holds = np.exp(np.minimum(score - score[likely].max(), 0.0))
+            elif c.relation == "colour" and self.colors is not None:
+                holds = np.nan_to_num(color_scores(self.colors, c.value), nan=0.5)
+            elif c.anchors and c.relation in PAIR_RELATIONS:
+                others = np.maximum.reduce([self.anchor_weights(a, 1) for a in c.anchors])
+                if others.max(initial=0.0) < _ANCHOR_THERE:
+                    continue
+                holds = (self.g.matrix(c.relation) * self.g.different * others[None]).max(axis=1)
+                holds = holds / max(float(holds[likely].max()), 1e-6)
+            else:
+                continue
+            weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
+        return weight
+
+    def _context(self) -> F64:
+        """Mean log closeness to everything else that the sentence names."""
+        total, count = np.zeros(self.g.n), 0
+        for phrase in self.meaning.mentioned:
+            weight = self.similarity(phrase.noun) * np.sqrt(self.scores)
+            if weight.max(initial=0.0) > 0.3:
+                near = (self.g.matrix("near") * self.g.different * weight[None]).max(axis=1)
+                total += np.log(_EPS + near)
+                count += 1
+        return total / max(count, 1)
+
+    # ---------------------------------------------------------------------------------------------------- superlatives
+
+    def _compare(self, c: Constraint, group: F64) -> tuple[F64, tuple[str, ...]]:
+        """(N,) log score of a superlative among the group, and its missing anchors."""
+        name = c.relation
+        sign = -1.0 if c.negated else 1.0
+        if name in ("closest", "farthest"):
+            weights = [self.anchor_weights(anchor) for anchor in c.anchors]
+            missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0) < _ANCHOR_THERE)
+            if len(missing) == len(c.anchors):
+                return np.zeros(self.g.n), missing
+            return sign * nearest(self.g, np.maximum.reduce(weights), group, name == "farthest"), ()
+        if name in _STATURE:
+            return sign * stature(name, self.g, group), ()
+        if name in ("corner", "middle", "wall", "alone"):
+            return sign * place_in_room(name, self.g, group), ()
+        left = leftness(self.g, group, self._direction(self.meaning.speaker))
+        if name in ("from-left", "from-right"):
+            return nth_from(self.g, group, left, c.rank, name == "from-left"), ()
+        return sign * (left if name in ("leftmost", "left-of-all") else -left), ()
+
+    def _direction(self, speaker: SpeakerViewpoint | None) -> F64 | None:
+        """(2,) unit direction that the sentence says somebody looks in, in the geometry's frame."""
+        if speaker is None:
+            return None
+        weight = self.similarity(speaker.anchor.noun) * self.scores
+        if weight.max(initial=0.0) <= 0.3:
+            return None
+        anchor = int(weight.argmax())
+        if speaker.kind == "before" and self.g.fronts[anchor].max() > 0.5:
+            return -np.asarray(self.g.sides[anchor, int(self.g.fronts[anchor].argmax())])
+        low, high = self.g.room
+        d = self.g.center[anchor, :2] - 0.5 * (low + high)[:2]
+        length = float(np.linalg.norm(d))
+        if length <= 0.3:
+            return None
+        return np.asarray(d / length if speaker.kind in ("at", "before") else -d / length)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Superlatives compare candidates with each other: closest, largest, leftmost, the second from the left, in the corner.
+#
+# Each takes the geometry and (N,) weights in [0, 1], how much an object counts as a candidate, and returns (N,) log
+# scores (differences matter, not values). Weights are soft: how well the rest of the sentence is satisfied.
 
 _COUNTS = 0.05  # a weight above it makes a candidate
 
@@ -56,15 +339,15 @@ def nearest(g: SceneGeometry, anchors: F64, group: F64, farthest: bool = False) 
     return log_share(distance / 0.5 if farthest else -distance / 0.35, group)
 
 
-def leftness(g: SceneGeometry, group: F64, outlook: F64 | None) -> F64:
+def leftness(g: SceneGeometry, group: F64, direction: F64 | None) -> F64:
     """(N,) how far left each box lies among the group, about [-1, 1].
 
-    ``outlook`` is the (2,) direction of view that the sentence names. Otherwise from the viewer's position and heading,
-    or the mean over plausible viewpoints.
+    Along ``direction``, the (2,) direction of view that the sentence states. Otherwise from the viewer's position and
+    heading, or the mean over plausible viewpoints.
     """
     center = g.center[:, :2]
-    if outlook is not None:
-        return contrast(center @ np.array([-outlook[1], outlook[0]]), group) / 1.5
+    if direction is not None:
+        return contrast(center @ np.array([-direction[1], direction[0]]), group) / 1.5
     middle = (center * group[:, None]).sum(0) / max(float(group.sum()), 1e-9)
     if g.viewer is not None:
         return contrast(_bearing(center, middle, g.viewer), group) / 1.5
@@ -131,288 +414,3 @@ def place_in_room(relation: str, g: SceneGeometry, group: F64) -> F64:
     if relation == "wall":
         return -contrast(np.minimum(x, y), group)
     return -contrast(np.linalg.norm((center - 0.5 * (low + high)[:2]) / (high - low)[:2], axis=1), group)
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What speaks for each object: log scores of category and of every constraint, combined in two passes.
-#
-# First everything but the superlatives; then "the largest", "the closest to" among the objects that satisfy the rest.
-
-
-_EPS = 0.05
-_OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
-_SAME = 0.5  # overlap of two boxes of one thing
-_ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
-_MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
-_STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
-
-# weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
-WEIGHTS = {
-    "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
-    "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
-    "across": 0.4, "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
-    "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
-    "right-of-all": 0.65,
-    "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
-    "tall": 0.4, "short": 0.4, "long": 0.2, "narrow": 0.2, "round": 0.1, "high": 0.3, "low": 0.5, "alone": 0.3,
-    "colour": 1.0, "material": 0.0, "candidates": 0.5,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Judged:
-    """One constraint, judged.
-
-    Attributes:
-        constraint: what was said.
-        holds: (N,) how well it holds, in [0, 1]; NaN where it could not be judged.
-        missing: anchors that the scene does not have; then it says nothing.
-    """
-
-    constraint: Constraint
-    holds: F64
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(eq=False)
-class Evidence:
-    """Everything that speaks for the N objects.
-
-    Attributes:
-        category: (N,) how well each label answers to the noun.
-        log_score: (N,) sum of everything.
-        fit: (N,) the same less the confidence of the detections: only what the sentence says.
-        judged: per constraint.
-        context: (N,) mean closeness to what else is mentioned, as a log score.
-    """
-
-    category: F64
-    log_score: F64
-    fit: F64
-    judged: list[Judged] = field(default_factory=list)
-
-
-class Scorer:
-    """Judges one meaning over one scene.
-
-    Args:
-        meaning: of the sentence, with a target.
-        geometry: of the N objects.
-        labels, scores: of the objects.
-        colors: (N, 3) mean sRGB in 0..255, NaN = not measured; or None.
-        extra: (N,) further evidence in [0, 1] (a neural grounder's), or None.
-        category: (N,) how well each object answers to the target's noun; None = by the lexicon.
-    """
-
-    def __init__(
-        self,
-        meaning: Meaning,
-        geometry: SceneGeometry,
-        labels: tuple[str, ...],
-        scores: F64,
-        colors: F64 | None = None,
-        extra: F64 | None = None,
-        category: F64 | None = None,
-    ) -> None:
-        assert meaning.target is not None
-        self.meaning = meaning
-        self.g = geometry
-        self.labels = labels
-        self.scores = scores
-        self.colors = colors
-        self.extra = extra
-        self.noun = meaning.target.noun
-        self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
-        own = self.similarity(self.noun)
-        self.category = own
-        self.duplicate = np.asarray((own[None] * (geometry.iou > _SAME)).max(axis=1)) if geometry.n else own
-        self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
-        self.group = self._one_each(self.candidates).astype(np.float64)
-
-    def similarity(self, noun: str) -> F64:
-        """(N,) how well each label answers to a noun."""
-        if noun not in self._similar:
-            table = {label: lexicon().similarity(noun, label) for label in set(self.labels)}
-            if noun in table:  # where something is called just so, other names mean other things rather
-                table = {label: w if label == noun else min(w, _OTHER_NAME) for label, w in table.items()}
-            self._similar[noun] = np.array([table[label] for label in self.labels], dtype=np.float64)
-        return self._similar[noun]
-
-    def _one_each(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of boxes of the same thing only the most confident one."""
-        kept = np.zeros(len(mask), bool)
-        for i in sorted(np.flatnonzero(mask), key=lambda k: (-self.scores[k], k)):
-            if not (kept & (self.g.iou[i] > 0.4)).any():
-                kept[i] = True
-        return kept
-
-    # ---------------------------------------------------------------------------------------------------- both passes
-
-    def evidence(self) -> Evidence:
-        """Judge everything."""
-        w = WEIGHTS
-        confidence = w["confidence"] * np.log(self.scores + _EPS)
-        log_score = w["category"] * np.log(self.category + _EPS) + w["duplicate"] * np.log(self.duplicate + _EPS)
-        constraints = [self._in_sight(c) for c in self.meaning.constraints]
-        plain = [c for c in constraints if not c.is_superlative]
-        superlative = [c for c in constraints if c.is_superlative]
-        judged = []
-        for constraint in plain:
-            result = self._judge(constraint)
-            judged.append(result)
-            log_score = log_score + self._log(result)
-        log_score = log_score + w["context"] * self._context()
-        if self.extra is not None:
-            log_score = log_score + w["candidates"] * np.log(self.extra + _EPS)
-        if superlative and self.group.any():
-            first = 0.8 * (log_score + confidence)
-            soft = self.group * np.exp(np.minimum(first - first[self.group > 0].max(), 0.0))
-            for constraint in superlative:
-                score, missing = self._compare(constraint, soft)
-                log_score = log_score + w[constraint.relation] * constraint.weight * score
-                judged.append(Judged(constraint, np.exp(score - score[self.group > 0].max()).clip(0.0, 1.0), missing))
-        return Evidence(self.category, log_score + confidence, log_score, judged)
-
-    def _in_sight(self, c: Constraint) -> Constraint:
-        """'Facing the bed, the lamp on the left': where nobody knows the bed's front, left of all lamps from there."""
-        if c.relation not in ("viewer-left", "viewer-right"):
-            return c
-        weight = self.anchor_weights(c.anchors[0])
-        if weight.max(initial=0.0) < _ANCHOR_THERE or self.g.fronts[int(weight.argmax())].sum() > 0.5:
-            return c
-        return replace(c, relation=c.relation.removeprefix("viewer-") + "-of-all", anchors=())
-
-    def _log(self, judged: Judged) -> F64:
-        """Log score of a constraint, scaled by the best candidate: what nobody satisfies says little."""
-        c, holds = judged.constraint, judged.holds
-        if judged.missing or np.isnan(holds).all():
-            return np.zeros(self.g.n)
-        known = np.where(np.isnan(holds), 0.5, holds)
-        many = any(a.plural for a in c.anchors)
-        best = max(float(known[self.candidates].max(initial=0.0)), 0.05 if many else 0.15)
-        scaled = np.clip(known / best, 0.0, 1.0)
-        if c.negated:
-            scaled = 1.0 - scaled
-        return np.asarray(WEIGHTS[c.relation] * c.weight * np.log(_EPS + scaled))
-
-    # ---------------------------------------------------------------------------------------------------- constraints
-
-    def _judge(self, c: Constraint) -> Judged:
-        if c.relation == "colour":
-            if self.colors is None:
-                return Judged(c, np.full(self.g.n, np.nan))
-            return Judged(c, color_scores(self.colors, c.value))
-        if c.relation == "material":
-            return Judged(c, np.full(self.g.n, np.nan))
-        weights = [self.anchor_weights(anchor) for anchor in c.anchors]
-        missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0.0) < _ANCHOR_THERE)
-        if len(missing) == len(c.anchors) or (c.relation == "between" and missing):
-            return Judged(c, np.full(self.g.n, np.nan), missing)
-        if c.relation == "between":
-            return self._between(c, weights)
-        weight = np.maximum.reduce(weights)
-        quality = self._pair_matrix(c) * self.g.different * weight[None]
-        holds = quality.max(axis=1)
-        if c.relation in _MANY and any(a.plural for a in c.anchors):
-            several = np.sort(quality[:, self._one_each(weight > 0)], axis=1)[:, ::-1]
-            if several.shape[1] >= 3:
-                holds = several[:, :3].mean(axis=1)
-        return Judged(c, holds)
-
-    def _pair_matrix(self, c: Constraint) -> F64:
-        outlook = self._direction(self.meaning.outlook)
-        if outlook is None or c.relation not in ("left", "right"):
-            return self.g.matrix(c.relation)
-        left = np.array([-outlook[1], outlook[0]])
-        lateral = self.g.offset @ left * (1.0 if c.relation == "left" else -1.0)
-        return np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-self.g.gap / 1.2))
-
-    def _between(self, c: Constraint, weights: list[F64]) -> Judged:
-        first, second = weights[0], weights[-1]
-        rows, columns = np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3)
-        pairs = [
-            (float(first[a] * second[b]), int(a), int(b))
-            for a in rows
-            for b in columns
-            if (len(weights) > 1 or a < b) and a != b and self.g.iou[a, b] < 0.2
-        ]
-        if not pairs:
-            return Judged(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
-        holds = np.zeros(self.g.n)
-        for weight, a, b in sorted(pairs, key=lambda p: (-p[0], p[1], p[2]))[:60]:
-            holds = np.maximum(holds, weight * between(self.g, a, b))
-        return Judged(c, holds)
-
-    def anchor_weights(self, anchor: ObjectPhrase, depth: int = 0) -> F64:
-        """(N,) how likely each object is the anchor: its label, its confidence, and what is said of it."""
-        weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
-        if depth:
-            return weight
-        for c in anchor.constraints:
-            likely = weight > 0.3
-            if not likely.any():
-                break
-            if c.relation in ("corner", "middle", "wall"):
-                score = place_in_room(c.relation, self.g, likely.astype(np.float64))
-                holds = np.exp(np.minimum(score - score[likely].max(), 0.0))
-            elif c.relation == "colour" and self.colors is not None:
-                holds = np.nan_to_num(color_scores(self.colors, c.value), nan=0.5)
-            elif c.anchors and c.relation in PAIR_RELATIONS:
-                others = np.maximum.reduce([self.anchor_weights(a, 1) for a in c.anchors])
-                if others.max(initial=0.0) < _ANCHOR_THERE:
-                    continue
-                holds = (self.g.matrix(c.relation) * self.g.different * others[None]).max(axis=1)
-                holds = holds / max(float(holds[likely].max()), 1e-6)
-            else:
-                continue
-            weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
-        return weight
-
-    def _context(self) -> F64:
-        """Mean log closeness to everything else that the sentence names."""
-        total, count = np.zeros(self.g.n), 0
-        for phrase in self.meaning.mentioned:
-            weight = self.similarity(phrase.noun) * np.sqrt(self.scores)
-            if weight.max(initial=0.0) > 0.3:
-                near = (self.g.matrix("near") * self.g.different * weight[None]).max(axis=1)
-                total += np.log(_EPS + near)
-                count += 1
-        return total / max(count, 1)
-
-    # ---------------------------------------------------------------------------------------------------- superlatives
-
-    def _compare(self, c: Constraint, group: F64) -> tuple[F64, tuple[str, ...]]:
-        """(N,) log score of a superlative among the group, and its missing anchors."""
-        name = c.relation
-        sign = -1.0 if c.negated else 1.0
-        if name in ("closest", "farthest"):
-            weights = [self.anchor_weights(anchor) for anchor in c.anchors]
-            missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0) < _ANCHOR_THERE)
-            if len(missing) == len(c.anchors):
-                return np.zeros(self.g.n), missing
-            return sign * nearest(self.g, np.maximum.reduce(weights), group, name == "farthest"), ()
-        if name in _STATURE:
-            return sign * stature(name, self.g, group), ()
-        if name in ("corner", "middle", "wall", "alone"):
-            return sign * place_in_room(name, self.g, group), ()
-        left = leftness(self.g, group, self._direction(self.meaning.outlook))
-        if name in ("from-left", "from-right"):
-            return nth_from(self.g, group, left, c.rank, name == "from-left"), ()
-        return sign * (left if name in ("leftmost", "left-of-all") else -left), ()
-
-    def _direction(self, outlook: SpeakerViewpoint | None) -> F64 | None:
-        """(2,) unit direction that the sentence says somebody looks in, in the geometry's frame."""
-        if outlook is None:
-            return None
-        weight = self.similarity(outlook.anchor.noun) * self.scores
-        if weight.max(initial=0.0) <= 0.3:
-            return None
-        anchor = int(weight.argmax())
-        if outlook.kind == "before" and self.g.fronts[anchor].max() > 0.5:
-            return -np.asarray(self.g.sides[anchor, int(self.g.fronts[anchor].argmax())])
-        low, high = self.g.room
-        d = self.g.center[anchor, :2] - 0.5 * (low + high)[:2]
-        length = float(np.linalg.norm(d))
-        if length <= 0.3:
-            return None
-        return np.asarray(d / length if outlook.kind in ("at", "before") else -d / length)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.manhattan import ManhattanFrame
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
     SITE_BITS,
@@ -20,6 +20,7 @@ from embodied_perceptron.geometry.transforms import (
     unpack_keys,
 )
 from embodied_perceptron.mapping.blocks import hash_position, pack_key
+from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.voxels import (
     COLOR,
     EVIDENCE,
@@ -30,15 +31,14 @@ from embodied_perceptron.mapping.voxels import (
     RECORD,
     VoxelRows,
 )
+from embodied_perceptron.nn.input_features import SiteFeature
 from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.sparse.engine import Engine, get_engine
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.sites import Engine, Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
-# Compiled CPU kernels of what leaves the volume: means, and sites for the network.
-#
-# Plain loops over arrays, without the interpreter's lock; each has a twin of tensors in ``export.py``, or is tested
-# against one.
+# compiled for the CPU, without the interpreter's lock; each has a twin of tensors below
 
 Array = NDArray[Any]
 
@@ -188,10 +188,9 @@ def site_columns(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What leaves the volume: means instead of sums, and sites for the network.
+# copies and what is made of them
 
 _FAR = 1 << 30  # no voxel lies there: the limit of an open side
-SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
 DEFAULT_FEATURES: tuple[SiteFeature, ...] = ("color", "offset", "height")
 
 
@@ -239,18 +238,20 @@ class Window:
 
 
 @dataclass(frozen=True, eq=False)
-class VoxelCopy:
-    """The voxels of a map at one moment, as they are stored: what has to be copied while the map stands still.
-
-    What is made of them may be made anywhere, while fusing goes on.
+class VolumeCopy:
+    """Voxels, as they are stored, and keyframes of a volume at one moment; for any thread, while fusing goes on.
 
     Attributes:
-        rows: with at least as many hits as asked for.
+        rows: voxels with at least as many hits as asked for.
         voxel_size_m: edge length.
+        keyframes: oldest first; shared with the volume, never changed.
+        manhattan: frame that the voxels stand on.
     """
 
     rows: VoxelRows
     voxel_size_m: float
+    keyframes: tuple[Keyframe, ...] = ()
+    manhattan: ManhattanFrame = WORLD
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -259,14 +260,14 @@ class VoxelCopy:
         """Means instead of sums."""
         return to_snapshot(self.rows, self.voxel_size_m)
 
-    def turned(self, manhattan: ManhattanFrame, center_m: NDArray[np.floating[Any]], radius_m: float) -> VoxelCopy:
+    def turned(self, manhattan: ManhattanFrame, center_m: NDArray[np.floating[Any]], radius_m: float) -> VolumeCopy:
         """The voxels within ``radius_m`` (horizontally) of ``center_m`` (world), standing on another manhattan.
 
         Every voxel goes, with all that it holds, to where its mean point lies there; several may go to one place.
         """
         turn = _turn_compiled if self.rows.coords.device.type == "cpu" else turn_by_tensors
         rows = turn(self.rows, manhattan, center_m[:2] / self.voxel_size_m, radius_m / self.voxel_size_m)
-        return VoxelCopy(rows, self.voxel_size_m)
+        return replace(self, rows=rows, manhattan=manhattan)
 
     def as_sparse_tensor(
         self,

@@ -1,4 +1,9 @@
-"""The voxel store on the CPU: compiled loops over the tensors' numpy views."""
+"""The voxel store on the CPU: compiled loops over the tensors' numpy views.
+
+Voxel arithmetic here is that of ``geometry/transforms.py`` in fixed point (see ``voxels.py``); tests hold the two
+together. The kernels run without the interpreter's lock, so that other threads go on meanwhile. No fast-math: the same
+input gives the same bits, and the torch kernels the same map.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +36,7 @@ from embodied_perceptron.mapping.voxels import (
 )
 
 # --------------------------------------------------------------------------------------------------------------------
-# Compiled CPU kernels of the volume. Plain loops over arrays; who calls them and why stands in ``numba_voxels.py``.
-#
-# Voxel arithmetic here is that of ``geometry.py`` in fixed point (see ``voxels.py``); tests hold the two together. The
-# kernels run without the interpreter's lock, so that other threads go on meanwhile. No fast-math: the same input gives
-# the same bits, and the torch kernels the same map.
+# kernels of the map
 
 Array = NDArray[Any]
 
@@ -310,9 +311,7 @@ def gather_voxels(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Compiled CPU kernel that sums the points of an image by voxel, apart from the map.
-#
-# See ``kernels.py`` for the rules of all kernels, and ``voxels.py`` for the fixed-point numbers.
+# kernel of one image: points summed by voxel, apart from the map
 
 
 _LIMIT = float(1 << (KEY_BITS - 1 + OFFSET_BITS))  # |fixed point| of the outermost voxel key
@@ -475,7 +474,7 @@ def accumulate_rows(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# The voxel store on the CPU: compiled loops over the tensors' numpy views.
+# the store
 
 
 def local_centers(voxel_size_m: float) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""The incrementally updated sparse voxel volume."""
+"""The incrementally updated sparse volume: voxels, keyframes, and image features of the keyframes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, BlockTable, split_coords, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
-from embodied_perceptron.mapping.devices import resolve_device
-from embodied_perceptron.mapping.export import DEFAULT_FEATURES, SiteFeature, VoxelCopy, Window
+from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Window
+from embodied_perceptron.mapping.image_features import ImageFeatures
 from embodied_perceptron.mapping.keyframes import KeyframeStore
 from embodied_perceptron.mapping.numba_voxels import NumbaVoxels
 from embodied_perceptron.mapping.storage import (
@@ -30,17 +30,14 @@ from embodied_perceptron.mapping.storage import (
     write_map,
 )
 from embodied_perceptron.mapping.torch_voxels import TorchVoxels
-from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore
+from embodied_perceptron.mapping.voxels import RECORD, ClearingRule, FrameView, VoxelRows, VoxelStore, resolve_device
+from embodied_perceptron.nn.input_features import SiteFeature
 from embodied_perceptron.results import FusionReport, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-from embodied_perceptron.sparse.engine import Engine
+from embodied_perceptron.sparse.sites import Engine
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 __all__ = ["FeatureVolume", "VolumeStatistics", "warm_up"]
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Counting and timing of the volume.
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class VolumeStatistics:
 
     Attributes:
         blocks, voxels: stored now.
-        memory_bytes: voxel memory that has been written to, plus keyframes.
+        memory_bytes: voxel memory that has been written to, plus keyframes and their image features.
         reserved_bytes: voxel memory for the whole block budget (address space on the CPU, real memory on a GPU).
         keyframes: kept now; ``keyframes_dropped`` were pushed out by newer ones.
         frames_fused: since the start, the last reset or load.
@@ -81,10 +78,10 @@ class Counters:
 
 
 class StageClock:
-    """Wall time by stage."""
+    """Wall time by stage, in milliseconds, added to ``stage_ms``."""
 
-    def __init__(self) -> None:
-        self.stage_ms: dict[str, float] = {}
+    def __init__(self, stage_ms: dict[str, float] | None = None) -> None:
+        self.stage_ms = {} if stage_ms is None else stage_ms
         self._last = perf_counter()
 
     def lap(self, stage: str) -> None:
@@ -94,20 +91,18 @@ class StageClock:
         self._last = now
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The incrementally updated sparse voxel volume: geometry.
-
-
 class FeatureVolume:
-    """Sparse voxel map of posed RGB-D frames.
+    """Sparse voxel map of posed RGB-D frames: geometry, keyframes, and per-level sums of the keyframes' image features.
 
     Per frame: valid pixels become points and are summed per voxel; stored voxels that the depth image sees through lose
     evidence and vanish; blocks out of radius or beyond the budget are evicted, the furthest first. The cost of a frame
-    follows the view, not the map. One thread owns a volume; snapshots are copies and may go to others.
+    follows the view, not the map. One thread at a time works on a volume; copies may go to others, and ``features``
+    have a lock of their own: images are encoded and features read while frames are fused.
 
     Args:
         config: sizes, ranges and limits.
         keyframes: which frames are kept whole.
+        features: image features for one network; None = geometry alone.
         kernels: "numba" (CPU), "torch" (any device), or "auto" = by ``config.device``.
 
     Raises ``ConfigError`` for a device that is not available.
@@ -118,10 +113,12 @@ class FeatureVolume:
         config: VolumeConfig | None = None,
         keyframes: KeyframeConfig | None = None,
         *,
+        features: ImageFeatures | None = None,
         kernels: Literal["auto", "numba", "torch"] = "auto",
     ) -> None:
         self.config = config if config is not None else VolumeConfig()
         self.keyframes = KeyframeStore(keyframes if keyframes is not None else KeyframeConfig())
+        self.features = features
         device = resolve_device(self.config.device)
         if kernels == "auto":
             kernels = "numba" if device.type == "cpu" else "torch"
@@ -248,10 +245,11 @@ class FeatureVolume:
         """Copy the voxels with at least ``min_hits`` points (default: the configuration's), sorted by key."""
         return self.copy(min_hits).snapshot()
 
-    def copy(self, min_hits: int | None = None) -> VoxelCopy:
-        """The same voxels as they are stored, to be made into a snapshot and into network input elsewhere."""
+    def copy(self, min_hits: int | None = None) -> VolumeCopy:
+        """The same voxels as they are stored, and the keyframes, for snapshots and network input in another thread."""
         hits = self.config.min_hits if min_hits is None else min_hits
-        return VoxelCopy(self._gather(self._blocks.slots(), hits), self.config.voxel_size_m)
+        rows = self._gather(self._blocks.slots(), hits)
+        return VolumeCopy(rows, self.config.voxel_size_m, tuple(self.keyframes))
 
     def as_sparse_tensor(
         self,
@@ -287,7 +285,7 @@ class FeatureVolume:
             lower, upper = lower * site_voxels, upper * site_voxels
         hits = self.config.min_hits if min_hits is None else min_hits
         rows = self._gather(self._blocks.slots(lower / BLOCK_EDGE, upper / BLOCK_EDGE), hits)
-        return VoxelCopy(rows, self.config.voxel_size_m).as_sparse_tensor(
+        return VolumeCopy(rows, self.config.voxel_size_m).as_sparse_tensor(
             site_voxels, window=window, features=features, floor_z_m=floor_z_m, engine=engine
         )
 
@@ -301,11 +299,12 @@ class FeatureVolume:
     def statistics(self) -> VolumeStatistics:
         """Sizes now, and what happened since the start or the last reset or load."""
         per_block = BLOCK_VOXELS * (RECORD * 4 + 8)
+        features = 0 if self.features is None else self.features.nbytes
         c = self._counters
         return VolumeStatistics(
             blocks=len(self._blocks),
             voxels=self._voxels,
-            memory_bytes=self._blocks.slots_ever_used * per_block + self.keyframes.nbytes,
+            memory_bytes=self._blocks.slots_ever_used * per_block + self.keyframes.nbytes + features,
             reserved_bytes=self.config.max_blocks * per_block,
             keyframes=len(self.keyframes),
             keyframes_dropped=self.keyframes.dropped,
@@ -319,10 +318,12 @@ class FeatureVolume:
     # changing the map by hand
 
     def reset(self) -> None:
-        """Forget everything: voxels, keyframes, stamps and counters."""
+        """Forget everything: voxels, keyframes and their features, stamps and counters."""
         self._store.erase(self._blocks.slots())
         self._blocks.clear()
         self.keyframes.clear()
+        if self.features is not None:
+            self.features.clear()
         self._newest_ns.clear()
         self._voxels = 0
         self._counters = Counters()
@@ -331,8 +332,9 @@ class FeatureVolume:
         """Re-integrate the retained keyframes at corrected poses.
 
         Voxels seen since the oldest retained keyframe are made anew from the keyframes alone, oldest first; older ones
-        move rigidly with it (see :mod:`embodied_perceptron.mapping.correction`). Afterwards the map is what it would be
-        had the keyframes come with these poses. Takes the time of fusing that many frames.
+        move rigidly with it (see :mod:`embodied_perceptron.mapping.correction`). Image features move with their
+        keyframes; no image is encoded again. Afterwards the map is what it would be had the keyframes come with these
+        poses. Takes the time of fusing that many frames.
 
         Args:
             poses: (camera, stamp_ns) -> (4, 4) corrected T_world_camera. Retained keyframes that are not named move
@@ -396,6 +398,9 @@ class FeatureVolume:
 
     def save(self, path: str | Path, extra: Mapping[str, str] | None = None) -> None:
         """Write voxels, keyframes and configuration; atomic, so a crash leaves the old file whole.
+
+        Image features are not written: they follow from the keyframes and the network that is there when the map is
+        loaded, so features of two networks are never mixed.
 
         ``extra`` goes into the same file; :func:`embodied_perceptron.mapping.storage.read_extra` gives it back.
 

@@ -1,4 +1,9 @@
-"""9-DoF detection on sparse levels: class, centreness, six face distances and a 6-D rotation per site."""
+"""9-DoF detection on sparse levels: class, centreness, six face distances and a 6-D rotation per site.
+
+EmbodiedScan paper, section 4.2; FCAF3D (Rukhovich et al., ECCV 2022). A box coder takes the point that predicts and its
+raw regression; a regression of 12 numbers ends with a 6-D rotation (Zhou et al.), one of 9 with ZXY Euler angles in
+radians.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +16,23 @@ from torch import Tensor, nn
 
 from embodied_perceptron.geometry.boxes import euler_to_matrix, footprint_iou, make_boxes, sixd_to_matrix, voted_nms
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
+from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.ops import best_rows
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
-# --------------------------------------------------------------------------------------------------------------------
-# From regressed numbers to 9-DoF boxes: the two box coders of the heads.
-#
-# Both take the point that predicts and its raw regression; a regression of 12 numbers ends with a 6-D rotation (Zhou et
-# al.), one of 9 with ZXY Euler angles in radians.
+Pruning = Literal["class", "object"]
 
 # exp() of an untrained or diverging network must stay finite; e^10 = 22 km is far beyond any object
 MAX_LOG_SIZE = 10.0
 # sizes and face distances of refined queries are never smaller, as in the released code
 MIN_SIZE_M = 0.02
+_ALMOST = 1 - 1e-5  # far beyond the rounding of a score
+_VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing
+
+# --------------------------------------------------------------------------------------------------------------------
+# box coders
 
 
 def regression_rotation(rotation: Tensor) -> Tensor:
@@ -117,14 +125,7 @@ def decode_offsets(points: Tensor, regression: Tensor) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# 9-DoF detection on sparse levels: class, centreness, six face distances and a 6-D rotation per site.
-#
-# EmbodiedScan paper, section 4.2; FCAF3D (Rukhovich et al., ECCV 2022).
-
-Pruning = Literal["class", "object"]
-
-_ALMOST = 1 - 1e-5  # far beyond the rounding of a score
-_VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing
+# the head
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,19 +162,6 @@ class DetectionLevel:
         return boxes_from_faces(self.anchors_m, self.distances_m, self.rotation)
 
 
-@dataclass(frozen=True, eq=False)
-class Detections:
-    """Final boxes of one scene, best first.
-
-    Attributes:
-        boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices.
-    """
-
-    boxes: Tensor
-    scores: Tensor
-    labels: Tensor
-
-
 class DetectionHead(nn.Module):
     """The neck with its per-site predictors.
 
@@ -192,8 +180,7 @@ class DetectionHead(nn.Module):
         anchor_shift: faces are measured from where a site's regression moves its point to. Distances are not negative,
             so a box always holds the point from which they are measured, and measured from sites 8 cm apart nothing
             could be thinner than the way to the nearest one.
-        official: points at the lower corner of a coarse cell and zero-padded pruning scores, as released weights
-            expect. Default: points at the cell's centre.
+        conventions: where points stand in their cells, and how pruning scores are interpolated.
     """
 
     def __init__(
@@ -207,7 +194,7 @@ class DetectionHead(nn.Module):
         lateral_channels: int = 0,
         pruning: Pruning = "class",
         anchor_shift: bool = False,
-        official: bool = False,
+        conventions: Conventions = CORRECTED,
     ) -> None:
         super().__init__()
         if pruning not in ("class", "object"):
@@ -218,8 +205,8 @@ class DetectionHead(nn.Module):
             raise ValueError(f"rotation_channels must be 2, 3 or 6, got {rotation_channels}")
         self.num_classes = num_classes
         self.voxel_size_m = voxel_size_m
-        self.official = official
-        self.neck = TopDownNeck(in_channels, channels, keep, lateral_channels, pruning == "object", official)
+        self.conventions = conventions
+        self.neck = TopDownNeck(in_channels, channels, keep, lateral_channels, pruning == "object", conventions)
         self.center = SparseConv(channels, 1, kernel_size=1)
         self._rotation = slice(6, 6 + rotation_channels)
         self.anchor_shift = anchor_shift
@@ -255,15 +242,10 @@ class DetectionHead(nn.Module):
         predictions[0] = self._predict(0, features[0])  # nothing is pruned by the finest level
         return [predictions[level] for level in range(len(features))], features
 
-    def points_m(self, sites: Sites) -> Tensor:
-        """(N, 3) float32 world coordinates of the predicting points."""
-        offset = 0.0 if self.official else 0.5 * sites.stride
-        return (sites.coords.to(torch.float32) + offset) * self.voxel_size_m
-
     def _predict(self, level: int, out: SparseTensor) -> DetectionLevel:
         regression = self.regression(out).feats
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
-        points_m = anchors_m = self.points_m(out.sites).to(distances.device)
+        points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
         if self.anchor_shift:
             edge_m = out.sites.stride * self.voxel_size_m
             anchors_m = points_m + edge_m * regression[:, self._rotation.stop :]
@@ -279,20 +261,36 @@ class DetectionHead(nn.Module):
         )
 
 
+# --------------------------------------------------------------------------------------------------------------------
+# decoding
+
+
+@dataclass(frozen=True, eq=False)
+class BoxPredictions:
+    """Final boxes of one scene, best first.
+
+    Attributes:
+        boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor
+
+
 def decode_detections(
     levels: Sequence[DetectionLevel],
     max_per_level: int = 1000,
     min_score: float = 0.01,
     iou_threshold: float = 0.5,
-    official: bool = False,
+    conventions: Conventions = CORRECTED,
     max_candidates: int = 0,
-) -> list[Detections]:
-    """Predictions of all levels -> boxes per scene after per-class suppression.
+) -> list[BoxPredictions]:
+    """Predictions of all levels -> boxes per scene after per-class suppression (:func:`suppress`).
 
-    The score of a box is class probability times the cube root of its centreness; as published, and with ``official``,
-    times centreness. A box says what it is by its class; centreness is learned inside of boxes alone and ranks those of
-    one thing, but squashes whole classes of flat and small things, whose sites are never near a centre.
-    ``official, max_candidates``: see :func:`suppress`.
+    The score of a box is class probability times the cube root of its centreness; as published, times centreness.
+    Centreness is learned inside of boxes alone and ranks those of one thing, but squashes whole classes of flat and
+    small things, whose sites are never near a centre.
     """
     batch_size = levels[0].sites.batch_size if levels else 0
     results = []
@@ -300,29 +298,25 @@ def decode_detections(
         boxes, scores = [], []
         for level in levels:
             first, end = level.sites.bounds[sample : sample + 2]
-            best = best_scores(level, slice(first, end), official)
+            best = best_scores(level, slice(first, end), conventions.centerness_power)
             rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # the others have no class that could count
             rows = first + rows[best_rows(best[rows], max_per_level)]
-            score = level.class_logits[rows].sigmoid() * _centreness(level.center_logits[rows], official)
+            score = level.class_logits[rows].sigmoid()
+            score = score * level.center_logits[rows].sigmoid().pow(conventions.centerness_power)
             box = boxes_from_faces(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
             boxes.append(box)
             scores.append(score)
         results.append(
-            suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, official, max_candidates)
+            suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, conventions, max_candidates)
         )
     return results
 
 
-def best_scores(level: DetectionLevel, rows: slice, official: bool = False) -> Tensor:
+def best_scores(level: DetectionLevel, rows: slice, centerness_power: float = CORRECTED.centerness_power) -> Tensor:
     """(N,) score of the best class of each site; see :func:`decode_detections`."""
     # both factors rise with their logits: the best class needs no other's score
     best = level.class_logits[rows].amax(1, keepdim=True).sigmoid()
-    return (best * _centreness(level.center_logits[rows], official))[:, 0]
-
-
-def _centreness(logits: Tensor, official: bool) -> Tensor:
-    """(N, 1) logits -> (N, 1) by how much a class probability counts."""
-    return logits.sigmoid() if official else logits.sigmoid().pow(1.0 / 3.0)
+    return (best * level.center_logits[rows].sigmoid().pow(centerness_power))[:, 0]
 
 
 def suppress(
@@ -330,33 +324,30 @@ def suppress(
     scores: Tensor,
     min_score: float,
     iou_threshold: float,
-    official: bool = False,
+    conventions: Conventions = CORRECTED,
     max_candidates: int = 0,
-) -> Detections:
+) -> BoxPredictions:
     """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first.
 
-    ``official`` repeats the released code, which cuts boxes to their yaw, suppresses by the overlap of their footprints
-    (so a lamp above a table of its class would go) and returns them without tilt. By default overlap is that of the
-    volumes, all nine degrees are kept, and what is suppressed has its say about the place and size of what stays
-    (:func:`~embodied_perceptron.geometry.boxes.voted_nms`). ``max_candidates``: only so many pairs of box and class,
-    the best, enter suppression; 0 = all, as published. A class of every box is a candidate, so an uncertain network
-    makes tens
-    of thousands.
+    Boxes overlap by volume and vote on those that stay (:func:`~embodied_perceptron.geometry.boxes.voted_nms`); with
+    ``conventions.level_boxes`` by their footprints, so that a lamp above a table of its class goes.
+    ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published. Every
+    class of every box is a candidate: an uncertain network makes tens of thousands.
     """
     row, label = (scores > min_score).nonzero(as_tuple=True)
     if max_candidates and len(row) > max_candidates:
         best = best_rows(scores[row, label], max_candidates)
         row, label = row[best], label[best]
     candidates = boxes[row].clone()
-    if official:
+    if conventions.level_boxes:
         candidates[:, 7:] = 0.0
     candidates[:, 3:6].clamp_(min=MIN_SIZE_M)
     chosen = scores[row, label]
-    if official:
+    if conventions.level_boxes:
         keep = _footprint_nms(candidates, chosen, label, iou_threshold)
-        return Detections(candidates[keep], chosen[keep], label[keep])
+        return BoxPredictions(candidates[keep], chosen[keep], label[keep])
     keep, kept = voted_nms(candidates, chosen, label, iou_threshold, _VOTING_IOU)
-    return Detections(kept, chosen[keep], label[keep])
+    return BoxPredictions(kept, chosen[keep], label[keep])
 
 
 def _footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:

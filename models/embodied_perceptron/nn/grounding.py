@@ -2,8 +2,8 @@
 
 EmbodiedScan paper, section 4.3 and appendix: the voxels that match some word best become queries; each of six layers
 attends among the queries, to the words and to the voxels; the position encoding of a query is made from the 9-D box
-that the layer before predicted; one box branch is shared by all layers; a query is the answer to a word as far as
-their embeddings align.
+that the layer before predicted; one box branch is shared by all layers; the answer to a word is the query whose
+embedding aligns best with it.
 
 Coordinates are those of a gravity-aligned *reference frame*. ``paper`` uses the world; ``tiny`` and ``base`` use the
 viewpoint (origin on the floor below the camera, x along its heading), so that the answer moves with the world.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.nn.detection import decode_faces, decode_offsets
+from embodied_perceptron.nn.official import CORRECTED, Conventions
 
 BoxCoder = Literal["offsets", "faces"]
 
@@ -107,8 +108,7 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """(B, Q, C) -> (B, Q, C); ``*_pad`` are True at padded entries.
 
-        ``position_on_equal_text`` repeats a fault of the released code: its attention adds the queries' positions to
-        the text keys whenever there are as many words as queries.
+        ``position_on_equal_text``: see :class:`~embodied_perceptron.nn.official.Conventions`.
         """
         q = query + query_position
         query = self.norms[0](query + self.self_attention(q, q, query, need_weights=False)[0])
@@ -133,7 +133,7 @@ class DecoderLayer(nn.Module):
 
 @dataclass(frozen=True, eq=False)
 class GroundingOutput:
-    """What the decoder says; layers are stacked first, the last layer answers.
+    """Output of the decoder; layers are stacked first, the last layer answers.
 
     Attributes:
         boxes: (L, B, Q, 9) in the reference frame.
@@ -150,7 +150,7 @@ class GroundingOutput:
 
 @dataclass(frozen=True, eq=False)
 class VoxelGroundingOutput(GroundingOutput):
-    """How voxels became queries, beside that.
+    """Output of the decoder over voxels, with the choice of its queries.
 
     Attributes:
         query_index: (B, Q) rows of the visual input that became queries.
@@ -172,7 +172,7 @@ class GroundingHead(nn.Module):
         box_coder: ``offsets`` (centre offset, log size) or ``faces`` (log face distances).
         regression_channels: 12 = 6-D rotation (default), 9 = Euler angles (released weights).
         alignment: see :class:`TokenAlignment`.
-        official: repeat the released code's attention fault (see :class:`DecoderLayer`).
+        conventions: of the attention to the text.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class GroundingHead(nn.Module):
         box_coder: BoxCoder = "offsets",
         regression_channels: int = 12,
         alignment: Literal["projected", "dot"] = "projected",
-        official: bool = False,
+        conventions: Conventions = CORRECTED,
     ) -> None:
         super().__init__()
         if regression_channels not in (9, 12):
@@ -194,7 +194,7 @@ class GroundingHead(nn.Module):
         if box_coder not in ("offsets", "faces"):
             raise ValueError(f"box_coder must be 'offsets' or 'faces', got {box_coder!r}")
         self.num_queries = num_queries
-        self.official = official
+        self.conventions = conventions
         self.decode = decode_offsets if box_coder == "offsets" else decode_faces
         self.text_projection = nn.Linear(text_channels, channels)
         self.box_position = PositionEncoding(9, channels)
@@ -270,7 +270,7 @@ class GroundingHead(nn.Module):
                 visual,
                 visual_position,
                 visual_pad,
-                self.official,
+                self.conventions.position_on_equal_text,
             )
             hidden = self.norm(query)
             predicted = self.decode(query_coords_m, self.box_branch(query))  # before the norm: it scales boxes away

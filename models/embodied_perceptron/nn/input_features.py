@@ -1,71 +1,109 @@
-"""What the network sees of geometry: features of the input sites."""
+"""Input of the network: sites with features, the lattice of its windows, and the grid of image-only input."""
 
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import SITE_BITS, pack_site_keys, unpack_site_keys, world_to_voxel
-from embodied_perceptron.mapping.export import SiteFeature
-from embodied_perceptron.sparse.engine import Engine
+from embodied_perceptron.geometry.transforms import pack_site_keys, unpack_site_keys, world_to_voxel
+from embodied_perceptron.nn.presets import NetworkConfig, OccupancyConfig
+from embodied_perceptron.sparse import cpu_kernels
+from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.ops import best_rows
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Engine, Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 # --------------------------------------------------------------------------------------------------------------------
-# Compiled for the CPU: sparse sites and the cells of a regular grid, in one pass, without the interpreter's lock.
+# Where a network looks: its input lattice inside of the map, its occupancy window, the dense grid of image-only input.
+#
+# All windows move in steps of the lattice of what they feed, never by fractions of a cell: what stays in view keeps its
+# sites, and a world moved by whole steps gives the same answer, moved.
 
 
-@njit(cache=True, nogil=True)
-def _coordinates(key: int) -> tuple[int, int, int]:
-    """x, y, z of a site: ``geometry.unpack_site_keys`` of one key."""
-    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
-    return (key >> (2 * SITE_BITS) & mask) - offset, (key >> SITE_BITS & mask) - offset, (key & mask) - offset
+def occupancy_origin(config: NetworkConfig, anchor_m: Sequence[float]) -> tuple[int, int, int]:
+    """Lower corner of the occupancy window in input sites, a multiple of the cells' stride.
+
+    ``anchor_m`` is the point on the floor below the window's centre (world; the scene's origin for ``paper``), rounded
+    to the nearest cell. Raises ``ValueError`` when the configuration has no occupancy or the anchor is not finite.
+    """
+    if config.occupancy is None:
+        raise ValueError(f"this {config.name} configuration has no occupancy")
+    stride = config.backbone.strides[config.occupancy_level()]
+    return _corner(anchor_m, config.occupancy.origin_m, config.occupancy.cell_size_m, stride)
 
 
-@njit(cache=True, nogil=True)
-def sum_in_cells(
-    keys: NDArray[np.int64],
-    feats: NDArray[np.float32],
-    first: NDArray[np.int64],
-    stride: int,
-    cells: NDArray[np.int64],
-    total: NDArray[np.float32],
-) -> None:
-    """Add up columns of the sites in each cell of a grid, and count them.
+def rgb_grid(
+    config: NetworkConfig, anchor_m: Sequence[float] = (0.0, 0.0, 0.0), engine: Engine | None = None
+) -> SparseTensor:
+    """Input sites of a network that sees images alone: every site of the occupancy range (ImVoxelNet, WACV 2022).
+
+    One sample; features are ones, which the network replaces by what the images show. ``anchor_m`` as in
+    :func:`occupancy_origin`, rounded to the coarsest stride. The range is the configuration's occupancy window, or the
+    benchmark's for a network without occupancy. Raises ``ValueError`` for another modality.
+    """
+    if config.modality != "rgb":
+        raise ValueError(f"a {config.modality} network takes sites from geometry, not from a grid")
+    window = config.occupancy if config.occupancy is not None else OccupancyConfig()
+    per_cell = round(window.cell_size_m / config.voxel_size_m)
+    coarsest = config.backbone.strides[-1]
+    moved = _corner(anchor_m, (0.0, 0.0, 0.0), coarsest * config.voxel_size_m, coarsest)
+    fixed = _corner((0.0, 0.0, 0.0), window.origin_m, window.cell_size_m, per_cell)
+    axes = [torch.arange(n * per_cell) + (a + b) for n, a, b in zip(window.cells, moved, fixed, strict=True)]
+    coords = torch.cartesian_prod(*axes)  # sorted as site keys are
+    keys = pack_site_keys(torch.zeros(len(coords), dtype=torch.int64), coords)
+    sites = Sites(keys, 1, 1, get_engine("auto", "cpu") if engine is None else engine)
+    return SparseTensor(sites, torch.ones(len(coords), 1))
+
+
+def cover_windows(
+    low_m: Sequence[float], high_m: Sequence[float], size_m: float, lattice_m: float
+) -> list[tuple[tuple[float, float], tuple[float, float], tuple[float, float]]]:
+    """The fewest square windows that show [low, high] of the ground, neighbours at most half a window apart.
 
     Args:
-        keys: (N,) site keys of one sample.
-        feats: (N, C), any columns.
-        first: (3,) lower corner of the grid, in sites; stride: edge of a cell, in sites; cells: (3,) of the grid.
-        total: (X * Y * Z, C + 1) out, filled with zeros: sums, and the number of sites.
+        low_m, high_m: x and y of what must be seen.
+        size_m: edge of a window.
+        lattice_m: windows may be moved by up to half of this by whoever rounds them to a lattice.
+
+    Returns (centre, core low, core high) of each, x slowest. The cores [low, high) part the plane: what lies in one is
+    seen best by its window. The outermost have no end.
     """
-    for i in range(keys.shape[0]):
-        site = _coordinates(keys[i])
-        x, y, z = (site[0] - first[0]) // stride, (site[1] - first[1]) // stride, (site[2] - first[2]) // stride
-        if x < 0 or y < 0 or z < 0 or x >= cells[0] or y >= cells[1] or z >= cells[2]:
-            continue
-        flat = (x * cells[1] + y) * cells[2] + z
-        for c in range(feats.shape[1]):
-            total[flat, c] += feats[i, c]
-        total[flat, feats.shape[1]] += 1
+    if not 0 < lattice_m < size_m:
+        raise ValueError(f"a window of {size_m} m must be larger than a step of its lattice, {lattice_m} m")
+    axes = []
+    for low, high in zip(low_m, high_m, strict=True):
+        spare = high - low + lattice_m - size_m  # what one window does not show
+        count = 1 if spare <= 0 else 1 + math.ceil(round(spare / (0.5 * size_m), 6))
+        middle, reach = 0.5 * (low + high), 0.5 * max(spare, 0.0)
+        step = 2 * reach / (count - 1) if count > 1 else 0.0
+        centers = [middle - reach + i * step for i in range(count)]
+        bounds = [-math.inf, *(0.5 * (a + b) for a, b in itertools.pairwise(centers)), math.inf]
+        axes.append(list(zip(centers, bounds[:-1], bounds[1:], strict=True)))
+    return [((x, y), (x0, y0), (x1, y1)) for x, x0, x1 in axes[0] for y, y0, y1 in axes[1]]
 
 
-@njit(cache=True, nogil=True)
-def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
-    """See ``input_features.thinning_ranks``, whose arithmetic this is."""
-    for i in range(keys.shape[0]):
-        site = _coordinates(keys[i])
-        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
-        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
-        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF
+def _corner(
+    anchor_m: Sequence[float], offset_m: Sequence[float], step_m: float, step_sites: int
+) -> tuple[int, int, int]:
+    """(anchor rounded to steps) + (offset rounded to steps), in sites. Halves go up, so steps have one size."""
+    anchor = torch.as_tensor(list(anchor_m), dtype=torch.float64)
+    if anchor.shape != (3,) or not bool(torch.isfinite(anchor).all()):
+        raise ValueError(f"an anchor is 3 finite numbers, got {list(anchor_m)}")
+    offset = torch.as_tensor(list(offset_m), dtype=torch.float64)
+    steps = torch.floor(anchor / step_m + 0.5) + torch.floor(offset / step_m + 0.5)
+    x, y, z = (int(v) * step_sites for v in steps.tolist())
+    return x, y, z
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What the network sees of geometry: features of the input sites.
+# What the network sees of geometry: features of the input sites, and their thinning.
 #
 # A robot starts anywhere, so ``tiny`` and ``base`` never see absolute x and y: their sites carry height above the
 # floor, colour, a constant and where in the site the mean point lies (``height_color_offset``), on gravity-aligned
@@ -73,7 +111,8 @@ def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[
 # Without the last (``height_color``) a network knows surfaces to a site's edge only, and what is thinner than that, a
 # picture or a mirror, can be placed by luck alone. ``paper`` sees raw xyz, as released.
 
-# Columns per kind of input, in the names of FeatureVolume.as_sparse_tensor.
+# Columns that ``FeatureVolume.as_sparse_tensor`` makes of a map, and those of each kind of input.
+SiteFeature = Literal["color", "offset", "height", "point", "log_hits", "one"]
 SITE_FEATURES: dict[str, tuple[SiteFeature, ...]] = {
     "xyz": ("point",),
     "height_color": ("height", "color", "one"),
@@ -149,8 +188,7 @@ def _columns(
     return np.concatenate(columns, axis=1)
 
 
-def mean_sites(
-    coords: torch.Tensor,
+def sites_of_voxels(
     points_m: NDArray[np.floating],
     colors: NDArray[np.uint8],
     hits: NDArray[np.integer],
@@ -159,11 +197,11 @@ def mean_sites(
     floor_z_m: float,
     max_sites: int,
 ) -> SparseTensor:
-    """Voxels of a map -> network input: means over all points of a site, so a voxel counts by the points that it saw.
+    """Voxels of a map, moved anywhere -> network input: means over all points of a site, so a voxel counts by the
+    points that it saw. For a map where it lies, ``FeatureVolume.as_sparse_tensor`` gives the same.
 
     Args:
-        coords: (P, 3) int64 the site of each voxel.
-        points_m: (P, 3) mean point of each voxel, on the sites' lattice.
+        points_m: (P, 3) mean point of each voxel.
         colors: (P, 3) uint8 mean RGB.
         hits: (P,) points of each voxel.
         voxel_size_m: edge of a site.
@@ -171,6 +209,7 @@ def mean_sites(
         floor_z_m: height of the floor.
         max_sites: more are thinned.
     """
+    coords = torch.from_numpy(np.floor(points_m / voxel_size_m).astype(np.int64))
     weight = hits[:, None].astype(np.float64)
     feats = _columns(coords, points_m, colors, voxel_size_m, inputs, floor_z_m)
     weighted = torch.from_numpy(np.concatenate([feats * weight, weight], axis=1))
@@ -222,3 +261,13 @@ def _ranks_compiled(sites: Sites) -> torch.Tensor:
     rank = torch.empty(len(sites), dtype=torch.int64)
     rank_sites(sites.keys.numpy(), sites.stride, _THINNING_PERIOD, rank.numpy())
     return rank
+
+
+@njit(cache=True, nogil=True)
+def rank_sites(keys: NDArray[np.int64], stride: int, period: int, rank: NDArray[np.int64]) -> None:
+    """:func:`thinning_ranks` on the CPU, in one pass and without the interpreter's lock."""
+    for i in range(keys.shape[0]):
+        site = cpu_kernels.site_coordinates(keys[i])
+        x, y, z = site[0] // stride % period, site[1] // stride % period, site[2] // stride % period
+        cell = (((x * period + y) * period + z) * 0x2545F491) & 0x3FFFF
+        rank[i] = ((cell ^ (cell >> 9)) * 0x1B873593) & 0x3FFFF

@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseActivation, SparseBatchNorm, SparseConv, SparseTransposedConv
-from embodied_perceptron.sparse.ops import best_rows, interpolate, sum_at, union, union_add
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.ops import best_rows, interpolate, prune, sum_at, union, union_add
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 SiteMask = Callable[[Sites], Tensor]
 """sites -> (N,) bool."""
@@ -79,9 +81,7 @@ class TopDownNeck(nn.Module):
         prune_first: choose the sites that stay before anything is computed at them. The same sites stay, for the score
             comes from the coarser level; but the up-sampling then works on ``keep`` sites instead of all of their up
             to eight times as many candidates, and sees only what was kept around a site. False = as published.
-        official: interpolate pruning scores as the released code does, where absent coarse sites count as score zero
-            and so outrank supported ones with negative logits. Default: only present sites count, and a site without
-            any support comes last.
+        conventions: how pruning scores are interpolated.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class TopDownNeck(nn.Module):
         keep: int,
         lateral_channels: int = 0,
         prune_first: bool = False,
-        official: bool = False,
+        conventions: Conventions = CORRECTED,
     ) -> None:
         super().__init__()
         if not in_channels:
@@ -100,7 +100,7 @@ class TopDownNeck(nn.Module):
             raise ValueError(f"keep must be positive, got {keep}")
         self.keep = keep
         self.prune_first = prune_first
-        self.official = official
+        self.conventions = conventions
         widths = list(in_channels)
         self.lateral: nn.ModuleList | None = None
         if lateral_channels:
@@ -134,8 +134,7 @@ class TopDownNeck(nn.Module):
             if self.prune_first:
                 children = x.sites.children(kernel_size=2, factor=2)
                 kept = self._kept(union(skip.sites, children), pruning_score, prefer)
-                rows = (kept.rows_of(skip.sites) >= 0).nonzero()[:, 0]
-                here = SparseTensor(skip.sites.derive(skip.keys[rows], skip.stride), skip.feats[rows])
+                here = prune(skip, kept.rows_of(skip.sites) >= 0)
                 born = skip.sites.derive(children.keys[kept.rows_of(children) >= 0], children.stride)
                 if len(born) == len(kept):  # the same: neighbours are searched once
                     born = kept
@@ -168,8 +167,9 @@ class TopDownNeck(nn.Module):
             return sites
         # scores, and whether any coarser site supports them, in one look
         both = pruning_score.replace(torch.cat([pruning_score.feats, torch.ones_like(pruning_score.feats)], dim=1))
-        scores, support = interpolate(both, sites, renormalize=not self.official).unbind(dim=1)
-        if not self.official:
+        only_present = not self.conventions.absent_corners_score_zero
+        scores, support = interpolate(both, sites, renormalize=only_present).unbind(dim=1)
+        if only_present:
             scores = scores.masked_fill(support <= 0, float("-inf"))
         keep = keep_best(scores, sites.bounds, self.keep)
         if prefer is not None:

@@ -1,23 +1,34 @@
 """The whole network: what the presets wire together, and nothing else.
 
-Images enter through a *lookup*: ``lookup(level, sites)`` returns the averaged level-``level`` image features at those
-sites, (N, C). Training makes it from a batch of views, the live volume from its running sums; the network cannot tell.
+    features = network(sites, network.lookup(views))             encode and fuse: what all heads share, once
+    network.boxes(features.detection)                            decoded boxes, per scene
+    network.occupy(features.levels, origin, features.lookup)     logits of a grid of cells
+    candidates = network.candidates(features.levels, features.detection)
+    network.ground(candidates, tokens, token_pad, viewpoint)     boxes per sentence, among voxels or detected objects
+
+Training, evaluation, the live map and the benchmarks call these functions and no others. Images enter through a
+*lookup*: ``lookup(level, sites)`` returns the averaged level-``level`` image features at those sites, (N, C).
+:meth:`PerceptionNetwork.lookup` makes it from a batch of views, the live volume from its running sums; the network
+cannot tell.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.backbone import BackboneConfig, MinkResNet
-from embodied_perceptron.nn.detection import DetectionHead, DetectionLevel
+from embodied_perceptron.nn.detection import BoxPredictions, DetectionHead, DetectionLevel, decode_detections
 from embodied_perceptron.nn.grounding import GroundingHead, GroundingOutput
 from embodied_perceptron.nn.image_encoder import ImageEncoder, PyramidEncoder, ResNetEncoder, mobile_encoder
+from embodied_perceptron.nn.input_features import join_samples
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck, keep_best
 from embodied_perceptron.nn.object_grounding import (
     DetectedObjects,
@@ -26,11 +37,16 @@ from embodied_perceptron.nn.object_grounding import (
     detected_objects,
 )
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
+from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
+from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.sparse.conv import SparseConv
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 ImageLookup = Callable[[int, Sites], Tensor]
+# fused levels, finest first -> the sites that pruning keeps
+Preference = Callable[[Sequence[SparseTensor]], SiteMask]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +55,46 @@ class DetectionOutput:
 
     levels: list[DetectionLevel]
     features: list[SparseTensor]
+
+
+@dataclass(frozen=True, eq=False)
+class SharedFeatures:
+    """What the heads share about a batch of scenes.
+
+    Attributes:
+        sites: the input, at stride 1.
+        levels: fused backbone levels, finest first.
+        lookup: image features, or None.
+        detection: raw predictions and neck features, or None for a network without detection.
+    """
+
+    sites: SparseTensor
+    levels: list[SparseTensor]
+    lookup: ImageLookup | None
+    detection: DetectionOutput | None
+
+
+@dataclass(frozen=True, eq=False)
+class CandidateVoxels:
+    """Voxels of B scenes that a decoder over voxels reads, coarsest level first, padded to the same number.
+
+    Attributes:
+        features: (B, N, C).
+        points_m: (B, N, 3) in the world.
+        pad: (B, N) True at padding.
+    """
+
+    features: Tensor
+    points_m: Tensor
+    pad: Tensor
+
+    def of_sentences(self, count: int, scenes: Tensor | None) -> CandidateVoxels:
+        """One row per sentence: of the (count,) ``scenes``, or (None) of the scene that all are about."""
+        if scenes is not None:
+            return CandidateVoxels(*(x[scenes] for x in vars(self).values()))
+        if len(self.features) == 1 < count:
+            return CandidateVoxels(*(x.expand(count, *x.shape[1:]) for x in vars(self).values()))
+        return self
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +135,18 @@ class Viewpoint:
         return torch.cat([centers, boxes[..., 3:6], alpha, boxes[..., 7:]], dim=-1)
 
 
+class PreparedEncoder(Protocol):
+    """What is needed of an image encoder: torch's or ONNX Runtime's."""
+
+    def prepare(self, colors: Tensor, size: tuple[int, int]) -> Tensor:
+        """(V, H, W, 3) uint8 RGB -> (V, 3, h, w) input."""
+        ...
+
+    def __call__(self, images: Tensor) -> list[Tensor]:
+        """(V, 3, h, w) -> a map per level."""
+        ...
+
+
 class OccupancyBranch(nn.Module):
     """Projection (where widths differ), dense pyramid, classifiers."""
 
@@ -115,7 +183,7 @@ class GroundingBranch(nn.Module):
     decoder."""
 
     def __init__(
-        self, config: GroundingConfig, level_channels: Sequence[int], shared_channels: int, official: bool
+        self, config: GroundingConfig, level_channels: Sequence[int], shared_channels: int, conventions: Conventions
     ) -> None:
         super().__init__()
         self.keep = config.keep
@@ -123,7 +191,7 @@ class GroundingBranch(nn.Module):
         self.score: SparseConv | None = None
         self.project: nn.Module = nn.Identity()
         if config.own_neck:
-            self.neck = TopDownNeck(level_channels, config.channels, config.keep, official=official)
+            self.neck = TopDownNeck(level_channels, config.channels, config.keep, conventions=conventions)
             self.score = SparseConv(config.channels, 1, kernel_size=1, bias=True)
         elif shared_channels != config.channels:
             self.project = nn.Linear(shared_channels, config.channels)
@@ -137,7 +205,7 @@ class GroundingBranch(nn.Module):
             config.box_coder,
             6 + ROTATION_CHANNELS[config.rotation],
             config.alignment,
-            official,
+            conventions,
         )
 
     def visual(self, levels: Sequence[SparseTensor], shared: DetectionOutput | None) -> list[SparseTensor]:
@@ -193,11 +261,15 @@ class PerceptionNetwork(nn.Module):
     Args:
         config: the numbers.
         pretrained_images: load packaged ImageNet weights where the image encoder has some.
+
+    Attributes:
+        view_sampling: how voxels read images, see :func:`view_sampling`; no part of the weights.
     """
 
     def __init__(self, config: NetworkConfig, pretrained_images: bool = False) -> None:
         super().__init__()
         self.config = config
+        self.view_sampling = view_sampling(config)
         self.image_encoder: ImageEncoder | None = None
         self.image_projection: nn.ModuleList | None = None
         image_channels: tuple[int, ...] = ()
@@ -234,7 +306,7 @@ class PerceptionNetwork(nn.Module):
                 config.detection.lateral_channels,
                 config.detection.pruning,
                 config.detection.anchor_shift,
-                config.official,
+                config.conventions,
             )
         if config.occupancy is not None:
             fused = self.level_channels[config.occupancy_level()]
@@ -247,19 +319,56 @@ class PerceptionNetwork(nn.Module):
             if config.grounding.queries == "objects":
                 self.grounding = ObjectGroundingBranch(config.grounding, shared, config.num_classes)
             else:
-                self.grounding = GroundingBranch(config.grounding, self.level_channels, shared, config.official)
+                self.grounding = GroundingBranch(config.grounding, self.level_channels, shared, config.conventions)
 
-    def encode_images(self, images: Tensor) -> list[Tensor]:
-        """(V, 3, h, w) images from ``image_encoder.prepare`` -> maps per level, (V, C, h / s, w / s)."""
-        if self.image_encoder is None:
+    # ------------------------------------------------------------------------------------------------------- features
+
+    def encode_images(
+        self,
+        colors: Tensor,
+        size: tuple[int, int] | None = None,
+        encoder: PreparedEncoder | None = None,
+        half: bool = False,
+    ) -> list[Tensor]:
+        """(V, H, W, 3) uint8 RGB -> maps per level that voxels read, (V, C, h / s, w / s).
+
+        Args:
+            colors: images of one size.
+            size: (h, w) of the encoder's input; None = the preset's.
+            encoder: runs in place of the network's own; its maps are still projected here.
+            half: compute in half precision where the device has it (autocast).
+
+        Raises ``ValueError`` for a network that sees no images.
+        """
+        encoder = self.image_encoder if encoder is None else encoder
+        if encoder is None:
             raise ValueError(f"a {self.config.modality} network sees no images")
-        return self.project_images(self.image_encoder(images))
+        images = encoder.prepare(colors, self.config.image.size if size is None else size)
+        device = next(self.parameters()).device
+        with torch.autocast(device.type, torch.float16, enabled=True) if half else contextlib.nullcontext():
+            maps = [m.to(device) for m in encoder(images)]
+            if self.image_projection is None:
+                return maps
+            return [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
 
-    def project_images(self, maps: list[Tensor]) -> list[Tensor]:
-        """The encoder's maps -> those that voxels read."""
-        if self.image_projection is None:
-            return maps
-        return [project(m) for project, m in zip(self.image_projection, maps, strict=True)]
+    def lookup(self, views: Sequence[Sequence[View]]) -> ImageLookup:
+        """Image features at sites, from the views of each scene of a batch."""
+        return view_lookup(views, self.image_channels, self.config.voxel_size_m, self.view_sampling)
+
+    def forward(
+        self, sites: SparseTensor, lookup: ImageLookup | None = None, prefer: Preference | None = None
+    ) -> SharedFeatures:
+        """Backbone, fusion and detection neck over a batch of scenes: what all heads share.
+
+        Args:
+            sites, lookup: see :meth:`encode`.
+            prefer: for training: the sites that the detection neck does not prune.
+        """
+        levels = self.encode(sites, lookup)
+        detection: DetectionOutput | None = None
+        if self.detection is not None:
+            detection = self.detect(levels, None if prefer is None else prefer(levels))
+        return SharedFeatures(sites, levels, lookup, detection)
 
     def encode(self, x: SparseTensor, lookup: ImageLookup | None = None) -> list[SparseTensor]:
         """Input sites -> fused levels, finest first.
@@ -289,6 +398,25 @@ class PerceptionNetwork(nn.Module):
             raise ValueError("this network has no detection head")
         return DetectionOutput(*self.detection(levels, prefer))
 
+    # ---------------------------------------------------------------------------------------------------------- heads
+
+    def boxes(self, detection: DetectionOutput | None, min_score: float = 0.0) -> list[BoxPredictions]:
+        """Raw predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first.
+
+        Raises ``ValueError`` for a network without detection.
+        """
+        config = self.config.detection
+        if config is None or detection is None:
+            raise ValueError("this network has no detection head")
+        return decode_detections(
+            detection.levels,
+            config.max_per_level,
+            max(config.min_score, min_score),
+            config.iou_threshold,
+            self.config.conventions,
+            config.max_candidates,
+        )
+
     def occupy(
         self,
         levels: Sequence[SparseTensor],
@@ -317,23 +445,61 @@ class PerceptionNetwork(nn.Module):
         logits: list[Tensor] = self.occupancy(level, origin, config.cells, images, scales)
         return logits
 
+    def occupy_scenes(
+        self,
+        features: SharedFeatures,
+        origins: Mapping[int, Sequence[int]],
+        views: Sequence[Sequence[View]] = (),
+        scales: int | None = None,
+    ) -> list[Tensor]:
+        """:meth:`occupy` for some scenes of a batch, each on its own window.
+
+        Args:
+            features: of the batch.
+            origins: lower corner of the window of each scene (its place in the batch).
+            views: of every scene of the batch; needed where the preset has ``dense_images``.
+            scales: only so many, the finest.
+        """
+        config = self.config.occupancy
+        if config is not None and config.dense_images:  # images are read at the cells themselves: scene by scene
+            parts = []
+            for scene, origin in origins.items():
+                lookup = self.lookup([views[scene]]) if self.config.uses_images else None
+                parts.append(self.occupy([_scene(t, scene) for t in features.levels], origin, lookup, scales))
+            return [torch.cat(scale) for scale in zip(*parts, strict=True)]
+        level = self.config.occupancy_level()
+        levels = list(features.levels)
+        levels[level] = join_samples([_scene(levels[level], scene, origin) for scene, origin in origins.items()])
+        return self.occupy(levels, (0, 0, 0), None, scales)
+
+    def candidates(
+        self, levels: Sequence[SparseTensor], detection: DetectionOutput | None
+    ) -> CandidateVoxels | DetectedObjects:
+        """Voxels or objects that sentences choose among, in the world. Raises ``ValueError`` without grounding."""
+        if self.grounding is None:
+            raise ValueError("this network has no grounding head")
+        if isinstance(self.grounding, GroundingBranch):
+            visual = self.grounding.visual(levels, detection)
+            return _voxels(visual, self.config.voxel_size_m, self.config.conventions)
+        assert detection is not None
+        return self.grounding.objects(detection)
+
     def ground(
         self,
-        levels: Sequence[SparseTensor],
-        shared: DetectionOutput | None,
+        candidates: CandidateVoxels | DetectedObjects,
         tokens: Tensor,
         token_pad: Tensor,
         viewpoint: Viewpoint | None = None,
+        scenes: Tensor | None = None,
     ) -> GroundingOutput:
         """Sentences -> boxes in the world and how well each fits each token.
 
-        One sentence per scene of the batch, or any number about a single scene.
-
         Args:
-            levels: of :meth:`encode`.
-            shared: of :meth:`detect`, for presets whose grounding reads its neck.
-            tokens: (B, T, C) text features; token_pad: (B, T) True at padding.
-            viewpoint: needed unless the preset reads world coordinates (``inputs`` is ``xyz``).
+            candidates: of :meth:`candidates`.
+            tokens: (S, T, C) text features; token_pad: (S, T) True at padding.
+            viewpoint: one for all, or one per sentence; None where the preset reads world coordinates (``inputs`` is
+                ``xyz``).
+            scenes: (S,) which of the scenes each sentence is about; None = one per scene, or all about a single one.
 
         Raises:
             ValueError: a missing viewpoint, a sentence without tokens; where voxels are the queries, a scene without
@@ -343,40 +509,49 @@ class PerceptionNetwork(nn.Module):
             raise ValueError("this network has no grounding head")
         if viewpoint is None and self.config.inputs != "xyz":
             raise ValueError("this network understands sentences from a viewpoint: none was given")
-        if isinstance(self.grounding, ObjectGroundingBranch):
-            assert shared is not None
+        if isinstance(candidates, DetectedObjects):
+            assert isinstance(self.grounding, ObjectGroundingBranch)
             assert viewpoint is not None
-            return _ground_objects(self.grounding, shared, tokens, token_pad, viewpoint)
-        visual, coords, pad = pad_samples(
-            self.grounding.visual(levels, shared), self.config.voxel_size_m, self.config.official
-        )
-        if len(visual) == 1 < len(tokens):  # many sentences about one scene
-            visual, coords, pad = (x.expand(len(tokens), *x.shape[1:]) for x in (visual, coords, pad))
-        if viewpoint is not None:
-            coords = viewpoint.from_world(coords)
-        out: GroundingOutput = self.grounding.head(visual, coords, pad, tokens, token_pad)
+            return _ground_objects(self.grounding, candidates, tokens, token_pad, viewpoint, scenes)
+        assert isinstance(self.grounding, GroundingBranch)
+        mine = candidates.of_sentences(len(tokens), scenes)
+        points = mine.points_m if viewpoint is None else viewpoint.from_world(mine.points_m)
+        out: GroundingOutput = self.grounding.head(mine.features, points, mine.pad, tokens, token_pad)
         return out if viewpoint is None else dataclasses.replace(out, boxes=viewpoint.boxes_to_world(out.boxes))
 
 
 def _ground_objects(
-    branch: ObjectGroundingBranch, shared: DetectionOutput, tokens: Tensor, token_pad: Tensor, viewpoint: Viewpoint
+    branch: ObjectGroundingBranch,
+    objects: DetectedObjects,
+    tokens: Tensor,
+    token_pad: Tensor,
+    viewpoint: Viewpoint,
+    scenes: Tensor | None,
 ) -> GroundingOutput:
     """See :meth:`PerceptionNetwork.ground`."""
-    objects = branch.objects(shared)
     if len(objects.boxes) == 1 == len(viewpoint.yaw_rad):
         found: GroundingOutput = branch(objects, tokens, token_pad, viewpoint)
         return found
     answers: list[ObjectGroundingOutput] = []
     for row in range(len(tokens)):
-        scene = objects if len(objects.boxes) == 1 else objects.scene(row)
+        scene = row if scenes is None else int(scenes[row])
+        mine = objects if len(objects.boxes) == 1 else objects.scene(scene)
         speaker = Viewpoint(viewpoint.origin_m[row : row + 1], viewpoint.yaw_rad[row : row + 1])
-        answers.append(branch(scene, tokens[row : row + 1], token_pad[row : row + 1], speaker))
+        answers.append(branch(mine, tokens[row : row + 1], token_pad[row : row + 1], speaker))
     return GroundingOutput(
         boxes=torch.cat([a.boxes for a in answers], dim=1),
         logits=torch.cat([a.logits for a in answers], dim=1),
         hidden=torch.cat([a.hidden for a in answers], dim=1),
         query_valid=torch.cat([a.query_valid for a in answers]),
     )
+
+
+def view_sampling(config: NetworkConfig) -> ViewSamplingConfig:
+    """How a network reads views: with an occlusion test, but not where it was released without one, and not where it
+    sees images alone and so knows no depth."""
+    if config.official:
+        return ViewSamplingConfig(conventions=config.conventions)
+    return ViewSamplingConfig(occlusion_margin_m=None if config.modality == "rgb" else 0.1)
 
 
 def build_image_encoder(config: NetworkConfig, pretrained: bool) -> ImageEncoder:
@@ -410,21 +585,30 @@ def window_sites(like: Sites, origin: Sequence[int], cells: Sequence[int]) -> Si
     return like.derive(pack_site_keys(samples, coords), like.stride)
 
 
-def pad_samples(levels: Sequence[SparseTensor], voxel_size_m: float, official: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Levels -> (B, N, C) features, (B, N, 3) points in metres, (B, N) True where padded; coarsest level first."""
+def _scene(x: SparseTensor, scene: int, origin: Sequence[int] | None = None) -> SparseTensor:
+    """One scene of a batch, rows in order; ``origin`` (a multiple of the stride) becomes (0, 0, 0)."""
+    rows = slice(x.sites.bounds[scene], x.sites.bounds[scene + 1])
+    coords = x.coords[rows]
+    if origin is not None:
+        coords = coords - torch.tensor(list(origin), device=x.device)
+    keys = pack_site_keys(torch.zeros(len(coords), dtype=torch.int64, device=coords.device), coords)
+    return SparseTensor(Sites(keys, x.stride, 1, x.sites.engine), x.feats[rows])
+
+
+def _voxels(levels: Sequence[SparseTensor], voxel_size_m: float, conventions: Conventions) -> CandidateVoxels:
+    """The voxels of all levels, per scene."""
     batch_size = levels[0].batch_size
     feats, points = [], []
     for sample in range(batch_size):
         f, p = [], []
         for level in reversed(levels):
             rows = slice(level.sites.bounds[sample], level.sites.bounds[sample + 1])
-            offset = 0.0 if official else 0.5 * level.stride
             f.append(level.feats[rows])
-            p.append((level.coords[rows].to(level.feats.dtype) + offset) * voxel_size_m)
+            p.append(conventions.site_points(level.sites, voxel_size_m, level.feats.dtype)[rows])
         feats.append(torch.cat(f))
         points.append(torch.cat(p))
     pad_feats = nn.utils.rnn.pad_sequence(feats, batch_first=True)
     pad_points = nn.utils.rnn.pad_sequence(points, batch_first=True)
     lengths = torch.tensor([len(f) for f in feats], device=pad_feats.device)
     pad = torch.arange(pad_feats.shape[1], device=pad_feats.device)[None] >= lengths[:, None]
-    return pad_feats, pad_points, pad
+    return CandidateVoxels(pad_feats, pad_points, pad)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from embodied_perceptron.nn.input_features import sum_in_cells
 from embodied_perceptron.sparse import cpu_kernels
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.sites import Sites
 
 EMPTY = 0  # class index of free space; 1..K are the semantic classes
-IGNORE = 255  # target value of unobserved cells
 
 
 class ResidualBlock3d(nn.Module):
@@ -130,7 +130,7 @@ def decode_occupancy(logits: Tensor) -> tuple[Tensor, Tensor]:
 def decode_filled(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(K + 1, X, Y, Z) logits -> of the cells that are not empty: (M, 3) where, (M,) class index and its probability.
 
-    What :func:`decode_occupancy` says of these cells, at the cost of these cells: most of a grid is empty.
+    :func:`decode_occupancy` of these cells alone, at their cost: most of a grid is empty.
     """
     rows = logits.movedim(0, -1)  # (X, Y, Z, K + 1)
     filled = rows.amax(dim=-1) > rows[..., EMPTY]  # of equals the first class counts: empty
@@ -148,9 +148,37 @@ def color_sums(sites: Sites, colors: Tensor, stride: int, origin: Sequence[int],
     total = colors.new_zeros(math.prod(cells), colors.shape[1] + 1)
     if cpu_kernels.serves(colors):
         first, size = np.array(origin, np.int64), np.array(cells, np.int64)
-        sum_in_cells(sites.keys.numpy(), colors.numpy(), first, stride, size, total.numpy())
+        _sum_in_cells(sites.keys.numpy(), colors.numpy(), first, stride, size, total.numpy())
         return total
     return total.index_add_(0, *_rows_in_cells(sites, colors, stride, origin, cells))
+
+
+@numba.njit(cache=True, nogil=True)
+def _sum_in_cells(
+    keys: NDArray[np.int64],
+    feats: NDArray[np.float32],
+    first: NDArray[np.int64],
+    stride: int,
+    cells: NDArray[np.int64],
+    total: NDArray[np.float32],
+) -> None:
+    """Add up columns of the sites in each cell of a grid, and count them.
+
+    Args:
+        keys: (N,) site keys of one sample.
+        feats: (N, C), any columns.
+        first: (3,) lower corner of the grid, in sites; stride: edge of a cell, in sites; cells: (3,) of the grid.
+        total: (X * Y * Z, C + 1) out, filled with zeros: sums, and the number of sites.
+    """
+    for i in range(keys.shape[0]):
+        site = cpu_kernels.site_coordinates(keys[i])
+        x, y, z = (site[0] - first[0]) // stride, (site[1] - first[1]) // stride, (site[2] - first[2]) // stride
+        if x < 0 or y < 0 or z < 0 or x >= cells[0] or y >= cells[1] or z >= cells[2]:
+            continue
+        flat = (x * cells[1] + y) * cells[2] + z
+        for c in range(feats.shape[1]):
+            total[flat, c] += feats[i, c]
+        total[flat, feats.shape[1]] += 1
 
 
 def _rows_in_cells(

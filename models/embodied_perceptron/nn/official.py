@@ -1,18 +1,62 @@
-"""Names of the released EmbodiedScan checkpoints -> names of our modules.
+"""The released EmbodiedScan code: what it does otherwise than the paper, and how its checkpoints name parameters.
 
-Only names and shapes are handled here; :func:`embodied_perceptron.weights.checkpoint.load_official` reads the files.
-Facts about the released state dicts: a detector keeps its sparse neck inside ``bbox_head``; a visual grounder keeps it
-in
-``neck_3d``; shared branches are stored once per decoder layer, and the last copy counts.
+``docs/released_code.md`` lists every deviation with its default here and the test that shows it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
+
+from embodied_perceptron.sparse.sites import Sites
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """Behaviour of a network wherever the released code deviates from the paper or has a fault.
+
+    Attributes:
+        point_in_cell: where in its cell a site predicts and reads images, in cells: 0.5 = centre, 0 = lower corner.
+        absent_corners_score_zero: pruning scores are interpolated with absent coarse sites as 0, which outranks every
+            negative logit. Otherwise only present sites count, and a site without any support comes last.
+        unmasked_views: feature maps are read with aligned corners, and image features are summed over all views whose
+            sample falls on the feature map, also those that the count leaves out (behind the camera, on the border).
+        position_on_equal_text: attention adds the queries' positions to the text keys when there are as many words as
+            queries.
+        centerness_power: exponent of the centreness by which a class probability is multiplied.
+        level_boxes: suppression cuts boxes to their yaw, compares their footprints and returns them without tilt.
+            Otherwise all nine degrees are kept, volumes are compared, and suppressed boxes vote on those that stay.
+    """
+
+    point_in_cell: float = 0.5
+    absent_corners_score_zero: bool = False
+    unmasked_views: bool = False
+    position_on_equal_text: bool = False
+    centerness_power: float = 1.0 / 3.0
+    level_boxes: bool = False
+
+    def site_points(self, sites: Sites, voxel_size_m: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """(N, 3) world positions, metres, at which sites predict and read images."""
+        return (sites.coords.to(dtype) + self.point_in_cell * sites.stride) * voxel_size_m
+
+
+CORRECTED = Conventions()
+RELEASED = Conventions(
+    point_in_cell=0.0,
+    absent_corners_score_zero=True,
+    unmasked_views=True,
+    position_on_equal_text=True,
+    centerness_power=1.0,
+    level_boxes=True,
+)
+
+# --------------------------------------------------------------------------------------------------------------------
+# Parameter names. A released detector keeps its sparse neck inside ``bbox_head``, a visual grounder in ``neck_3d``;
+# shared branches are stored once per decoder layer, and the last copy counts.
 
 OfficialTask = Literal["detection", "occupancy", "grounding"]
 

@@ -12,8 +12,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.nn.backbone import BackboneConfig
 from embodied_perceptron.nn.detection import Pruning
+from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
 
 Modality = Literal["rgbd", "depth", "rgb", "painting"]
 Inputs = Literal["xyz", "height_color", "height_color_offset"]
@@ -81,9 +83,9 @@ class OccupancyConfig:
         dense_images: sample image level 0 at every cell and concatenate (the paper's dense stream).
     """
 
-    cells: tuple[int, int, int] = (40, 40, 16)
-    cell_size_m: float = 0.16
-    origin_m: tuple[float, float, float] = (-3.2, -3.2, -0.78)
+    cells: tuple[int, int, int] = BENCHMARK_GRID.shape
+    cell_size_m: float = BENCHMARK_GRID.cell_m
+    origin_m: tuple[float, float, float] = BENCHMARK_GRID.origin_m
     in_channels: int = 768
     channels: int = 128
     levels: int = 3
@@ -133,7 +135,7 @@ class NetworkConfig:
         modality: what the network sees: geometry with images lifted to every level (``rgbd``), geometry alone
             (``depth``), images on a dense grid (``rgb``), or images at the input sites only (``painting``).
         inputs: features of an input site, see :func:`~embodied_perceptron.nn.input_features.input_from_points`.
-        official: behave as the released code does where it deviates from the paper or has a fault.
+        official: :attr:`conventions` of the released code, where it deviates from the paper or has a fault.
     """
 
     name: str
@@ -162,6 +164,10 @@ class NetworkConfig:
             raise ValueError("objects are told apart from a viewpoint: not with inputs in world coordinates (xyz)")
         if self.occupancy is not None:
             self.occupancy_level()  # raises when no level has the cells' stride
+
+    @property
+    def conventions(self) -> Conventions:
+        return RELEASED if self.official else CORRECTED
 
     @property
     def uses_images(self) -> bool:
@@ -280,7 +286,10 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             max_candidates=20_000,
         ),
         occupancy=OccupancyConfig(
-            in_channels=16 if tiny else 32, channels=32 if tiny else 64, dense_images=False, origin_m=(-3.2, -3.2, -0.8)
+            in_channels=16 if tiny else 32,
+            channels=32 if tiny else 64,
+            dense_images=False,
+            origin_m=(*BENCHMARK_GRID.origin_m[:2], -0.8),  # whole cells below the floor
         ),
         grounding=GroundingConfig(
             channels=96 if tiny else 128,

@@ -42,10 +42,11 @@ class TextFeatures:
     spans: torch.Tensor
     unread: tuple[int, ...]
 
-    def tokens_of(self, index: int, start: int, end: int) -> torch.Tensor:
-        """(T,) bool: tokens of text ``index`` that overlap its characters [start, end)."""
-        first, last = self.spans[index].unbind(dim=1)
-        return (first < end) & (last > start) & (last > first)
+
+def tokens_between(spans: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """(T, 2) spans of the tokens of a text -> (T,) bool: those that overlap its characters [start, end)."""
+    first, last = spans.unbind(dim=1)
+    return (first < end) & (last > start) & (last > first)
 
 
 class TextEncoder(Protocol):
@@ -63,14 +64,6 @@ class TextEncoder(Protocol):
         Raises ``TypeError`` for anything but strings, ``ValueError`` for a text that is not valid Unicode.
         """
         ...
-
-
-def decode_text(data: bytes) -> str:
-    """UTF-8 bytes -> text. Raises ``ValueError`` naming the first byte that is not UTF-8 and its place."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"text is not valid UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from None
 
 
 @dataclass(frozen=True, eq=False)

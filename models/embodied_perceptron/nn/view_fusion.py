@@ -1,4 +1,10 @@
-"""Multi-view fusion: voxels read image features of every view that sees them, and average."""
+"""Multi-view fusion: voxels read image features of every view that sees them, and average.
+
+One arithmetic serves training and streaming. :func:`fuse_views` sums over views in order;
+``mapping.image_features.StreamingFusion`` keeps the same sums per voxel and, when voxels or views come and go, does
+only the work that changed. Both add the same terms in the same order for each voxel, so they agree bit for bit; in
+another order of views they agree to rounding.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +19,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.nn.official import CORRECTED, Conventions
+from embodied_perceptron.sparse.sites import Sites
 
 # --------------------------------------------------------------------------------------------------------------------
-# Compiled for the CPU: what a view shows of many points, in one pass and without holding the interpreter.
+# compiled for the CPU: what a view shows of many points, in one pass and without the interpreter's lock
 
 
 class Eye(NamedTuple):
@@ -121,12 +128,7 @@ def _at(pixel: float, size: int, cells: int) -> int:
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Multi-view fusion: voxels read image features of every view that sees them, and average.
-#
-# One arithmetic serves training and streaming. :func:`fuse_views` sums over views in order; :class:`StreamingFusion`
-# keeps the same sums per voxel and, when voxels or views come and go, does only the work that changed. Both add the
-# same terms in the same order for each voxel, so they agree bit for bit; in another order of views they agree to
-# rounding.
+# views, sampling, averaging
 
 MIN_DEPTH_M = 1e-3
 _NO_DEPTH = np.zeros((1, 1), np.float32)
@@ -141,22 +143,20 @@ class ViewSamplingConfig:
         mode: nearest cell of the feature map, or bilinear between cells.
         occlusion_margin_m: a voxel counts as hidden in a view when its centre lies further behind the measured depth
             than this plus half the voxel's diagonal; None = no test. Where depth is unknown the voxel counts as seen.
-        official: behave as the released EmbodiedScan code: voxels stand at their corner instead of their centre,
-            feature maps are read with aligned corners, and the sum runs over all views whose sample falls on the
-            feature map, also views that the count leaves out (behind the camera, on the border).
+        conventions: where voxels stand in their cells, and whether views are masked.
     """
 
     mode: Literal["nearest", "bilinear"] = "nearest"
     occlusion_margin_m: float | None = None
-    official: bool = False
+    conventions: Conventions = CORRECTED
 
     def __post_init__(self) -> None:
         if self.mode not in ("nearest", "bilinear"):
             raise ValueError(f"mode must be nearest or bilinear, got {self.mode!r}")
         if self.occlusion_margin_m is not None and not self.occlusion_margin_m >= 0:
             raise ValueError(f"occlusion_margin_m must not be negative, got {self.occlusion_margin_m}")
-        if self.official and self.occlusion_margin_m is not None:
-            raise ValueError("the official behaviour has no occlusion test")
+        if self.conventions.unmasked_views and self.occlusion_margin_m is not None:
+            raise ValueError("unmasked views, the official behaviour, have no occlusion test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +211,6 @@ def view_projection(
     return torch.from_numpy(K @ T_camera_world[:3])
 
 
-def site_points(sites: Sites, voxel_size_m: float, official: bool = False) -> torch.Tensor:
-    """(N, 3) float64 world positions at which sites read images: centres of their cells, or corners if ``official``."""
-    offset = 0.0 if official else 0.5 * sites.stride
-    return (sites.coords.double() + offset) * voxel_size_m
-
-
 def site_radius(stride: int, voxel_size_m: float) -> float:
     """Half the diagonal of a cell, metres."""
     return 0.5 * stride * voxel_size_m * 3**0.5
@@ -253,7 +247,7 @@ def _visible(
     view: View, u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor, config: ViewSamplingConfig, radius_m: float
 ) -> torch.Tensor:
     h, w = view.image_size
-    if config.official:
+    if config.conventions.unmasked_views:
         return (u > 0) & (u < w) & (v > 0) & (v < h) & (depth > 0)
     seen = (u >= -0.5) & (u < w - 0.5) & (v >= -0.5) & (v < h - 0.5) & (depth > MIN_DEPTH_M)
     if config.occlusion_margin_m is None:
@@ -277,10 +271,10 @@ def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
 def _is_compiled(points: torch.Tensor, config: ViewSamplingConfig) -> bool:
     """Whether there are compiled kernels for it."""
     on_cpu = points.device.type == "cpu" and points.dtype == torch.float64
-    return on_cpu and config.mode == "nearest" and not config.official
+    return on_cpu and config.mode == "nearest" and not config.conventions.unmasked_views
 
 
-def _sample(view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float) -> _Sample:
+def sample_view(view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float) -> _Sample:
     if not _is_compiled(points, config):
         return _sample_by_tensors(view, level, points, config, radius_m)
     rows, cells = np.empty(len(points), np.int64), np.empty(len(points), np.int64)
@@ -309,7 +303,7 @@ def _sample_by_tensors(
     feature_map = view.levels[level]
     h, w = feature_map.shape[:2]
     image_h, image_w = view.image_size
-    if not config.official:
+    if not config.conventions.unmasked_views:
         rows = seen.nonzero()[:, 0]
         u, v = u[rows], v[rows]
         if config.mode == "nearest":
@@ -342,7 +336,7 @@ def _bilinear(feature_map: torch.Tensor, x: torch.Tensor, y: torch.Tensor, zeros
     return total
 
 
-def _mean(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+def mean_over_views(total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
     """Average; zero where no view sees the voxel, also if the official behaviour has summed something there."""
     return torch.where(count[:, None] > 0, total / count.clamp(min=1)[:, None], 0.0)
 
@@ -369,11 +363,11 @@ def fuse_views(
     total = torch.zeros(len(points), channels, device=points.device)
     count = torch.zeros(len(points), dtype=torch.int32, device=points.device)
     for view in views:
-        _add(total, count, None, points, view, level, config, radius_m)
-    return _mean(total, count), count
+        add_view(total, count, None, points, view, level, config, radius_m)
+    return mean_over_views(total, count), count
 
 
-def _add(
+def add_view(
     total: torch.Tensor, count: torch.Tensor, subset: torch.Tensor | None, points: torch.Tensor, view: View, level: int,
     config: ViewSamplingConfig, radius_m: float,
 ) -> None:  # fmt: skip
@@ -388,7 +382,7 @@ def _add(
         eye = _eye(view, level, config, radius_m)
         accumulate_fp16(points.contiguous().numpy(), rows_of, eye, features, total.numpy(), count.numpy())
         return
-    sample = _sample(view, level, points, config, radius_m)
+    sample = sample_view(view, level, points, config, radius_m)
     rows, seen = sample.rows, sample.seen
     if subset is not None:
         rows, seen = subset[rows], subset[seen]
@@ -412,7 +406,7 @@ def view_lookup(
     def lookup(level: int, sites: Sites) -> torch.Tensor:
         if len(views) != sites.batch_size:
             raise ValueError(f"need views for {sites.batch_size} samples, got {len(views)}")
-        points = site_points(sites, voxel_size_m, config.official)
+        points = config.conventions.site_points(sites, voxel_size_m)
         radius = site_radius(sites.stride, voxel_size_m)
         parts = [
             fuse_views(points[start:end], seen, level, channels[level], config, radius)[0]
@@ -421,131 +415,3 @@ def view_lookup(
         return torch.cat(parts)
 
     return lookup
-
-
-class StreamingFusion:
-    """Image features of one level of a growing map, as running sums.
-
-    Always equals :func:`fuse_views` over the current sites and views, bit for bit; :meth:`update` finds out what
-    changed and does no more: a new view is added to the voxels it sees, a new voxel is filled from all views, and when
-    a view is dropped or corrected the voxels that it had touched are summed anew.
-    """
-
-    def __init__(
-        self,
-        level: int,
-        channels: int,
-        voxel_size_m: float,
-        config: ViewSamplingConfig,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.level = level
-        self.config = config
-        self.voxel_size_m = voxel_size_m
-        self._keys = torch.empty(0, dtype=torch.int64, device=device)
-        self._points = torch.empty(0, 3, dtype=torch.float64, device=device)
-        self._total = torch.zeros(0, channels, device=device)
-        self._count = torch.zeros(0, dtype=torch.int32, device=device)
-        self._views: list[View] = []
-
-    @property
-    def features(self) -> torch.Tensor:
-        """(N, C) averages, in the order of the sites of the last update."""
-        return _mean(self._total, self._count)
-
-    @property
-    def counts(self) -> torch.Tensor:
-        """(N,) int32 number of views that see each site."""
-        return self._count
-
-    @torch.no_grad()
-    def update(self, sites: Sites, views: Sequence[View]) -> None:
-        """Bring the sums to the given sites (of one sample) and views (compared by identity).
-
-        Raises ``ValueError`` for more than one sample.
-        """
-        if sites.batch_size != 1:
-            raise ValueError(f"streaming fusion serves one map, got {sites.batch_size} samples")
-        radius = site_radius(sites.stride, self.voxel_size_m)
-        added, stale_views = self._compare(views)
-        # of the old sites: those whose sums hold a view that is gone, or lack one that belongs further ahead
-        stale = torch.zeros(len(self._keys), dtype=torch.bool, device=self._keys.device)
-        for view in stale_views:
-            sample = _sample(view, self.level, self._points, self.config, radius)
-            stale[sample.rows] = True
-            stale[sample.seen] = True
-        points, fresh = self._move_to(sites, stale)
-        filled = fresh.nonzero()[:, 0]
-        if len(filled):
-            self._total[filled] = 0.0
-            self._count[filled] = 0
-            places = points[filled]
-            for view in views:
-                _add(self._total, self._count, filled, places, view, self.level, self.config, radius)
-        kept = (~fresh).nonzero()[:, 0]
-        if len(kept):
-            places = points[kept]
-            for view in added:
-                _add(self._total, self._count, kept, places, view, self.level, self.config, radius)
-        self._views = list(views)
-
-    def _compare(self, views: Sequence[View]) -> tuple[list[View], list[View]]:
-        """Views to add behind the present sums, and views whose voxels must be summed anew."""
-        old = {id(v): i for i, v in enumerate(self._views)}
-        kept = [old[id(v)] for v in views if id(v) in old]
-        if kept != sorted(set(kept)):  # order changed or a view stands twice
-            return list(views), list(self._views)
-        last_kept = max((j for j, v in enumerate(views) if id(v) in old), default=-1)
-        gone = [v for i, v in enumerate(self._views) if i not in set(kept)]
-        inserted = [v for v in views[: last_kept + 1] if id(v) not in old]
-        if last_kept < 0:
-            return list(views), gone
-        return list(views[last_kept + 1 :]), gone + inserted
-
-    def _move_to(self, sites: Sites, stale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Carry the sums over to new sites; returns their (N, 3) points and the (N,) mask of rows to fill anew."""
-        if torch.equal(sites.keys, self._keys):
-            return self._points, stale
-        fresh = torch.ones(len(sites), dtype=torch.bool, device=self._keys.device)
-        total = torch.zeros(len(sites), self._total.shape[1], device=self._keys.device)
-        count = torch.zeros(len(sites), dtype=torch.int32, device=self._keys.device)
-        rows = sites.find(self._keys)
-        survivors = (rows >= 0).nonzero()[:, 0]
-        rows = rows[survivors]
-        fresh[rows] = stale[survivors]
-        total[rows] = self._total[survivors]
-        count[rows] = self._count[survivors]
-        self._keys, self._total, self._count = sites.keys, total, count
-        self._points = site_points(sites, self.voxel_size_m, self.config.official)
-        return self._points, fresh
-
-
-class StreamingLookup:
-    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride.
-
-    Attributes:
-        views: what the next calls fuse; assign a new list when keyframes come, go or are corrected.
-    """
-
-    def __init__(
-        self,
-        channels: Sequence[int],
-        voxel_size_m: float,
-        config: ViewSamplingConfig,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.views: Sequence[View] = ()
-        self._channels = tuple(channels)
-        self._voxel_size_m = voxel_size_m
-        self._config = config
-        self._device = device
-        self._states: dict[tuple[int, int], StreamingFusion] = {}
-
-    def __call__(self, level: int, sites: Sites) -> torch.Tensor:
-        """(N, C_level) averages over ``views`` at the sites (of one sample)."""
-        key = (level, sites.stride)
-        if key not in self._states:
-            channels = self._channels[level]
-            self._states[key] = StreamingFusion(level, channels, self._voxel_size_m, self._config, self._device)
-        self._states[key].update(sites, self.views)
-        return self._states[key].features

@@ -18,7 +18,7 @@ from embodied_perceptron.geometry.transforms import transform_from_pose
 from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
-    decode_compressed_color,
+    decode_color_file,
     decode_compressed_depth,
     decode_image,
 )
@@ -35,15 +35,22 @@ from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import NS_PER_S, TransformTree, format_stamp, frame_name, seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import BadImage
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which topics of a bag belong to which camera: a pure function of topic names, types and first messages.
-
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
+TF_TYPES = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")
 
 _TRANSPORTS = ("/compressedDepth", "/compressed")
 _REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
+_WORLD_FRAMES = ("odom", "world", "map")  # the first that is above the camera is the default
+_SCANNED_TRANSFORMS = 2000
+_RECOVER = "if the recording was cut off, `mcap recover` or `ros2 bag reindex` may save what is there"
+
+
+def is_bag(path: str | Path) -> bool:
+    """Whether ``path`` looks like a bag: a folder with metadata.yaml, or a file .mcap, .db3 or .bag."""
+    path = Path(path)
+    return (path / "metadata.yaml").exists() if path.is_dir() else path.suffix in (".mcap", ".db3", ".bag")
 
 
 class TopicError(ValueError):
@@ -109,111 +116,6 @@ class CameraTopics:
     camera_info: str
 
 
-def detect_cameras(topics: Sequence[TopicSummary]) -> tuple[CameraTopics, ...]:
-    """Find the cameras: each colour topic with its depth topic and its camera_info.
-
-    A colour and a depth topic belong together when each is the other's best match by image size, frame id (registered
-    depth has the colour camera's), name, and raw before compressed.
-
-    Raises:
-        TopicError: no colour, no depth, or no camera_info for a pair; lists the image topics.
-    """
-    colors = [t for t in topics if t.is_color]
-    depths = [t for t in topics if t.is_depth]
-    if not colors or not depths:
-        lack = " and ".join(kind for kind, found in (("colour", colors), ("depth", depths)) if not found)
-        raise TopicError(f"found no {lack} images; image topics: {_listed(topics)}")
-    pairs = []
-    for color in colors:
-        depth = max(depths, key=lambda d: _affinity(color, d))
-        if max(colors, key=lambda c: _affinity(c, depth)) is color:
-            pairs.append((color, depth))
-    names = _camera_names([color for color, _ in pairs])
-    return tuple(
-        CameraTopics(name, color.name, depth.name, _camera_info_of(color, topics))
-        for name, (color, depth) in zip(names, pairs, strict=True)
-    )
-
-
-def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
-    parts = zip(color.base.split("/"), depth.base.split("/"), strict=False)
-    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], parts))
-    return (
-        int(color.size is None or depth.size is None or color.size == depth.size),
-        int(color.frame_id == depth.frame_id),
-        common,
-        int(any(word in depth.name for word in _REGISTERED)),
-        int("mono" not in color.encoding and "infra" not in color.name),
-        int(color.type == IMAGE) + int(depth.type == IMAGE),
-        min(color.count, depth.count),
-    )
-
-
-def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:
-    infos = [t for t in topics if t.type == CAMERA_INFO]
-    beside = [t for t in infos if t.name == f"{color.namespace}/camera_info"]
-    same_frame = [t for t in infos if t.frame_id == color.frame_id and color.frame_id]
-    for found in (beside, same_frame):
-        if len(found) == 1:
-            return found[0].name
-    have = ", ".join(t.name for t in infos) or "none"
-    raise TopicError(f"found no camera_info for {color.name}; CameraInfo topics: {have}")
-
-
-def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
-    """First part of the topic where that is unique, otherwise the whole namespace."""
-    short = [color.base.strip("/").split("/")[0] for color in colors]
-    return [
-        name if short.count(name) == 1 else color.namespace.strip("/").replace("/", "_") or name
-        for name, color in zip(short, colors, strict=True)
-    ]
-
-
-def _listed(topics: Sequence[TopicSummary]) -> str:
-    images = [f"{t.name} ({t.encoding or t.type})" for t in topics if t.type in (IMAGE, COMPRESSED_IMAGE)]
-    return ", ".join(images) or "none"
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# ROS bags (MCAP, SQLite, ROS 1) as recordings, without a ROS installation.
-
-TF_TYPES = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")
-_WORLD_FRAMES = ("odom", "world", "map")  # the first that is above the camera is the default
-_SCANNED_TRANSFORMS = 2000
-_RECOVER = "if the recording was cut off, `mcap recover` or `ros2 bag reindex` may save what is there"
-
-
-def is_bag(path: str | Path) -> bool:
-    """Whether ``path`` looks like a bag: a folder with metadata.yaml, or a file .mcap, .db3 or .bag."""
-    path = Path(path)
-    return (path / "metadata.yaml").exists() if path.is_dir() else path.suffix in (".mcap", ".db3", ".bag")
-
-
-def message_stamp_ns(header: Any) -> int:
-    """Stamp of a message header of ROS 2 (``nanosec``) or of ROS 1 as rosbags reads it."""
-    return int(header.stamp.sec) * NS_PER_S + int(header.stamp.nanosec)
-
-
-def calibration_from_message(message: Any, *, image_is_rectified: bool = False) -> CameraModel:
-    """A ``sensor_msgs/CameraInfo`` (ROS 1 or 2) -> camera model. Raises ``ValueError`` naming the field."""
-
-    def field(name: str) -> Any:
-        return getattr(message, name) if hasattr(message, name) else getattr(message, name.upper())
-
-    roi = message.roi
-    return camera_model_from_info(
-        width=message.width,
-        height=message.height,
-        k=[float(v) for v in field("k")],
-        distortion_model=message.distortion_model,
-        d=[float(v) for v in field("d")],
-        p=[float(v) for v in field("p")],
-        binning=(message.binning_x, message.binning_y),
-        roi=(roi.x_offset, roi.y_offset, roi.width, roi.height),
-        image_is_rectified=image_is_rectified,
-    )
-
-
 class BagRecording:
     """A :class:`~embodied_perceptron.recordings.recording.Recording` from a bag.
 
@@ -238,12 +140,11 @@ class BagRecording:
         """Args:
 
         path: a folder with metadata.yaml, or a file.
-        cameras: their topics; by default they are found (:func:`~embodied_perceptron.recordings.bag.detect_cameras`).
+        cameras: their topics; by default they are found (:func:`detect_cameras`).
         world_frame: by default the first of odom, world, map that is above the camera, otherwise the top of its tree.
         tolerate_damage: images that cannot be decoded become
             :class:`~embodied_perceptron.sensors.synchronizer.BadImage` samples, bad calibrations and transforms are
-            left out and
-            counted, instead of raising.
+            left out and counted, instead of raising.
 
         Raises:
             RecordingError: unreadable, cut short, or without the topics that are needed.
@@ -284,7 +185,7 @@ class BagRecording:
 
     @property
     def world_frame(self) -> str:
-        """Frame in which poses are asked for."""
+        """Fixed frame in which poses are given."""
         return self._world_frame
 
     @property
@@ -325,8 +226,7 @@ class BagRecording:
                 yield pending[1]
             yield from (sample for _, sample in transforms)
 
-    # ----------------------------------------------------------------------------------------------------------------
-    # reading
+    # ---- reading
 
     @contextmanager
     def _open(self) -> Iterator[AnyReader]:
@@ -466,9 +366,34 @@ class BagRecording:
         return next((frame for frame in _WORLD_FRAMES if frame in above), above[-1])
 
 
+def message_stamp_ns(header: Any) -> int:
+    """Stamp of a message header of ROS 2 (``nanosec``) or of ROS 1 as rosbags reads it."""
+    return int(header.stamp.sec) * NS_PER_S + int(header.stamp.nanosec)
+
+
+def calibration_from_message(message: Any, *, image_is_rectified: bool = False) -> CameraModel:
+    """A ``sensor_msgs/CameraInfo`` (ROS 1 or 2) -> camera model. Raises ``ValueError`` naming the field."""
+
+    def field(name: str) -> Any:
+        return getattr(message, name) if hasattr(message, name) else getattr(message, name.upper())
+
+    roi = message.roi
+    return camera_model_from_info(
+        width=message.width,
+        height=message.height,
+        k=[float(v) for v in field("k")],
+        distortion_model=message.distortion_model,
+        d=[float(v) for v in field("d")],
+        p=[float(v) for v in field("p")],
+        binning=(message.binning_x, message.binning_y),
+        roi=(roi.x_offset, roi.y_offset, roi.width, roi.height),
+        image_is_rectified=image_is_rectified,
+    )
+
+
 def _color_of(kind: str, message: Any) -> Any:
     if kind == COMPRESSED_IMAGE:
-        return decode_compressed_color(message.data)
+        return decode_color_file(message.data)
     image = decode_image(
         message.height, message.width, message.encoding, message.step, message.is_bigendian, message.data
     )
@@ -484,3 +409,72 @@ def _depth_of(kind: str, message: Any) -> Any:
         encoding = message.encoding
         raw = decode_image(message.height, message.width, encoding, message.step, message.is_bigendian, message.data)
     return canonical_depth(raw, encoding)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# which topics belong to which camera: a pure function of topic names, types and first messages
+
+
+def detect_cameras(topics: Sequence[TopicSummary]) -> tuple[CameraTopics, ...]:
+    """Find the cameras: each colour topic with its depth topic and its camera_info.
+
+    A colour and a depth topic belong together when each is the other's best match by image size, frame id (registered
+    depth has the colour camera's), name, and raw before compressed.
+
+    Raises:
+        TopicError: no colour, no depth, or no camera_info for a pair; lists the image topics.
+    """
+    colors = [t for t in topics if t.is_color]
+    depths = [t for t in topics if t.is_depth]
+    if not colors or not depths:
+        lack = " and ".join(kind for kind, found in (("colour", colors), ("depth", depths)) if not found)
+        raise TopicError(f"found no {lack} images; image topics: {_listed(topics)}")
+    pairs = []
+    for color in colors:
+        depth = max(depths, key=lambda d: _affinity(color, d))
+        if max(colors, key=lambda c: _affinity(c, depth)) is color:
+            pairs.append((color, depth))
+    names = _camera_names([color for color, _ in pairs])
+    return tuple(
+        CameraTopics(name, color.name, depth.name, _camera_info_of(color, topics))
+        for name, (color, depth) in zip(names, pairs, strict=True)
+    )
+
+
+def _affinity(color: TopicSummary, depth: TopicSummary) -> tuple[int, ...]:
+    parts = zip(color.base.split("/"), depth.base.split("/"), strict=False)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], parts))
+    return (
+        int(color.size is None or depth.size is None or color.size == depth.size),
+        int(color.frame_id == depth.frame_id),
+        common,
+        int(any(word in depth.name for word in _REGISTERED)),
+        int("mono" not in color.encoding and "infra" not in color.name),
+        int(color.type == IMAGE) + int(depth.type == IMAGE),
+        min(color.count, depth.count),
+    )
+
+
+def _camera_info_of(color: TopicSummary, topics: Sequence[TopicSummary]) -> str:
+    infos = [t for t in topics if t.type == CAMERA_INFO]
+    beside = [t for t in infos if t.name == f"{color.namespace}/camera_info"]
+    same_frame = [t for t in infos if t.frame_id == color.frame_id and color.frame_id]
+    for found in (beside, same_frame):
+        if len(found) == 1:
+            return found[0].name
+    have = ", ".join(t.name for t in infos) or "none"
+    raise TopicError(f"found no camera_info for {color.name}; CameraInfo topics: {have}")
+
+
+def _camera_names(colors: Sequence[TopicSummary]) -> list[str]:
+    """First part of the topic where that is unique, otherwise the whole namespace."""
+    short = [color.base.strip("/").split("/")[0] for color in colors]
+    return [
+        name if short.count(name) == 1 else color.namespace.strip("/").replace("/", "_") or name
+        for name, color in zip(short, colors, strict=True)
+    ]
+
+
+def _listed(topics: Sequence[TopicSummary]) -> str:
+    images = [f"{t.name} ({t.encoding or t.type})" for t in topics if t.type in (IMAGE, COMPRESSED_IMAGE)]
+    return ", ".join(images) or "none"

@@ -135,7 +135,9 @@ def _imdecode(data: Bytes, flags: int) -> NDArray[Any]:
 
 
 def decode_color_file(data: Bytes) -> NDArray[np.uint8]:
-    """PNG or JPEG bytes -> (H, W, 3) uint8 RGB. Raises :class:`ImageDecodeError` for anything cut short or damaged."""
+    """PNG or JPEG bytes (a file, or ``data`` of a ``sensor_msgs/CompressedImage``) -> (H, W, 3) uint8 RGB.
+
+    Raises :class:`ImageDecodeError` for anything cut short or damaged."""
     return np.asarray(cv2.cvtColor(_imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), dtype=np.uint8)
 
 
@@ -167,11 +169,6 @@ def _imencode(extension: str, image: Any, options: list[int]) -> bytes:
     if not ok:
         raise ValueError(f"cannot encode an image of shape {np.shape(image)} as {extension}")
     return bytes(encoded)
-
-
-def decode_compressed_color(data: Bytes) -> NDArray[np.uint8]:
-    """``data`` of a ``sensor_msgs/CompressedImage`` (JPEG or PNG) -> (H, W, 3) uint8 RGB."""
-    return decode_color_file(data)
 
 
 # compressed_depth_image_transport: enum compressionFormat (int32), then two float32 quantisation parameters

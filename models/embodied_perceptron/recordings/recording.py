@@ -110,7 +110,7 @@ class PosedFrameStream:
     """Iterates the posed frames of a recording, as the live path would make them.
 
     Attributes:
-        exposures: colour images played so far (progress).
+        colors_played: colour images played so far (progress).
     """
 
     def __init__(self, recording: Recording, config: AssemblerConfig, *, world_frame: str | None = None) -> None:
@@ -120,7 +120,7 @@ class PosedFrameStream:
         frames = {camera: recording.camera_frame(camera) for camera in recording.cameras}
         poses = TreePoses(self._tree, world_frame or recording.world_frame, frames)
         self._assembler = FrameAssembler(config, poses, recording.cameras)
-        self.exposures = 0
+        self.colors_played = 0
 
     @property
     def stats(self) -> AssemblerStats:
@@ -138,7 +138,7 @@ class PosedFrameStream:
 
     def __iter__(self) -> Iterator[PosedFrame]:
         """Posed frames. Raises :class:`RecordingError`, or ``ValueError`` for transforms that are none."""
-        self.exposures = 0
+        self.colors_played = 0
         now_ns = 0
         for sample in self._recording:
             if isinstance(sample, TransformSample):
@@ -150,7 +150,7 @@ class PosedFrameStream:
             # streams may lag behind each other; a recording that starts over is told by the stamps of one stream
             now_ns = max(now_ns, sample.stamp_ns)
             if isinstance(sample, ColorSample):
-                self.exposures += 1
+                self.colors_played += 1
                 self._assembler.add_color(sample.camera, sample.stamp_ns, sample.image, now_ns)
             elif isinstance(sample, DepthSample):
                 self._assembler.add_depth(sample.camera, sample.stamp_ns, sample.depth_m, now_ns)
@@ -158,28 +158,3 @@ class PosedFrameStream:
                 self._assembler.add_camera_info(sample.camera, sample.stamp_ns, sample.calibration, now_ns)
             yield from self._assembler.poll(now_ns)
         yield from self._assembler.flush(now_ns)
-
-
-def open_recording(source: str | Path, **options: Any) -> Recording:
-    """Open a folder (TUM RGB-D layout) or a bag (MCAP, SQLite, ROS 1) by what is found there.
-
-    ``options`` go to :class:`~embodied_perceptron.recordings.tum.TumRecording` or
-    :class:`~embodied_perceptron.recordings.bag.BagRecording`.
-
-    Raises:
-        RecordingError: nothing that is known lies there, or it cannot be read.
-    """
-    from embodied_perceptron.recordings.bag import BagRecording, is_bag
-    from embodied_perceptron.recordings.tum import TumRecording, is_tum_folder
-
-    path = Path(source)
-    if not path.exists():
-        raise RecordingError(f"{path} does not exist")
-    if is_tum_folder(path):
-        return TumRecording(path, **options)
-    if is_bag(path):
-        return BagRecording(path, **options)
-    raise RecordingError(
-        f"{path} is neither a folder in TUM RGB-D layout (rgb.txt, depth.txt, groundtruth.txt, camera.json) "
-        "nor a bag (a folder with metadata.yaml, or a file .mcap, .db3 or .bag)"
-    )

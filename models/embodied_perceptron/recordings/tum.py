@@ -1,11 +1,22 @@
-"""Folders in TUM RGB-D layout: files, reader and writer."""
+"""Folders in TUM RGB-D layout: reader and writer.
+
+    rgb.txt           # timestamp filename            (PNG or JPEG)
+    depth.txt         # timestamp filename            (16-bit PNG, registered to colour)
+    groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
+    camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
+                      values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
+                      (4x4)
+    scene.json        optional: what is known of a simulated scene
+
+Several cameras: one such folder per camera inside of a common folder, whose ``cameras.json`` lists their names (a
+folder that merely holds several recordings is none). Stamps are decimal seconds and are kept exact.
+"""
 
 from __future__ import annotations
 
 import heapq
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,386 +53,24 @@ from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import NS_PER_S, format_stamp
 from embodied_perceptron.sensors.synchronizer import BadImage
 
-__all__ = [
-    "TumCamera",
-    "TumRecording",
-    "TumWriter",
-    "associate",
-    "is_tum_folder",
-    "parse_stamp",
-    "read_tum_camera",
-    "write_camera_list",
-]
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# The text files and images of a folder in TUM RGB-D layout, checked; see :mod:`embodied_perceptron.recordings.tum`.
-
-REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
-OPTIONAL_KEYS = ("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera")
-CAMERA_LIST = "cameras.json"
+_REQUIRED_KEYS = ("width", "height", "fx", "fy", "cx", "cy", "depth_scale")
+_OPTIONAL_KEYS = ("depth_invalid", "camera", "camera_frame", "world_frame", "base_frame", "T_base_camera")
+_CAMERA_LIST = "cameras.json"
 _STAMP = re.compile(r"(\d+)(?:\.(\d{1,18}))?")
+_LOOKAHEAD_NS = 5 * NS_PER_S
 
+ArrayT = TypeVar("ArrayT")
 ImageT = TypeVar("ImageT", bound=np.generic)
 
 
 def is_tum_folder(path: str | Path) -> bool:
     """Whether ``path`` looks like such a folder, of one camera or of several."""
     path = Path(path)
-    return (path / "rgb.txt").exists() or (path / CAMERA_LIST).exists()
-
-
-def camera_folders(path: Path) -> list[Path]:
-    names = read_json(path / CAMERA_LIST)
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise RecordingError(f"{path / CAMERA_LIST} must hold a list of folder names, got {names!r:.100}")
-    return [path / name for name in names]
-
-
-def read_json(path: Path) -> Any:
-    """Raises :class:`RecordingError` naming the file; ``FileNotFoundError`` when it is not there."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise RecordingError(f"{path}: {error}") from error
-
-
-def parse_stamp(text: str) -> int:
-    """Decimal seconds -> exact nanoseconds (digits beyond are cut). Raises ``ValueError`` naming the text."""
-    match = _STAMP.fullmatch(text)
-    if match is None:
-        raise ValueError(f"timestamp must be decimal seconds, got {text!r}")
-    seconds, fraction = match.groups()
-    return int(seconds) * NS_PER_S + int((fraction or "").ljust(9, "0")[:9])
-
-
-def associate(a_ns: Sequence[int], b_ns: Sequence[int], tolerance_ns: int) -> list[tuple[int, int]]:
-    """Pairs of indices (i, j) of sorted stamps within the tolerance, nearest first, each index at most once; sorted."""
-    candidates = []
-    for i, a in enumerate(a_ns):
-        j = bisect_right(b_ns, a - tolerance_ns - 1)
-        while j < len(b_ns) and b_ns[j] <= a + tolerance_ns:
-            candidates.append((abs(b_ns[j] - a), i, j))
-            j += 1
-    pairs: dict[int, int] = {}
-    taken: set[int] = set()
-    for _, i, j in sorted(candidates):
-        if i not in pairs and j not in taken:
-            pairs[i] = j
-            taken.add(j)
-    return sorted(pairs.items())
-
-
-@dataclass(frozen=True)
-class TumCamera:
-    """One camera's folder: the contents of its text files, checked; images are read when they are asked for.
-
-    Attributes:
-        folder: where it lies.
-        name: of the camera.
-        optical_frame: frame id of its optical frame.
-        intrinsics: of both images.
-        depth_scale: raw units per metre.
-        depth_invalid: raw values that mean "unknown".
-        color_files, depth_files: (stamp_ns, path), sorted by stamp.
-        poses: (stamp_ns, ``T_world_camera``), sorted by stamp.
-        world_frame, base_frame, T_base_camera: see the module; the last two are None without a base.
-    """
-
-    folder: Path
-    name: str
-    optical_frame: str
-    intrinsics: Intrinsics
-    depth_scale: float
-    depth_invalid: tuple[int, ...]
-    color_files: tuple[tuple[int, Path], ...]
-    depth_files: tuple[tuple[int, Path], ...]
-    poses: tuple[tuple[int, NDArray[np.float64]], ...]
-    world_frame: str | None
-    base_frame: str | None
-    T_base_camera: NDArray[np.float64] | None
-
-    def read_color(self, path: Path) -> NDArray[np.uint8]:
-        """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
-        return _read_image(path, decode_color_file)
-
-    def read_depth_raw(self, path: Path) -> NDArray[np.uint16]:
-        """(H, W) uint16 as stored. Raises :class:`RecordingError` naming the file."""
-        return _read_image(path, decode_depth_file)
-
-    def read_depth(self, path: Path) -> NDArray[np.float32]:
-        """(H, W) float32 canonical metres. Raises :class:`RecordingError` naming the file."""
-        raw = self.read_depth_raw(path)
-        metres: NDArray[np.float32] = raw.astype(np.float32) / np.float32(self.depth_scale)
-        for value in self.depth_invalid:
-            metres[raw == value] = 0.0
-        return metres
-
-
-def _read_image(path: Path, decode: Callable[[bytes], NDArray[ImageT]]) -> NDArray[ImageT]:
-    try:
-        return decode(path.read_bytes())
-    except OSError as error:
-        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-    except ImageDecodeError as error:
-        raise RecordingError(f"{path}: {error}") from error
-
-
-def read_tum_camera(folder: str | Path, name: str | None = None) -> TumCamera:
-    """Read and check the text files of one camera's folder; ``name`` where camera.json gives none (default "camera").
-
-    Raises:
-        RecordingError: a file is missing or malformed; names the file and the line or key.
-    """
-    folder = Path(folder)
-    spec = _read_camera_json(folder / "camera.json")
-    try:
-        intrinsics = Intrinsics(*(spec[key] for key in ("fx", "fy", "cx", "cy", "width", "height")))
-        mount = spec.get("T_base_camera")
-        T_base_camera = None if mount is None else check_transform(np.asarray(mount), "T_base_camera")
-    except (ValueError, TypeError) as error:
-        raise RecordingError(f"{folder / 'camera.json'}: {error}") from error
-    name = spec.get("camera") or name or "camera"
-    return TumCamera(
-        folder=folder,
-        name=name,
-        optical_frame=spec.get("camera_frame") or f"{name}_optical_frame",
-        intrinsics=intrinsics,
-        depth_scale=float(spec["depth_scale"]),
-        depth_invalid=tuple(spec.get("depth_invalid", (0,))),
-        color_files=_read_list(folder / "rgb.txt"),
-        depth_files=_read_list(folder / "depth.txt"),
-        poses=_read_poses(folder / "groundtruth.txt"),
-        world_frame=spec.get("world_frame"),
-        base_frame=spec.get("base_frame"),
-        T_base_camera=T_base_camera,
-    )
-
-
-def _read_camera_json(path: Path) -> dict[str, Any]:
-    try:
-        spec = read_json(path)
-    except FileNotFoundError as error:
-        raise RecordingError(
-            f"{path} is missing: write the intrinsics there, e.g. "
-            '{"width": 640, "height": 480, "fx": 525.0, "fy": 525.0, "cx": 319.5, "cy": 239.5, "depth_scale": 5000.0}'
-        ) from error
-    if not isinstance(spec, dict):
-        raise RecordingError(f"{path} must hold an object, got {type(spec).__name__}")
-    for key in REQUIRED_KEYS:
-        if key not in spec:
-            raise RecordingError(f"{path}: key {key!r} is missing")
-        if not isinstance(spec[key], (int, float)) or isinstance(spec[key], bool):
-            raise RecordingError(f"{path}: {key} must be a number, got {spec[key]!r}")
-    unknown = sorted(set(spec) - set(REQUIRED_KEYS) - set(OPTIONAL_KEYS))
-    if unknown:
-        raise RecordingError(
-            f"{path}: unknown key(s) {', '.join(unknown)}; known: {', '.join(REQUIRED_KEYS + OPTIONAL_KEYS)}"
-        )
-    if not spec["depth_scale"] > 0:
-        raise RecordingError(f"{path}: depth_scale must be positive, got {spec['depth_scale']}")
-    if (spec.get("base_frame") is None) != (spec.get("T_base_camera") is None):
-        raise RecordingError(f"{path}: base_frame and T_base_camera belong together")
-    return spec
-
-
-def _read_lines(path: Path, columns: int) -> Iterator[tuple[int, int, list[str]]]:
-    """(line number, stamp_ns, the other columns)."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise RecordingError(f"{path} is missing") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordingError(f"{path}: {error}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        fields = line.split()
-        if not fields or fields[0].startswith("#"):
-            continue
-        if len(fields) != columns:
-            raise RecordingError(f"{path}:{number}: expected {columns} columns, got {len(fields)}: {line!r}")
-        try:
-            yield number, parse_stamp(fields[0]), fields[1:]
-        except ValueError as error:
-            raise RecordingError(f"{path}:{number}: {error}") from error
-
-
-def _read_list(path: Path) -> tuple[tuple[int, Path], ...]:
-    files = [(stamp, path.parent / fields[0]) for _, stamp, fields in _read_lines(path, 2)]
-    if not files:
-        raise RecordingError(f"{path} lists no images")
-    return tuple(sorted(files, key=lambda entry: entry[0]))
-
-
-def _read_poses(path: Path) -> tuple[tuple[int, NDArray[np.float64]], ...]:
-    poses = []
-    for number, stamp, fields in _read_lines(path, 8):
-        try:
-            values = np.array([float(field) for field in fields])
-            poses.append((stamp, transform_from_pose(values[:3], values[3:])))
-        except ValueError as error:
-            raise RecordingError(f"{path}:{number}: {error}") from error
-    if not poses:
-        raise RecordingError(f"{path} holds no poses")
-    return tuple(sorted(poses, key=lambda entry: entry[0]))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Writes folders in TUM RGB-D layout; see :mod:`embodied_perceptron.recordings.tum`.
-
-
-class TumWriter:
-    """Writes one camera's folder. The lists come last, so that a folder that is cut short is recognised as such.
-
-    Use as a context manager, or call :meth:`close`.
-    """
-
-    def __init__(
-        self,
-        folder: str | Path,
-        intrinsics: Intrinsics,
-        *,
-        camera: str = "camera",
-        camera_frame: str | None = None,
-        depth_scale: float = 1000.0,
-        color_extension: str = ".png",
-        world_frame: str | None = None,
-        base_frame: str | None = None,
-        T_base_camera: FloatArray | None = None,
-    ) -> None:
-        """Args:
-
-        folder: made where it is missing; must not hold a recording already.
-        intrinsics: of the images.
-        camera: name.
-        camera_frame: optical frame; by default made from the name.
-        depth_scale: raw units per metre: 1000 reaches 65.5 m, 5000 (the TUM data sets) 13.1 m.
-        color_extension: ``.png`` (lossless) or ``.jpg``.
-        world_frame, base_frame, T_base_camera: see the module.
-
-        Raises:
-            FileExistsError: a recording lies there.
-            ValueError: base_frame without T_base_camera or the other way round; scale not positive.
-        """
-        if (base_frame is None) != (T_base_camera is None):
-            raise ValueError("base_frame and T_base_camera belong together")
-        if not depth_scale > 0:
-            raise ValueError(f"depth_scale must be positive, got {depth_scale}")
-        self._folder = Path(folder)
-        if (self._folder / "rgb.txt").exists():
-            raise FileExistsError(f"{self._folder} holds a recording already")
-        for name in ("color", "depth"):
-            (self._folder / name).mkdir(parents=True, exist_ok=True)
-        self._intrinsics = intrinsics
-        self._scale = depth_scale
-        self._extension = color_extension
-        self._spec: dict[str, Any] = {key: getattr(intrinsics, key) for key in REQUIRED_KEYS[:-1]}
-        self._spec |= {"depth_scale": depth_scale, "depth_invalid": [0, 65535], "camera": camera}
-        for key, frame in (("camera_frame", camera_frame), ("world_frame", world_frame)):
-            if frame is not None:
-                self._spec[key] = frame
-        if base_frame is not None and T_base_camera is not None:
-            self._spec |= {
-                "base_frame": base_frame,
-                "T_base_camera": check_transform(T_base_camera, "T_base_camera").tolist(),
-            }
-        self._colors: list[str] = []
-        self._depths: list[str] = []
-        self._poses: list[str] = []
-        self._closed = False
-
-    def add(
-        self, stamp_ns: int, color: NDArray[np.uint8], depth_m: NDArray[np.float32], T_world_camera: FloatArray
-    ) -> None:
-        """Write one frame and its pose.
-
-        Args:
-            stamp_ns: of both images and the pose.
-            color: (H, W, 3) uint8 RGB.
-            depth_m: (H, W) metres; what is not finite, not positive or too far for 16 bits becomes unknown.
-            T_world_camera: (4, 4) pose of the optical frame.
-
-        Raises:
-            ValueError: sizes that do not fit the intrinsics, a pose that is not rigid.
-        """
-        size = (self._intrinsics.height, self._intrinsics.width)
-        if color.shape != (*size, 3) or depth_m.shape != size:
-            raise ValueError(f"images must be {size}, got colour {color.shape} and depth {depth_m.shape}")
-        index = len(self._colors)
-        color_name, depth_name = f"color/{index:06d}{self._extension}", f"depth/{index:06d}.png"
-        with np.errstate(invalid="ignore"):
-            raw = np.rint(depth_m.astype(np.float64) * self._scale)
-            raw = np.where((raw >= 1) & (raw <= 65534), raw, 0).astype(np.uint16)
-        self.add_pose(stamp_ns, T_world_camera)
-        (self._folder / color_name).write_bytes(encode_color_file(color, self._extension))
-        (self._folder / depth_name).write_bytes(encode_depth_file(raw))
-        self._colors.append(f"{format_stamp(stamp_ns)} {color_name}")
-        self._depths.append(f"{format_stamp(stamp_ns)} {depth_name}")
-
-    def add_pose(self, stamp_ns: int, T_world_camera: FloatArray) -> None:
-        """Write a pose alone (poses may come faster than images). Raises ``ValueError`` when it is not rigid."""
-        T = check_transform(T_world_camera, "T_world_camera")
-        values = (*T[:3, 3], *rotation_to_quaternion(T[:3, :3]))
-        self._poses.append(" ".join([format_stamp(stamp_ns), *(f"{v:.9f}" for v in values)]))
-
-    def close(self, truth: Mapping[str, Any] | None = None) -> None:
-        """Write the text files, and scene.json where ``truth`` is given. Later calls do nothing."""
-        if self._closed:
-            return
-        self._closed = True
-        if truth is not None:
-            write_atomically(self._folder / "scene.json", json.dumps(truth, indent=1).encode())
-        write_atomically(self._folder / "camera.json", json.dumps(self._spec, indent=1).encode())
-        header = "# timestamp tx ty tz qx qy qz qw (T_world_camera, optical frame, world z up)"
-        _write_lines(self._folder / "groundtruth.txt", header, self._poses)
-        _write_lines(self._folder / "depth.txt", "# timestamp filename", self._depths)
-        _write_lines(self._folder / "rgb.txt", "# timestamp filename", self._colors)
-
-    def __enter__(self) -> TumWriter:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-
-
-def write_camera_list(folder: str | Path, names: Sequence[str]) -> None:
-    """Make one recording of the cameras whose folders (:class:`TumWriter`) lie in ``folder``.
-
-    The first camera's poses place the base. Raises ``ValueError`` for a name without a recording, ``OSError``.
-    """
-    for name in names:
-        if not (Path(folder) / name / "rgb.txt").exists():
-            raise ValueError(f"{Path(folder) / name} holds no recording")
-    write_atomically(Path(folder) / CAMERA_LIST, json.dumps(list(names)).encode())
-
-
-def _write_lines(path: Path, header: str, lines: Sequence[str]) -> None:
-    write_atomically(path, "\n".join([header, *lines, ""]).encode())
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Folders in TUM RGB-D layout: reader, and a writer for simulated recordings.
-#
-#     rgb.txt           # timestamp filename            (PNG or JPEG)
-#     depth.txt         # timestamp filename            (16-bit PNG, registered to colour)
-#     groundtruth.txt   # timestamp tx ty tz qx qy qz qw: T_world_camera of the optical frame, world z up
-#     camera.json       width height fx fy cx cy depth_scale (raw units per metre), and optionally depth_invalid (raw
-#                       values), camera (name), camera_frame (optical frame), world_frame, base_frame with T_base_camera
-#                       (4x4)
-#     scene.json        optional: what is known of a simulated scene
-#
-# Several cameras: one such folder per camera inside of a common folder, whose ``cameras.json`` lists their names (a
-# folder that merely holds several recordings is none). Stamps are decimal seconds and are kept exact.
-
-ArrayT = TypeVar("ArrayT")
-
-_LOOKAHEAD_NS = 5 * NS_PER_S
+    return (path / "rgb.txt").exists() or (path / _CAMERA_LIST).exists()
 
 
 class TumRecording:
-    """A :class:`~embodied_perceptron.recordings.recording.Recording` from such a folder, of one camera or of several.
+    """A :class:`~embodied_perceptron.recordings.recording.Recording` from a folder, of one camera or of several.
 
     Transforms: world -> base -> optical frames where camera.json has a base (the first camera's poses place it),
     otherwise world -> optical frame for each camera.
@@ -440,8 +89,8 @@ class TumRecording:
         self._folder = Path(folder)
         single = (self._folder / "rgb.txt").exists()
         if not is_tum_folder(self._folder):
-            raise RecordingError(f"{self._folder} holds no rgb.txt, and no {CAMERA_LIST} that lists several cameras")
-        folders = [self._folder] if single else camera_folders(self._folder)
+            raise RecordingError(f"{self._folder} holds no rgb.txt, and no {_CAMERA_LIST} that lists several cameras")
+        folders = [self._folder] if single else _camera_folders(self._folder)
         self._cameras = {c.name: c for c in (read_tum_camera(f, None if single else f.name) for f in folders)}
         if len(self._cameras) != len(folders):
             raise RecordingError(f"{self._folder}: two cameras have the same name")
@@ -560,7 +209,316 @@ class TumRecording:
         path = self._folder / "scene.json"
         if not path.exists():
             return None
-        truth = read_json(path)
+        truth = _read_json(path)
         if not isinstance(truth, dict):
             raise RecordingError(f"{path} must hold an object, got {type(truth).__name__}")
         return truth
+
+
+@dataclass(frozen=True)
+class TumCamera:
+    """One camera's folder: the contents of its text files, checked; images are read on demand.
+
+    Attributes:
+        folder: where it lies.
+        name: of the camera.
+        optical_frame: frame id of its optical frame.
+        intrinsics: of both images.
+        depth_scale: raw units per metre.
+        depth_invalid: raw values that mean "unknown".
+        color_files, depth_files: (stamp_ns, path), sorted by stamp.
+        poses: (stamp_ns, ``T_world_camera``), sorted by stamp.
+        world_frame, base_frame, T_base_camera: see the module; the last two are None without a base.
+    """
+
+    folder: Path
+    name: str
+    optical_frame: str
+    intrinsics: Intrinsics
+    depth_scale: float
+    depth_invalid: tuple[int, ...]
+    color_files: tuple[tuple[int, Path], ...]
+    depth_files: tuple[tuple[int, Path], ...]
+    poses: tuple[tuple[int, NDArray[np.float64]], ...]
+    world_frame: str | None
+    base_frame: str | None
+    T_base_camera: NDArray[np.float64] | None
+
+    def read_color(self, path: Path) -> NDArray[np.uint8]:
+        """(H, W, 3) uint8 RGB. Raises :class:`RecordingError` naming the file."""
+        return _read_image(path, decode_color_file)
+
+    def read_depth_raw(self, path: Path) -> NDArray[np.uint16]:
+        """(H, W) uint16 as stored. Raises :class:`RecordingError` naming the file."""
+        return _read_image(path, decode_depth_file)
+
+    def read_depth(self, path: Path) -> NDArray[np.float32]:
+        """(H, W) float32 canonical metres. Raises :class:`RecordingError` naming the file."""
+        raw = self.read_depth_raw(path)
+        metres: NDArray[np.float32] = raw.astype(np.float32) / np.float32(self.depth_scale)
+        for value in self.depth_invalid:
+            metres[raw == value] = 0.0
+        return metres
+
+
+def _read_image(path: Path, decode: Callable[[bytes], NDArray[ImageT]]) -> NDArray[ImageT]:
+    try:
+        return decode(path.read_bytes())
+    except OSError as error:
+        raise RecordingError(f"cannot read {path}: {error.strerror}") from error
+    except ImageDecodeError as error:
+        raise RecordingError(f"{path}: {error}") from error
+
+
+def read_tum_camera(folder: str | Path, name: str | None = None) -> TumCamera:
+    """Read and check the text files of one camera's folder; ``name`` where camera.json gives none (default "camera").
+
+    Raises:
+        RecordingError: a file is missing or malformed; names the file and the line or key.
+    """
+    folder = Path(folder)
+    spec = _read_camera_json(folder / "camera.json")
+    try:
+        intrinsics = Intrinsics(*(spec[key] for key in ("fx", "fy", "cx", "cy", "width", "height")))
+        mount = spec.get("T_base_camera")
+        T_base_camera = None if mount is None else check_transform(np.asarray(mount), "T_base_camera")
+    except (ValueError, TypeError) as error:
+        raise RecordingError(f"{folder / 'camera.json'}: {error}") from error
+    name = spec.get("camera") or name or "camera"
+    return TumCamera(
+        folder=folder,
+        name=name,
+        optical_frame=spec.get("camera_frame") or f"{name}_optical_frame",
+        intrinsics=intrinsics,
+        depth_scale=float(spec["depth_scale"]),
+        depth_invalid=tuple(spec.get("depth_invalid", (0,))),
+        color_files=_read_list(folder / "rgb.txt"),
+        depth_files=_read_list(folder / "depth.txt"),
+        poses=_read_poses(folder / "groundtruth.txt"),
+        world_frame=spec.get("world_frame"),
+        base_frame=spec.get("base_frame"),
+        T_base_camera=T_base_camera,
+    )
+
+
+def _read_camera_json(path: Path) -> dict[str, Any]:
+    try:
+        spec = _read_json(path)
+    except FileNotFoundError as error:
+        raise RecordingError(
+            f"{path} is missing: write the intrinsics there, e.g. "
+            '{"width": 640, "height": 480, "fx": 525.0, "fy": 525.0, "cx": 319.5, "cy": 239.5, "depth_scale": 5000.0}'
+        ) from error
+    if not isinstance(spec, dict):
+        raise RecordingError(f"{path} must hold an object, got {type(spec).__name__}")
+    for key in _REQUIRED_KEYS:
+        if key not in spec:
+            raise RecordingError(f"{path}: key {key!r} is missing")
+        if not isinstance(spec[key], (int, float)) or isinstance(spec[key], bool):
+            raise RecordingError(f"{path}: {key} must be a number, got {spec[key]!r}")
+    unknown = sorted(set(spec) - set(_REQUIRED_KEYS) - set(_OPTIONAL_KEYS))
+    if unknown:
+        raise RecordingError(
+            f"{path}: unknown key(s) {', '.join(unknown)}; known: {', '.join(_REQUIRED_KEYS + _OPTIONAL_KEYS)}"
+        )
+    if not spec["depth_scale"] > 0:
+        raise RecordingError(f"{path}: depth_scale must be positive, got {spec['depth_scale']}")
+    if (spec.get("base_frame") is None) != (spec.get("T_base_camera") is None):
+        raise RecordingError(f"{path}: base_frame and T_base_camera belong together")
+    return spec
+
+
+def _read_lines(path: Path, columns: int) -> Iterator[tuple[int, int, list[str]]]:
+    """(line number, stamp_ns, the other columns)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise RecordingError(f"{path} is missing") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordingError(f"{path}: {error}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
+            continue
+        if len(fields) != columns:
+            raise RecordingError(f"{path}:{number}: expected {columns} columns, got {len(fields)}: {line!r}")
+        try:
+            yield number, parse_stamp(fields[0]), fields[1:]
+        except ValueError as error:
+            raise RecordingError(f"{path}:{number}: {error}") from error
+
+
+def _read_list(path: Path) -> tuple[tuple[int, Path], ...]:
+    files = [(stamp, path.parent / fields[0]) for _, stamp, fields in _read_lines(path, 2)]
+    if not files:
+        raise RecordingError(f"{path} lists no images")
+    return tuple(sorted(files, key=lambda entry: entry[0]))
+
+
+def _read_poses(path: Path) -> tuple[tuple[int, NDArray[np.float64]], ...]:
+    poses = []
+    for number, stamp, fields in _read_lines(path, 8):
+        try:
+            values = np.array([float(field) for field in fields])
+            poses.append((stamp, transform_from_pose(values[:3], values[3:])))
+        except ValueError as error:
+            raise RecordingError(f"{path}:{number}: {error}") from error
+    if not poses:
+        raise RecordingError(f"{path} holds no poses")
+    return tuple(sorted(poses, key=lambda entry: entry[0]))
+
+
+def _camera_folders(path: Path) -> list[Path]:
+    names = _read_json(path / _CAMERA_LIST)
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+        raise RecordingError(f"{path / _CAMERA_LIST} must hold a list of folder names, got {names!r:.100}")
+    return [path / name for name in names]
+
+
+def _read_json(path: Path) -> Any:
+    """Raises :class:`RecordingError` naming the file; ``FileNotFoundError`` when it is not there."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise RecordingError(f"{path}: {error}") from error
+
+
+def parse_stamp(text: str) -> int:
+    """Decimal seconds -> exact nanoseconds (digits beyond are cut). Raises ``ValueError`` naming the text."""
+    match = _STAMP.fullmatch(text)
+    if match is None:
+        raise ValueError(f"timestamp must be decimal seconds, got {text!r}")
+    seconds, fraction = match.groups()
+    return int(seconds) * NS_PER_S + int((fraction or "").ljust(9, "0")[:9])
+
+
+class TumWriter:
+    """Writes one camera's folder. The lists come last, so that a folder that is cut short is recognised as such.
+
+    Use as a context manager, or call :meth:`close`.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        intrinsics: Intrinsics,
+        *,
+        camera: str = "camera",
+        camera_frame: str | None = None,
+        depth_scale: float = 1000.0,
+        color_extension: str = ".png",
+        world_frame: str | None = None,
+        base_frame: str | None = None,
+        T_base_camera: FloatArray | None = None,
+    ) -> None:
+        """Args:
+
+        folder: made where it is missing; must not hold a recording already.
+        intrinsics: of the images.
+        camera: name.
+        camera_frame: optical frame; by default made from the name.
+        depth_scale: raw units per metre: 1000 reaches 65.5 m, 5000 (the TUM data sets) 13.1 m.
+        color_extension: ``.png`` (lossless) or ``.jpg``.
+        world_frame, base_frame, T_base_camera: see the module.
+
+        Raises:
+            FileExistsError: a recording lies there.
+            ValueError: base_frame without T_base_camera or the other way round; scale not positive.
+        """
+        if (base_frame is None) != (T_base_camera is None):
+            raise ValueError("base_frame and T_base_camera belong together")
+        if not depth_scale > 0:
+            raise ValueError(f"depth_scale must be positive, got {depth_scale}")
+        self._folder = Path(folder)
+        if (self._folder / "rgb.txt").exists():
+            raise FileExistsError(f"{self._folder} holds a recording already")
+        for name in ("color", "depth"):
+            (self._folder / name).mkdir(parents=True, exist_ok=True)
+        self._intrinsics = intrinsics
+        self._scale = depth_scale
+        self._extension = color_extension
+        self._spec: dict[str, Any] = {key: getattr(intrinsics, key) for key in _REQUIRED_KEYS[:-1]}
+        self._spec |= {"depth_scale": depth_scale, "depth_invalid": [0, 65535], "camera": camera}
+        for key, frame in (("camera_frame", camera_frame), ("world_frame", world_frame)):
+            if frame is not None:
+                self._spec[key] = frame
+        if base_frame is not None and T_base_camera is not None:
+            self._spec |= {
+                "base_frame": base_frame,
+                "T_base_camera": check_transform(T_base_camera, "T_base_camera").tolist(),
+            }
+        self._colors: list[str] = []
+        self._depths: list[str] = []
+        self._poses: list[str] = []
+        self._closed = False
+
+    def add(
+        self, stamp_ns: int, color: NDArray[np.uint8], depth_m: NDArray[np.float32], T_world_camera: FloatArray
+    ) -> None:
+        """Write one frame and its pose.
+
+        Args:
+            stamp_ns: of both images and the pose.
+            color: (H, W, 3) uint8 RGB.
+            depth_m: (H, W) metres; what is not finite, not positive or too far for 16 bits becomes unknown.
+            T_world_camera: (4, 4) pose of the optical frame.
+
+        Raises:
+            ValueError: sizes that do not fit the intrinsics, a pose that is not rigid.
+        """
+        size = (self._intrinsics.height, self._intrinsics.width)
+        if color.shape != (*size, 3) or depth_m.shape != size:
+            raise ValueError(f"images must be {size}, got colour {color.shape} and depth {depth_m.shape}")
+        index = len(self._colors)
+        color_name, depth_name = f"color/{index:06d}{self._extension}", f"depth/{index:06d}.png"
+        with np.errstate(invalid="ignore"):
+            raw = np.rint(depth_m.astype(np.float64) * self._scale)
+            raw = np.where((raw >= 1) & (raw <= 65534), raw, 0).astype(np.uint16)
+        self.add_pose(stamp_ns, T_world_camera)
+        (self._folder / color_name).write_bytes(encode_color_file(color, self._extension))
+        (self._folder / depth_name).write_bytes(encode_depth_file(raw))
+        self._colors.append(f"{format_stamp(stamp_ns)} {color_name}")
+        self._depths.append(f"{format_stamp(stamp_ns)} {depth_name}")
+
+    def add_pose(self, stamp_ns: int, T_world_camera: FloatArray) -> None:
+        """Write a pose alone (poses may come faster than images). Raises ``ValueError`` when it is not rigid."""
+        T = check_transform(T_world_camera, "T_world_camera")
+        values = (*T[:3, 3], *rotation_to_quaternion(T[:3, :3]))
+        self._poses.append(" ".join([format_stamp(stamp_ns), *(f"{v:.9f}" for v in values)]))
+
+    def close(self, truth: Mapping[str, Any] | None = None) -> None:
+        """Write the text files, and scene.json where ``truth`` is given. Later calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if truth is not None:
+            write_atomically(self._folder / "scene.json", json.dumps(truth, indent=1).encode())
+        write_atomically(self._folder / "camera.json", json.dumps(self._spec, indent=1).encode())
+        header = "# timestamp tx ty tz qx qy qz qw (T_world_camera, optical frame, world z up)"
+        _write_lines(self._folder / "groundtruth.txt", header, self._poses)
+        _write_lines(self._folder / "depth.txt", "# timestamp filename", self._depths)
+        _write_lines(self._folder / "rgb.txt", "# timestamp filename", self._colors)
+
+    def __enter__(self) -> TumWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.close()
+
+
+def write_camera_list(folder: str | Path, names: Sequence[str]) -> None:
+    """Make one recording of the cameras whose folders (:class:`TumWriter`) lie in ``folder``.
+
+    The first camera's poses place the base. Raises ``ValueError`` for a name without a recording, ``OSError``.
+    """
+    for name in names:
+        if not (Path(folder) / name / "rgb.txt").exists():
+            raise ValueError(f"{Path(folder) / name} holds no recording")
+    write_atomically(Path(folder) / _CAMERA_LIST, json.dumps(list(names)).encode())
+
+
+def _write_lines(path: Path, header: str, lines: Sequence[str]) -> None:
+    write_atomically(path, "\n".join([header, *lines, ""]).encode())

@@ -1,4 +1,4 @@
-"""What is where, for planners and eyes: the navigation grid and labelled voxels."""
+"""The navigation grid, and labelled cells from geometry where there is no network."""
 
 from __future__ import annotations
 
@@ -10,85 +10,54 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from embodied_perceptron.config import GridConfig
-from embodied_perceptron.geometry.transforms import voxel_centers, world_to_voxel
+from embodied_perceptron.geometry.transforms import voxel_centers
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import assign_cells
 from embodied_perceptron.scene.segmentation.layers import FLOOR, STRUCTURE, THING, Layers
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which voxels block a robot: by their height above the floor, and by what they are where that is known.
-
 FLOOR_CLASSES = ("floor", "carpet", "mat")
 FLOOR_BULGE_M = 0.1  # a floor that rises this much into the height band is still a floor: ramps, thick carpets, drift
 LOW_THING_M = 0.04  # a thing below the height band blocks from here on; below it is the floor that it stands on
-_ABSENT = -1
-
-
-def split_voxels(
-    points_m: NDArray[np.float32],
-    height_m: NDArray[np.float64],
-    config: GridConfig,
-    semantic: SemanticVoxels | None = None,
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which voxels block, and which are ground to drive on.
-
-    By height alone, what reaches the band blocks and the rest is ground. Classes correct this: a floor that bulges into
-    the band is ground, a low thing blocks although the band begins above it, and ``config.passable_classes`` (doors)
-    never block: they are ground, so that a planner finds the way through.
-
-    Args:
-        points_m: (N, 3) mean points of voxels, world frame.
-        height_m: (N,) their heights above the floor.
-        config: the height band and the passable classes.
-        semantic: labelled cells; None = nothing is known.
-
-    Returns:
-        Two (N,) masks without a common entry.
-    """
-    blocking = height_m >= config.min_obstacle_height_m
-    if semantic is None or len(semantic.labels) == 0:
-        return blocking, ~blocking
-    label = labels_at(points_m, semantic)
-    names = semantic.classes
-    is_floor = np.array([name in FLOOR_CLASSES for name in names] + [False])
-    is_passable = np.array([name in config.passable_classes for name in names] + [False])
-    bulge = is_floor[label] & (height_m < config.min_obstacle_height_m + FLOOR_BULGE_M)
-    low_thing = (label != _ABSENT) & ~is_floor[label] & (height_m >= LOW_THING_M)
-    passable = is_passable[label]
-    blocking = ((blocking | low_thing) & ~bulge) & ~passable
-    return blocking, ~blocking
-
-
-def labels_at(points_m: NDArray[np.float32], semantic: SemanticVoxels) -> NDArray[np.int64]:
-    """(N,) label of the cell that each of the (N, 3) points lies in; -1 where there is none."""
-    size = semantic.cell_size_m
-    anchor = semantic.centers_m[0].astype(np.float64) - 0.5 * size  # the lattice need not begin at the origin
-    cells = np.floor((semantic.centers_m - anchor) / size).astype(np.int64)
-    wanted = np.floor((points_m - anchor) / size).astype(np.int64)
-    low, high = cells.min(axis=0), cells.max(axis=0)
-    inside = ((wanted >= low) & (wanted <= high)).all(axis=1)
-    extent = high - low + 1
-    keys = _flat(cells - low, extent)
-    order = np.argsort(keys, kind="stable")
-    sorted_keys = keys[order]
-    mine = _flat(wanted[inside] - low, extent)
-    position = np.minimum(np.searchsorted(sorted_keys, mine), len(keys) - 1)
-    result = np.full(len(points_m), _ABSENT, dtype=np.int64)
-    result[inside] = np.where(sorted_keys[position] == mine, semantic.labels[order[position]], _ABSENT)
-    return result
-
-
-def _flat(cells: NDArray[np.int64], extent: NDArray[np.int64]) -> NDArray[np.int64]:
-    flat: NDArray[np.int64] = (cells[:, 0] * extent[1] + cells[:, 1]) * extent[2] + cells[:, 2]
-    return flat
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What stands on each cell of the ground: how many voxels block a robot, how many are ground to drive on.
-
 _DROP_M = 0.15  # what lies this much below the floor is no floor
 _MAX_TABLE = 1 << 26  # labelled cells further apart than fits into a table of so many bytes are searched instead
 _NOTHING, _FLOOR, _PASSABLE, _THING = 0, 1, 2, 4  # what a cell is called; a class may be floor and passable
+
+UNKNOWN_CELL, FREE_CELL, OCCUPIED_CELL = -1, 0, 100
+CLASSES = ("unknown", "floor", "structure", "object")
+_CLASS_OF_LAYER = np.zeros(4, dtype=np.int64)
+_CLASS_OF_LAYER[[FLOOR, STRUCTURE, THING]] = 1, 2, 3
+_FREE_NEIGHBOURS = 5  # of 8: a gap this enclosed is a gap of sampling, not of the floor
+
+
+def navigation_grid(
+    snapshot: VoxelSnapshot, floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
+) -> OccupancyGrid2d:
+    """Top-down grid: 100 where something stands in the robot's height band, 0 where the floor was seen, else -1.
+
+    An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band and further than
+    15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
+    ``semantic`` holds classes that a network named, by which doors do not block; see :func:`count_columns`.
+    """
+    columns = count_columns(snapshot.mean_point_m, floor_z_m, config, semantic)
+    if columns.ground.size == 0:
+        return OccupancyGrid2d(config.resolution_m, np.zeros(2), np.zeros((0, 0), np.int8), floor_z_m)
+    blocked = columns.blocking >= config.min_obstacle_voxels
+    free = _close_gaps((columns.ground > 0) & ~blocked, columns.blocking > 0)
+    cells = np.full(blocked.shape, UNKNOWN_CELL, dtype=np.int8)
+    cells[free] = FREE_CELL
+    cells[blocked] = OCCUPIED_CELL
+    return OccupancyGrid2d(config.resolution_m, columns.low.astype(np.float64) * config.resolution_m, cells, floor_z_m)
+
+
+def _close_gaps(free: NDArray[np.bool_], touched: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Call cells free that no voxel touched and that free ones enclose: far floors are sampled thinly."""
+    around = ndimage.convolve(free.astype(np.int8), np.ones((3, 3), np.int8), mode="constant")
+    closed: NDArray[np.bool_] = free | (~touched & (around >= _FREE_NEIGHBOURS))
+    return closed
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# How many voxels on each cell of the ground block a robot, and how many are ground to drive on.
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,79 +77,85 @@ class Columns:
 def count_columns(
     points_m: NDArray[np.float32], floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
 ) -> Columns:
-    """Count voxels, given by their (N, 3) mean points, that are neither above the height band nor far below the floor.
+    """Count voxels that are neither above the height band nor far below the floor.
 
-    ``semantic`` as for :func:`~embodied_perceptron.scene.navigation.split_voxels`.
+    By height alone, what reaches the band blocks and the rest is ground. Classes correct this: a floor that bulges into
+    the band is ground, a low thing blocks although the band begins above it, and ``config.passable_classes`` (doors)
+    never block: they are ground, so that a planner finds the way through.
+
+    Args:
+        points_m: (N, 3) mean points of voxels, world frame.
+        floor_z_m: height of the floor.
+        config: resolution, height band and passable classes.
+        semantic: labelled cells; None = nothing is labelled.
     """
-    table = _Table.of(config, semantic)
-    if table is None:
-        return count_columns_slowly(points_m, floor_z_m, config, semantic)
     top_m = config.max_obstacle_height_m
     x0, y0, x1, y1 = _bounds(points_m, floor_z_m, _DROP_M, top_m, config.resolution_m)
     if x1 < x0:
-        return _no_columns()
+        return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
     shape = y1 - y0 + 1, x1 - x0 + 1
     ground, blocking = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     heights = np.array([_DROP_M, top_m, config.min_obstacle_height_m, FLOOR_BULGE_M, LOW_THING_M])
-    _count(
-        points_m, floor_z_m, heights, config.resolution_m, x0, y0,
-        table.anchor_m, table.cell_size_m, table.low, table.kinds, ground, blocking,
-    )  # fmt: skip
+    kinds = _kinds(points_m, config, semantic)
+    _count(points_m, kinds, floor_z_m, heights, config.resolution_m, x0, y0, ground, blocking)
     return Columns(np.array([x0, y0], np.int64), ground, blocking)
 
 
-def count_columns_slowly(
-    points_m: NDArray[np.float32], floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
-) -> Columns:
-    """The same for labelled cells that may lie anywhere."""
-    height_m = points_m[:, 2].astype(np.float64) - floor_z_m
-    known = np.flatnonzero((height_m > -_DROP_M) & (height_m <= config.max_obstacle_height_m))
-    if len(known) == 0:
-        return _no_columns()
-    column = world_to_voxel(points_m[known, :2], config.resolution_m)
-    low = column.min(axis=0)
-    cols, rows = (column.max(axis=0) - low + 1).tolist()
-    flat = (column[:, 1] - low[1]) * cols + (column[:, 0] - low[0])
-    blocking, ground = split_voxels(points_m[known], height_m[known], config, semantic)
-    counts = [np.bincount(flat[mask], minlength=rows * cols).reshape(rows, cols) for mask in (ground, blocking)]
-    return Columns(low, *counts)
+def _kinds(points_m: NDArray[np.float32], config: GridConfig, semantic: SemanticVoxels | None) -> NDArray[np.uint8]:
+    """(N,) bits of what the labelled cell around each of (N, 3) points is called; of several cells the first counts."""
+    if semantic is None or len(semantic.labels) == 0:
+        return np.full(len(points_m), _NOTHING, np.uint8)
+    kind_of_class = np.array(
+        [
+            (_FLOOR if name in FLOOR_CLASSES else _THING) | (_PASSABLE if name in config.passable_classes else 0)
+            for name in semantic.classes
+        ],
+        np.uint8,
+    )
+    kind_of_cell = kind_of_class[semantic.labels]
+    size = semantic.cell_size_m
+    anchor = semantic.centers_m[0].astype(np.float64) - 0.5 * size  # the cells need not begin at the origin
+    cells = np.floor((semantic.centers_m - anchor) / size).astype(np.int64)
+    low = cells.min(axis=0)
+    extent = cells.max(axis=0) - low + 1
+    if float(np.prod(extent.astype(np.float64))) <= _MAX_TABLE:
+        table = np.full(extent, _NOTHING, np.uint8)
+        first_last = np.arange(len(cells) - 1, -1, -1)  # of several in a cell the first is written last
+        table[tuple((cells - low)[first_last].T)] = kind_of_cell[first_last]
+        from_table: NDArray[np.uint8] = _look_up(points_m, anchor, size, low, table)
+        return from_table
+    wanted = np.floor((points_m - anchor) / size).astype(np.int64) - low
+    inside = ((wanted >= 0) & (wanted < extent)).all(axis=1)
+    keys, mine = _flat(cells - low, extent), _flat(wanted[inside], extent)
+    order = np.argsort(keys, kind="stable")
+    position = np.minimum(np.searchsorted(keys[order], mine), len(keys) - 1)
+    found = np.full(len(points_m), _NOTHING, np.uint8)
+    found[inside] = np.where(keys[order][position] == mine, kind_of_cell[order[position]], _NOTHING)
+    return found
 
 
-def _no_columns() -> Columns:
-    return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
+def _flat(cells: NDArray[np.int64], extent: NDArray[np.int64]) -> NDArray[np.int64]:
+    flat: NDArray[np.int64] = (cells[:, 0] * extent[1] + cells[:, 1]) * extent[2] + cells[:, 2]
+    return flat
 
 
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """What labelled cells are called, by their place: ``kinds[cell - low]``."""
-
-    anchor_m: NDArray[np.float64]
-    cell_size_m: float
-    low: NDArray[np.int64]
-    kinds: NDArray[np.uint8]
-
-    @staticmethod
-    def of(config: GridConfig, semantic: SemanticVoxels | None) -> _Table | None:
-        """None when the cells are too far apart."""
-        if semantic is None or len(semantic.labels) == 0:
-            return _Table(np.zeros(3), 1.0, np.zeros(3, np.int64), np.zeros((0, 0, 0), np.uint8))
-        size = semantic.cell_size_m
-        anchor_m = semantic.centers_m[0].astype(np.float64) - 0.5 * size  # the lattice need not begin at the origin
-        cells = np.floor((semantic.centers_m - anchor_m) / size).astype(np.int64)
-        low = cells.min(axis=0)
-        extent = cells.max(axis=0) - low + 1
-        if float(np.prod(extent.astype(np.float64))) > _MAX_TABLE:
-            return None
-        kind_of_class = np.array(
-            [
-                (_FLOOR if name in FLOOR_CLASSES else _THING) | (_PASSABLE if name in config.passable_classes else 0)
-                for name in semantic.classes
-            ],
-            np.uint8,
-        )
-        kinds = np.full(extent, _NOTHING, np.uint8)
-        kinds[tuple((cells - low)[::-1].T)] = kind_of_class[semantic.labels[::-1]]  # of several in a cell the first
-        return _Table(anchor_m, size, low, kinds)
+@njit(cache=True, nogil=True)
+def _look_up(
+    points: NDArray[np.float32],
+    anchor: NDArray[np.float64],
+    cell_size: float,
+    low: NDArray[np.int64],
+    table: NDArray[np.uint8],
+) -> NDArray[np.uint8]:
+    """(N,) entries ``table[cell - low]`` of the cells that (N, 3) points lie in; 0 outside of the table."""
+    found = np.zeros(len(points), np.uint8)
+    for row in range(len(points)):
+        i = int(np.floor((np.float64(points[row, 0]) - anchor[0]) / cell_size)) - low[0]
+        j = int(np.floor((np.float64(points[row, 1]) - anchor[1]) / cell_size)) - low[1]
+        k = int(np.floor((np.float64(points[row, 2]) - anchor[2]) / cell_size)) - low[2]
+        if 0 <= i < table.shape[0] and 0 <= j < table.shape[1] and 0 <= k < table.shape[2]:
+            found[row] = table[i, j, k]
+    return found
 
 
 @njit(cache=True, nogil=True)
@@ -201,15 +176,12 @@ def _bounds(
 @njit(cache=True, nogil=True)
 def _count(
     points: NDArray[np.float32],
+    kinds: NDArray[np.uint8],
     floor_z: float,
     heights: NDArray[np.float64],
     resolution: float,
     x0: int,
     y0: int,
-    anchor: NDArray[np.float64],
-    cell_size: float,
-    low: NDArray[np.int64],
-    kinds: NDArray[np.uint8],
     ground: NDArray[np.int64],
     blocking: NDArray[np.int64],
 ) -> None:
@@ -218,12 +190,7 @@ def _count(
         height = np.float64(points[row, 2]) - floor_z
         if not (height > -drop and height <= top):
             continue
-        kind = _NOTHING
-        i = int(np.floor((np.float64(points[row, 0]) - anchor[0]) / cell_size)) - low[0]
-        j = int(np.floor((np.float64(points[row, 1]) - anchor[1]) / cell_size)) - low[1]
-        k = int(np.floor((np.float64(points[row, 2]) - anchor[2]) / cell_size)) - low[2]
-        if 0 <= i < kinds.shape[0] and 0 <= j < kinds.shape[1] and 0 <= k < kinds.shape[2]:
-            kind = kinds[i, j, k]
+        kind = kinds[row]
         blocks = height >= band or (kind & _THING != 0 and height >= thing)
         if kind & _FLOOR != 0 and height < band + bulge:
             blocks = False
@@ -238,41 +205,7 @@ def _count(
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# What is where, for planners and eyes: the navigation grid and labelled voxels.
-
-UNKNOWN_CELL, FREE_CELL, OCCUPIED_CELL = -1, 0, 100
-CLASSES = ("unknown", "floor", "structure", "object")
-_CLASS_OF_LAYER = np.zeros(4, dtype=np.int64)
-_CLASS_OF_LAYER[[FLOOR, STRUCTURE, THING]] = 1, 2, 3
-_FREE_NEIGHBOURS = 5  # of 8: a gap this enclosed is a gap of sampling, not of the floor
-
-
-def navigation_grid(
-    snapshot: VoxelSnapshot, floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
-) -> OccupancyGrid2d:
-    """Top-down grid: 100 where something stands in the robot's height band, 0 where the floor was seen, else -1.
-
-    An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band and further than
-    15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
-    ``semantic`` holds classes that a network named, by which doors do not block; see
-    :func:`~embodied_perceptron.scene.navigation.split_voxels`.
-    """
-    columns = count_columns(snapshot.mean_point_m, floor_z_m, config, semantic)
-    if columns.ground.size == 0:
-        return OccupancyGrid2d(config.resolution_m, np.zeros(2), np.zeros((0, 0), np.int8), floor_z_m)
-    blocked = columns.blocking >= config.min_obstacle_voxels
-    free = _close_gaps((columns.ground > 0) & ~blocked, columns.blocking > 0)
-    cells = np.full(blocked.shape, UNKNOWN_CELL, dtype=np.int8)
-    cells[free] = FREE_CELL
-    cells[blocked] = OCCUPIED_CELL
-    return OccupancyGrid2d(config.resolution_m, columns.low.astype(np.float64) * config.resolution_m, cells, floor_z_m)
-
-
-def _close_gaps(free: NDArray[np.bool_], touched: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Call cells free that no voxel touched and that free ones enclose: far floors are sampled thinly."""
-    around = ndimage.convolve(free.astype(np.int8), np.ones((3, 3), np.int8), mode="constant")
-    closed: NDArray[np.bool_] = free | (~touched & (around >= _FREE_NEIGHBOURS))
-    return closed
+# Labelled cells from geometry alone, where there is no network.
 
 
 def semantic_voxels(snapshot: VoxelSnapshot, layers: Layers, cell_size_m: float) -> SemanticVoxels:

@@ -1,8 +1,24 @@
-"""Objects with persistent ids: what is found in one perception is matched with what is known."""
+"""Objects with persistent ids: detections of each perception are associated with the objects of the map.
+
+An object is *tentative* until it was found in ``confirm_count`` perceptions, then *confirmed*; *stale* when it is not
+found any more although its place still looks occupied. Ids count up from 1 and are never reused within a map, and the
+same sequence of updates gives the same ids.
+
+When an object is not found, its place decides. The voxels in its box are still there: it waits. They vanished but the
+surroundings are still mapped: it was seen empty, and the object is gone. The surroundings vanished too: the map
+forgot the place (memory is bounded), and the object stays as it was. Likewise an object out of reach, or not whole
+within what was looked at: time in which nobody looked does not count. What waits in vain for long is dropped.
+
+Something that was moved keeps its id where its new box still overlaps the old one enough to be matched; otherwise the
+old object expires as soon as its place is seen empty, and what stands elsewhere gets a new id.
+
+The score of an object is the mean over the latest looks at its place, of what was found there and zero where nothing
+was, beginning with ``score_prior`` looks of zero: often and middling beats once and high. The label is that with the
+most score over the latest sightings.
+"""
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -13,230 +29,18 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig
-from embodied_perceptron.geometry.bounds import box_rotations
-from embodied_perceptron.geometry.boxes import box_iou, matrix_to_euler, transform_boxes
+from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
+from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
-from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.detections import LOW_CONFIDENCE_SHARE, Detections
-
-# --------------------------------------------------------------------------------------------------------------------
-# Which box is of which object: overlap, affinity, and the mean of two boxes. All nine degrees.
-
-INSIDE_SHARE = 0.7  # of a box inside another counts as containment
-_MIN_VOLUME_RATIO = 0.15
-_THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
-_BLEND_IOU = 0.6
-_BLEND_RAD = 0.6  # boxes that differ by more are two opinions, not one with noise
-
-
-def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(N, 9), (M, 9) boxes -> (N, M) IoU, and (N, M) share of a's volume inside b."""
-    iou: NDArray[np.float64] = box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
-    volume_a, volume_b = a[:, 3:6].prod(axis=1)[:, None], b[:, 3:6].prod(axis=1)[None, :]
-    shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
-    return iou, shared / np.maximum(volume_a, 1e-12)
-
-
-def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9) boxes, no side thinner than what two looks differ by."""
-    thick: NDArray[np.float64] = boxes.copy()
-    thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
-    return thick
-
-
-def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9), (M, 9) -> (N, M) how much two boxes may be of the same object, in [0, 1].
-
-    The IoU; and for a part that grew into a whole (or the reverse), which overlap little, half of the share of the
-    smaller inside the larger.
-    """
-    known, found = thickened(known), thickened(found)
-    iou, share_known = overlaps(known, found)
-    volume_known, volume_found = known[:, 3:6].prod(axis=1)[:, None], found[:, 3:6].prod(axis=1)[None, :]
-    share_found = share_known * volume_known / np.maximum(volume_found, 1e-12)
-    share = np.maximum(share_known, share_found)
-    ratio = np.minimum(volume_known, volume_found) / np.maximum(np.maximum(volume_known, volume_found), 1e-12)
-    grown = (share >= INSIDE_SHARE) & (ratio >= _MIN_VOLUME_RATIO)
-    affinity: NDArray[np.float64] = np.maximum(iou, np.where(grown, 0.5 * share, 0.0))
-    return affinity
-
-
-def _same_boxes() -> NDArray[np.float64]:
-    """(24, 3, 3) rotations that map a box's axes onto its axes: other names for the same box."""
-    found = []
-    for order in itertools.permutations(range(3)):
-        for signs in itertools.product((1.0, -1.0), repeat=3):
-            P = np.zeros((3, 3))
-            P[list(order), range(3)] = signs
-            if np.linalg.det(P) > 0:
-                found.append(P)
-    return np.stack(found)
-
-
-_SAME_BOXES = _same_boxes()
-
-
-def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The (9,) box to keep: the mean of two that agree, otherwise the new one (maps grow, so it knows more).
-
-    Of the 24 ways to name the new box's axes the one nearest to the old box's counts.
-    """
-    result: NDArray[np.float64] = new.copy()
-    if float(overlaps(thickened(old[None]), thickened(new[None]))[0][0, 0]) < _BLEND_IOU:
-        return result
-    if not old[7:].any() and not new[7:].any():  # upright boxes stay exactly upright
-        turns = round(float((new[6] - old[6]) / (np.pi / 2)))
-        result[6] -= turns * np.pi / 2
-        if turns % 2:
-            result[3], result[4] = new[4], new[3]
-        blended: NDArray[np.float64] = old + 0.5 * (result - old)
-        blended[6] = (blended[6] + np.pi / 2) % np.pi - np.pi / 2
-        return blended
-    R_old, R_new = box_rotations(old[None])[0], box_rotations(new[None])[0]
-    named = R_new @ _SAME_BOXES  # (24, 3, 3)
-    agreement = np.einsum("ij,kij->k", R_old, named)  # 1 + 2 cos of the angle between
-    best = int(agreement.argmax())
-    if np.arccos(np.clip((agreement[best] - 1.0) / 2.0, -1.0, 1.0)) > _BLEND_RAD:
-        return result
-    size = np.abs(_SAME_BOXES[best]).T @ new[3:6]
-    u, _, vt = np.linalg.svd(R_old + named[best])
-    angles = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()
-    mean: NDArray[np.float64] = np.concatenate([0.5 * (old[:3] + new[:3]), 0.5 * (old[3:6] + size), angles])
-    return mean
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What of a map speaks for a box: its voxels, and those around it.
-
-_BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
-
-
-def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B, 9) boxes with their lowest part cut off: what they stand on is no evidence for them."""
-    lift = np.minimum(_BOTTOM_M, _BOTTOM_SHARE * boxes[:, 5])
-    raised: NDArray[np.float64] = boxes.copy()
-    raised[:, :3] += 0.5 * lift[:, None] * box_rotations(boxes)[:, :, 2]
-    raised[:, 5] -= lift
-    return raised
-
-
-def count_voxels(
-    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, enough: int | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
-
-    Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
-    ``enough``: stop counting for a box that has so many inside.
-    """
-    if len(boxes) == 0 or len(snapshot) == 0:
-        nothing = np.zeros(len(boxes), np.int64)
-        return nothing, nothing.copy(), nothing.copy()
-    R = box_rotations(boxes)
-    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
-    # half the edges of the upright bounds of all that counts; a little more, for rounding
-    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
-    # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
-    x = snapshot.coords[:, 0]
-    low = np.floor((boxes[:, :2] - reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    high = np.ceil((boxes[:, :2] + reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    first = np.searchsorted(x, low[:, 0], side="left")
-    last = np.searchsorted(x, high[:, 0], side="right")
-    rows = np.stack([first, last], axis=1).astype(np.int64)
-    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
-        snapshot.mean_point_m,
-        snapshot.last_seen_ns,
-        snapshot.coords,
-        rows,
-        np.stack([low[:, 1], high[:, 1]], axis=1),
-        boxes[:, :3].copy(),
-        R,
-        half,
-        reach[:, 2].copy(),
-        margin_m,
-        len(snapshot) if enough is None else enough,
-    )
-    return counts
-
-
-@njit(cache=True, nogil=True)
-def _count_in_slabs(
-    points: NDArray[np.float32],
-    stamps: NDArray[np.int64],
-    coords: NDArray[np.int32],
-    slabs: NDArray[np.int64],
-    strips: NDArray[np.int64],
-    center: NDArray[np.float64],
-    R: NDArray[np.float64],
-    half: NDArray[np.float64],
-    reach_z: NDArray[np.float64],
-    margin: float,
-    enough: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    inside = np.zeros(len(center), np.int64)
-    around = np.zeros(len(center), np.int64)
-    newest = np.zeros(len(center), np.int64)
-    for b in range(len(center)):
-        row, last = slabs[b]
-        while row < last:
-            if coords[row, 1] < strips[b, 0]:
-                row = _first_not_below(coords, row, last, coords[row, 0], strips[b, 0])
-                continue
-            if coords[row, 1] > strips[b, 1]:
-                row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
-                continue
-            if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
-                row += 1
-                continue
-            excess = -1e9
-            for axis in range(3):
-                local = 0.0
-                for k in range(3):
-                    local += (points[row, k] - center[b, k]) * R[b, k, axis]
-                excess = max(excess, abs(local) - half[b, axis])
-            if excess <= 0.0:
-                inside[b] += 1
-                newest[b] = max(newest[b], stamps[row])
-                if inside[b] >= enough:
-                    break
-            elif excess <= margin:
-                around[b] += 1
-            row += 1
-    return inside, around, newest
-
-
-@njit(cache=True, nogil=True)
-def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int) -> int:
-    """First row of [first, last) whose voxel is not before (x, y); ``last`` when there is none."""
-    while first < last:
-        middle = (first + last) // 2
-        if coords[middle, 0] < x or (coords[middle, 0] == x and coords[middle, 1] < y):
-            first = middle + 1
-        else:
-            last = middle
-    return first
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Objects with persistent ids: what is found in one perception is matched with what is known.
-#
-# An object is *tentative* until it was found in ``confirm_count`` perceptions, then *confirmed*; *stale* when it is not
-# found any more although its place still looks occupied. Ids count up from 1 and are never reused within a map, and the
-# same sequence of updates gives the same ids.
-#
-# When an object is not found, its place decides. The voxels in its box are still there: it waits. They vanished but the
-# surroundings are still mapped: it was seen empty, and the object is gone. The surroundings vanished too: the map
-# forgot the place (memory is bounded), and the object stays as it was. Likewise an object out of reach, or not whole
-# within what was looked at: time in which nobody looked does not count. What waits in vain for long is dropped.
-#
-# Something that was moved keeps its id where its new box still overlaps the old one enough to be matched; otherwise the
-# old object expires as soon as its place is seen empty, and what stands elsewhere gets a new id.
-#
-# The score of an object is the mean over the latest looks at its place, of what was found there and zero where nothing
-# was, beginning with ``score_prior`` looks of zero: often and middling beats once and high. The label is that with the
-# most score over the latest sightings.
-
-UNNAMED = "object"  # the label of what is found by shape alone
+from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
+from embodied_perceptron.scene.identity import (
+    INSIDE_SHARE,
+    blend_boxes,
+    box_affinity,
+    one_object_iou,
+    overlaps,
+    thickened,
+)
 
 _EMPTY_SHARE = 0.3  # of its voxels left: the object is gone
 _KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
@@ -246,18 +50,12 @@ _PART_NS = 2_000_000_000  # one inside of another that is found was a part of it
 _CONFIRMED_NS = 4_000_000_000  # a confirmed one grows stale
 _STALE_NS = 60_000_000_000  # a stale one goes
 _PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
-_SAME_IOU = 0.5  # two objects that overlap this much are one
-_SAME_LABEL_IOU = 0.15  # two of one name, already from here: things of one kind do not stand in each other
-_OTHER_LABEL_IOU = 0.3  # two of different names: nor do others; a network in doubt finds one thing under several names
-_LAYERED_IOU = 0.65  # but a curtain before its window and a door in its frame are two things in one place
-_LAYERED = frozenset(
-    {"blinds", "curtain", "door", "doorframe", "doorway", "garage door", "window", "window frame", "windowsill"}
-)
 _OTHER_LABEL = 0.7  # affinity across labels
 _SCORE_MEMORY = 20  # looks
 _VOTE_MEMORY = 0.9  # of the votes, at each sighting
 _MAX_FOUND = 128  # boxes of one perception; the best
 _VERSION = 2
+_BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 
 
 @dataclass
@@ -296,7 +94,7 @@ class _Track:
         self.votes[label] = self.votes.get(label, 0.0) + score
 
     def absorb(self, other: _Track) -> None:
-        """Take over what is known of the same thing under another id."""
+        """Merge the history of the same thing under another id."""
         if self.missed and not other.missed:
             self.box, self.missed, self.whole = other.box.copy(), False, other.whole
             self.support, self.surroundings = other.support, other.surroundings
@@ -313,7 +111,7 @@ class _Track:
 
 @dataclass
 class ObjectMap:
-    """See the module docstring. Not thread-safe: its owner locks."""
+    """See the module docstring. Not thread-safe."""
 
     config: ObjectsConfig = field(default_factory=ObjectsConfig)
 
@@ -338,19 +136,19 @@ class ObjectMap:
         camera_m: NDArray[np.float64] | None = None,
         reach_m: float = float("inf"),
         looked_at: Region | None = None,
-        begin_score: float = 0.0,
+        scores: ScorePolicy = EVERY_SCORE,
     ) -> None:
-        """Bring the objects up to date with one perception.
+        """Associate the detections of one perception with the objects.
 
         Args:
-            found: what was found, of any score; of boxes that nearly coincide the best counts, whatever their names.
-            snapshot: the map that it was found in.
+            found: detections of any score; of boxes that nearly coincide the best counts, whatever their names.
+            snapshot: the map that they were found in.
             now_ns: the time, on the clock of the frames.
             camera_m: (3,) where the camera is; objects further away than ``reach_m`` are left alone.
             reach_m: radius within which the map is kept.
-            looked_at: what was looked at; objects that do not lie in it whole are
-                not missed, and boxes that it cuts do not replace whole ones. None = everything.
-            begin_score: what scores less begins no new object; down to half of it, it may be a sighting of a known one.
+            looked_at: the region of the detections; None = everything. Objects that do not lie in it whole are not
+                missed, and boxes that it cuts do not replace whole ones.
+            scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored.
         """
         away_ns = max(0, now_ns - self._updated_ns)
         self._updated_ns = now_ns
@@ -358,13 +156,13 @@ class ObjectMap:
             for track in self._tracks:
                 track.excuse(away_ns, now_ns)
             away_ns = 0
-        found = _distinct(found.above(LOW_CONFIDENCE_SHARE * begin_score), snapshot)
+        found = _distinct(found.above(scores.keep), snapshot)
         matched = self._match(found)
         for row in range(len(found)):
             whole = not _cut_by(looked_at, found.boxes[row])
             if row in matched:
                 self._see(matched[row], found, row, now_ns, whole)
-            elif found.scores[row] >= begin_score:
+            elif found.scores[row] >= scores.publish:
                 matched[row] = self._begin(found, row, now_ns, whole)
         seen = {t.id for t in matched.values()}
         self._judge_places(seen, snapshot, now_ns, away_ns, camera_m, reach_m, looked_at)
@@ -478,7 +276,7 @@ class ObjectMap:
         return float(np.linalg.norm(track.box[:3] - camera_m)) > reach_m - half_diagonal
 
     def _survives(self, track: _Track, inside: int, around: int, now_ns: int) -> bool:
-        """Whether an object that was looked for and not found stays."""
+        """Whether an object stays whose place was looked at without finding it."""
         if inside < _EMPTY_SHARE * max(track.support, 1.0):
             return around < _KNOWN_SHARE * track.surroundings  # the map forgot the place: nothing is known
         track.rate(0.0, self.config.score_prior)
@@ -508,7 +306,7 @@ class ObjectMap:
                 gone.add(track.id)
         for i, keeper in enumerate(order):
             for j in range(i + 1, len(order)):
-                if iou[i, j] >= _same_iou(names[i], names[j]) and not gone & {keeper.id, order[j].id}:
+                if iou[i, j] >= one_object_iou(names[i], names[j]) and not gone & {keeper.id, order[j].id}:
                     gone.add(order[j].id)
                     keeper.absorb(order[j])
         self._tracks = [t for t in self._tracks if t.id not in gone]
@@ -548,15 +346,6 @@ def _track_from(entry: dict[str, Any]) -> _Track:
     return track
 
 
-def _same_iou(a: str, b: str) -> float:
-    """How much two objects of these names overlap when they are one thing."""
-    if UNNAMED in (a, b):
-        return _SAME_IOU
-    if a == b:
-        return _SAME_LABEL_IOU
-    return _LAYERED_IOU if a in _LAYERED and b in _LAYERED else _OTHER_LABEL_IOU
-
-
 def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
     """The best boxes; of named ones that nearly coincide the better, and none in space without a single voxel."""
     named = [label != UNNAMED for label in found.labels]
@@ -569,7 +358,7 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
     iou, _ = overlaps(boxes, boxes)
     kept: list[int] = []
     for i, row in enumerate(order):
-        if all(iou[i, j] < _same_iou(found.labels[row], found.labels[order[j]]) for j in kept):
+        if all(iou[i, j] < one_object_iou(found.labels[row], found.labels[order[j]]) for j in kept):
             kept.append(i)
     return found.take(order[kept])
 
@@ -581,3 +370,112 @@ def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
     R = region.manhattan.T_world_manhattan[:3, :3].T @ box_rotations(box[None])[0]
     center, half = region.manhattan.from_world(box[:3]), np.abs(R) @ (box[3:6] / 2)
     return bool(((center - half < region.lower_m) | (center + half > region.upper_m)).any())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# evidence of a map for a box: the voxels in it, and those around it
+
+
+def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(B, 9) boxes with their lowest part cut off: what they stand on is no evidence for them."""
+    lift = np.minimum(_BOTTOM_M, _BOTTOM_SHARE * boxes[:, 5])
+    raised: NDArray[np.float64] = boxes.copy()
+    raised[:, :3] += 0.5 * lift[:, None] * box_rotations(boxes)[:, :, 2]
+    raised[:, 5] -= lift
+    return raised
+
+
+def count_voxels(
+    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, enough: int | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
+
+    Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
+    ``enough``: stop counting for a box that has so many inside.
+    """
+    if len(boxes) == 0 or len(snapshot) == 0:
+        nothing = np.zeros(len(boxes), np.int64)
+        return nothing, nothing.copy(), nothing.copy()
+    R = box_rotations(boxes)
+    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
+    # half the edges of the upright bounds of all that counts; a little more, for rounding
+    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
+    # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
+    x = snapshot.coords[:, 0]
+    low = np.floor((boxes[:, :2] - reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
+    high = np.ceil((boxes[:, :2] + reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
+    first = np.searchsorted(x, low[:, 0], side="left")
+    last = np.searchsorted(x, high[:, 0], side="right")
+    rows = np.stack([first, last], axis=1).astype(np.int64)
+    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
+        snapshot.mean_point_m,
+        snapshot.last_seen_ns,
+        snapshot.coords,
+        rows,
+        np.stack([low[:, 1], high[:, 1]], axis=1),
+        boxes[:, :3].copy(),
+        R,
+        half,
+        reach[:, 2].copy(),
+        margin_m,
+        len(snapshot) if enough is None else enough,
+    )
+    return counts
+
+
+@njit(cache=True, nogil=True)
+def _count_in_slabs(
+    points: NDArray[np.float32],
+    stamps: NDArray[np.int64],
+    coords: NDArray[np.int32],
+    slabs: NDArray[np.int64],
+    strips: NDArray[np.int64],
+    center: NDArray[np.float64],
+    R: NDArray[np.float64],
+    half: NDArray[np.float64],
+    reach_z: NDArray[np.float64],
+    margin: float,
+    enough: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    inside = np.zeros(len(center), np.int64)
+    around = np.zeros(len(center), np.int64)
+    newest = np.zeros(len(center), np.int64)
+    for b in range(len(center)):
+        row, last = slabs[b]
+        while row < last:
+            if coords[row, 1] < strips[b, 0]:
+                row = _first_not_below(coords, row, last, coords[row, 0], strips[b, 0])
+                continue
+            if coords[row, 1] > strips[b, 1]:
+                row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
+                continue
+            if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
+                row += 1
+                continue
+            excess = -1e9
+            for axis in range(3):
+                local = 0.0
+                for k in range(3):
+                    local += (points[row, k] - center[b, k]) * R[b, k, axis]
+                excess = max(excess, abs(local) - half[b, axis])
+            if excess <= 0.0:
+                inside[b] += 1
+                newest[b] = max(newest[b], stamps[row])
+                if inside[b] >= enough:
+                    break
+            elif excess <= margin:
+                around[b] += 1
+            row += 1
+    return inside, around, newest
+
+
+@njit(cache=True, nogil=True)
+def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int) -> int:
+    """First row of [first, last) whose voxel is not before (x, y); ``last`` when there is none."""
+    while first < last:
+        middle = (first + last) // 2
+        if coords[middle, 0] < x or (coords[middle, 0] == x and coords[middle, 1] < y):
+            first = middle + 1
+        else:
+            last = middle
+    return first

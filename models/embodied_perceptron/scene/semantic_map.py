@@ -1,4 +1,4 @@
-"""Labelled cells of the whole map: each look replaces what it looked at, the rest stays."""
+"""Labelled cells of the whole map: each prediction replaces the cells of its region, the rest stays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = "semantic."  # of the tensors in a map file
 
 
 class SemanticMap:
-    """The newest answer for every cell that was ever looked at, within reach. Not thread-safe: its owner locks."""
+    """The newest label of every cell that a prediction covered, within reach. Not thread-safe."""
 
     def __init__(self) -> None:
         self._cells: SemanticVoxels | None = None
@@ -51,7 +51,7 @@ class SemanticMap:
             keep = np.flatnonzero(~gone)
             merged = old.take(keep).joined_with(seen)
             where = np.concatenate([self._coords[keep], coords])
-        # cells of the new look may lie outside of the range it claims: the new answer counts
+        # cells of the new prediction may lie outside of the region it claims: the new label counts
         keys, first = np.unique(pack_keys(torch.from_numpy(where)).numpy()[::-1], return_index=True)
         rows = len(where) - 1 - first
         self._coords = unpack_keys(torch.from_numpy(keys)).numpy().astype(np.int64)
@@ -114,5 +114,5 @@ class SemanticMap:
         return restored
 
     def cells(self) -> SemanticVoxels | None:
-        """All cells, or None before the first look."""
+        """All cells, or None before the first prediction."""
         return self._cells

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.sensors.frame import PosedFrame
+
 F64 = NDArray[np.float64]
 
 _TOGETHER_NS = 1_000_000_000  # cameras whose newest frames are no further apart look at the same time
@@ -40,44 +42,51 @@ class ViewDirection:
 
 @dataclass(frozen=True, eq=False)
 class LatestCameraPoses:
-    """The newest fused frames. Immutable: a perception keeps what it began with.
+    """Where each camera was when it gave its newest frame. Immutable: a perception keeps the one that it began with.
 
     Attributes:
-        stamp_ns: of the newest.
-        camera: its camera.
-        poses: the newest stamp and (4, 4) T_world_camera of every camera.
+        newest: the frame that was fused last, of any camera; None before the first.
+        poses: stamp and (4, 4) T_world_camera of the newest frame of every camera.
     """
 
-    stamp_ns: int = 0
-    camera: str = ""
+    newest: PosedFrame | None = None
     poses: Mapping[str, tuple[int, F64]] = field(default_factory=dict)
+
+    @property
+    def stamp_ns(self) -> int:
+        """The latest stamp of all; 0 before the first frame."""
+        return max((stamp_ns for stamp_ns, _ in self.poses.values()), default=0)
 
     @property
     def camera_m(self) -> F64 | None:
         """(3,) where the newest frame was taken; None before the first."""
-        return self.poses[self.camera][1][:3, 3] if self.poses else None
+        return None if self.newest is None else self.newest.T_world_camera[:3, 3]
 
     @property
     def view_direction(self) -> ViewDirection | None:
-        """Of all cameras that gave a frame of late; None before the first frame."""
-        if not self.poses:
+        """Of all cameras whose newest frame is about as new as the newest of all; None before the first frame."""
+        if self.newest is None:
             return None
-        newest_ns = self.poses[self.camera][0]
+        newest_ns = self.poses[self.newest.frame.camera][0]
         return ViewDirection.of(
             *(T for stamp_ns, T in self.poses.values() if abs(newest_ns - stamp_ns) <= _TOGETHER_NS)
         )
 
-    def after(self, camera: str, stamp_ns: int, T_world_camera: F64) -> LatestCameraPoses:
+    def after(self, posed: PosedFrame) -> LatestCameraPoses:
         """With one more frame."""
-        poses = {**self.poses, camera: (stamp_ns, T_world_camera.copy())}
-        return LatestCameraPoses(max(self.stamp_ns, stamp_ns), camera, poses)
+        newest = replace(posed, T_world_camera=posed.T_world_camera.copy())
+        camera, stamp_ns = posed.frame.camera, posed.frame.stamp_ns
+        return LatestCameraPoses(newest, {**self.poses, camera: (stamp_ns, newest.T_world_camera)})
 
     def without_stamps(self) -> LatestCameraPoses:
         """For a clock that was set back: only the newest camera's place is still known."""
-        if not self.poses:
+        if self.newest is None:
             return self
-        return LatestCameraPoses(0, self.camera, {self.camera: (0, self.poses[self.camera][1])})
+        return replace(self, poses={self.newest.frame.camera: (0, self.newest.T_world_camera)})
 
     def moved(self, T: F64) -> LatestCameraPoses:
         """After the world was moved by the rigid (4, 4) ``T``."""
-        return replace(self, poses={name: (stamp_ns, T @ pose) for name, (stamp_ns, pose) in self.poses.items()})
+        if self.newest is None:
+            return self
+        poses = {name: (stamp_ns, T @ pose) for name, (stamp_ns, pose) in self.poses.items()}
+        return LatestCameraPoses(replace(self.newest, T_world_camera=poses[self.newest.frame.camera][1]), poses)

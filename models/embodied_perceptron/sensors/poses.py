@@ -1,4 +1,17 @@
-"""Poses over time: buffers, what a pose lookup answers with, and a small tree of transforms between named frames."""
+"""Poses over time: buffers, and a small tree of transforms between named frames, looked up by stamp.
+
+A lookup never raises for a missing pose and never guesses one: its answer is a value that says whether waiting helps.
+
+========================  =====================================  ==============
+answer                    meaning                                does waiting help
+========================  =====================================  ==============
+:class:`Found`            the pose                               --
+:class:`TooEarly`         poses have not reached the stamp yet   yes
+:class:`Disconnected`     no chain of transforms (yet)           yes
+:class:`TooOld`           the stamp lies before the history      no
+:class:`Gap`              neighbours too far apart in time       no
+========================  =====================================  ==============
+"""
 
 from __future__ import annotations
 
@@ -11,22 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import FloatArray, check_transform, interpolate_transform, invert_transform
-
-# --------------------------------------------------------------------------------------------------------------------
-# Poses over time, and the values that a pose lookup answers with.
-#
-# A lookup never raises for a missing pose and never guesses one: it answers with a value that says whether waiting
-# helps.
-#
-# ========================  =====================================  ==============
-# answer                    meaning                                does waiting help
-# ========================  =====================================  ==============
-# :class:`Found`            the pose                               --
-# :class:`TooEarly`         poses have not reached the stamp yet   yes
-# :class:`Disconnected`     no chain of transforms (yet)           yes
-# :class:`TooOld`           the stamp lies before the history      no
-# :class:`Gap`              neighbours too far apart in time       no
-# ========================  =====================================  ==============
 
 NS_PER_S = 1_000_000_000
 
@@ -42,10 +39,6 @@ def format_stamp(stamp_ns: int) -> str:
     return f"{sign}{abs(stamp_ns) // NS_PER_S}.{abs(stamp_ns) % NS_PER_S:09d}"
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# answers
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
     """The transform, (4, 4) float64, ``T_target_source``."""
@@ -55,7 +48,7 @@ class Found:
 
 @dataclass(frozen=True)
 class TooEarly:
-    """Asked too early: the newest pose is older than the stamp; it may still come."""
+    """The newest pose is older than the stamp; the pose may still come."""
 
     stamp_ns: int
     newest_ns: int | None
@@ -103,7 +96,7 @@ class Disconnected:
     """No chain of transforms between two frames.
 
     Attributes:
-        target, source: the frames that were asked for.
+        target, source: the frames of the lookup.
         missing: the missing link in words, e.g. ``"'map' is unknown; known frames: base, odom"``.
     """
 
@@ -125,9 +118,6 @@ class PoseSource(Protocol):
         """``T_world_camera`` of the camera's optical frame at ``stamp_ns``, or why there is none."""
         ...
 
-
-# --------------------------------------------------------------------------------------------------------------------
-# one moving frame
 
 InsertResult = Literal["added", "replaced", "restarted", "ignored"]
 
@@ -173,11 +163,6 @@ class PoseBuffer:
         return len(self._stamps)
 
     @property
-    def oldest_ns(self) -> int | None:
-        """Stamp of the oldest pose, or None when empty."""
-        return self._stamps[0] if self._stamps else None
-
-    @property
     def newest_ns(self) -> int | None:
         """Stamp of the newest pose, or None when empty."""
         return self._stamps[-1] if self._stamps else None
@@ -197,8 +182,7 @@ class PoseBuffer:
         )
 
     def insert_checked(self, stamp_ns: int, T: NDArray[np.float64]) -> InsertResult:
-        """:meth:`insert` for a pose that :func:`~embodied_perceptron.geometry.transforms.check_transform` has seen
-        already."""
+        """:meth:`insert` of a pose that is known to be rigid."""
         pose = T.copy()
         pose.setflags(write=False)
         result: InsertResult = "added"
@@ -242,29 +226,6 @@ class PoseBuffer:
         return Found(interpolate_transform(self._poses[i - 1], self._poses[i], fraction))
 
 
-class RigPoses:
-    """A :class:`PoseSource` from one trajectory and fixed mounts: ``T_world_camera = T_world_base @ T_base_camera``."""
-
-    def __init__(self, base: PoseBuffer, T_base_camera: dict[str, FloatArray]) -> None:
-        """``base`` holds ``T_world_base``; ``T_base_camera`` the (4, 4) mount of each camera's optical frame."""
-        self._base = base
-        self._mounts = {name: check_transform(T, f"T_base_camera of {name!r}") for name, T in T_base_camera.items()}
-
-    def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
-        """See :class:`PoseSource`. Raises ``KeyError`` for a camera that has no mount."""
-        if camera not in self._mounts:
-            raise KeyError(f"camera {camera!r} has no mount; known: {', '.join(sorted(self._mounts))}")
-        answer = self._base.lookup(stamp_ns)
-        return Found(answer.T @ self._mounts[camera]) if isinstance(answer, Found) else answer
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# A small transform tree: stamped and static transforms between named frames, looked up by stamp.
-#
-# It answers what ``tf2`` answers (each link is interpolated at the stamp, then the chain is multiplied), with values
-# instead of exceptions, and needs no ROS. A broken chain names its missing link.
-
-
 def frame_name(name: str) -> str:
     """Frame id without the leading slash that ROS 1 allowed. Raises ``ValueError`` when nothing is left."""
     stripped = name[1:] if name.startswith("/") else name
@@ -291,6 +252,9 @@ class _Link:
 class TransformTree:
     """Transforms by child frame; every frame has at most one parent.
 
+    Answers as ``tf2`` does (each link is interpolated at the stamp, then the chain is multiplied), without ROS; a
+    broken chain names its missing link.
+
     Rules:
         * a child that arrives with another parent starts anew under that parent (counted in :attr:`reparented`: two
           publishers that fight over one frame are a fault that ``doctor`` reports);
@@ -304,7 +268,7 @@ class TransformTree:
     def __init__(
         self, *, history_s: float | None = 10.0, max_gap_s: float | None = None, jump_back_s: float | None = 1.0
     ) -> None:
-        """See :class:`~embodied_perceptron.sensors.poses.PoseBuffer`, of which every moving link has one."""
+        """See :class:`PoseBuffer`, of which every moving link has one."""
         self._history_s = history_s
         self._max_gap_s = max_gap_s
         self._jump_back_s = jump_back_s
@@ -313,8 +277,7 @@ class TransformTree:
         self.reparented: dict[str, int] = {}
         self.restarts = 0
 
-    # ----------------------------------------------------------------------------------------------------------------
-    # filling
+    # ---- filling
 
     def insert(self, parent: str, child: str, stamp_ns: int, T_parent_child: FloatArray) -> InsertResult:
         """Add one moving (4, 4) transform at ``stamp_ns``. Raises ``ValueError`` (see the class)."""
@@ -347,10 +310,6 @@ class TransformTree:
             if link.moving is not None:
                 link.moving.clear()
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._links.clear()
-
     def _buffer(self, parent: str, child: str) -> PoseBuffer:
         return PoseBuffer(
             history_s=self._history_s,
@@ -370,8 +329,7 @@ class TransformTree:
         link = self._links[child] = _Link(parent, self._buffer(parent, child))
         return link
 
-    # ----------------------------------------------------------------------------------------------------------------
-    # asking
+    # ---- lookups
 
     @property
     def frames(self) -> tuple[str, ...]:
@@ -382,10 +340,6 @@ class TransformTree:
     def links(self) -> Mapping[str, str]:
         """Child -> parent."""
         return {child: link.parent for child, link in self._links.items()}
-
-    def is_static(self, child: str) -> bool:
-        """Whether the transform above ``child`` holds at every time. Raises ``KeyError`` for an unknown child."""
-        return self._links[frame_name(child)].fixed is not None
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
         """``T_target_source`` at ``stamp_ns`` (points of ``source`` into ``target``), or why there is none."""
@@ -461,7 +415,7 @@ class TransformTree:
 
 
 class TreePoses:
-    """A :class:`~embodied_perceptron.sensors.poses.PoseSource`: cameras by their optical frames in a tree."""
+    """A :class:`PoseSource`: cameras by their optical frames in a tree."""
 
     def __init__(self, tree: TransformTree, world_frame: str, camera_frames: Mapping[str, str]) -> None:
         """``camera_frames``: optical frame of each camera; a camera that is not in it is its own frame id."""
@@ -470,5 +424,5 @@ class TreePoses:
         self._camera_frames = dict(camera_frames)
 
     def lookup(self, camera: str, stamp_ns: int) -> PoseLookup:
-        """See :class:`~embodied_perceptron.sensors.poses.PoseSource`."""
+        """See :class:`PoseSource`."""
         return self._tree.lookup(self._world_frame, self._camera_frames.get(camera, camera), stamp_ns)

@@ -7,7 +7,8 @@ import math
 import torch
 from torch import nn
 
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 
 class _ConvolutionBase(nn.Module):

@@ -24,6 +24,13 @@ def serves(*tensors: torch.Tensor) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
+def site_coordinates(key: int) -> tuple[int, int, int]:
+    """x, y, z of a site: ``geometry.unpack_site_keys`` of one key."""
+    mask, offset = (1 << SITE_BITS) - 1, 1 << (SITE_BITS - 1)
+    return (key >> (2 * SITE_BITS) & mask) - offset, (key >> SITE_BITS & mask) - offset, (key & mask) - offset
+
+
+@numba.njit(cache=True, nogil=True)
 def scatter_add(out: Floats, rows: NDArray[np.int64], values: Floats) -> None:
     """``out[rows] += values``."""
     for i in range(rows.shape[0]):
@@ -58,7 +65,7 @@ def interpolate(
     total: Floats,
     weight: Floats,
 ) -> None:
-    """Sum what the corners of each site's cell say about it, weighted trilinearly; both outputs come filled with zeros.
+    """Trilinear sums of the features at the corners of each site's cell; both outputs come filled with zeros.
 
     Args:
         keys: (M,) of the fine sites; bases: (M,) of the lowest corner of the cell of each.
@@ -141,3 +148,30 @@ def gather_neighbours(feats: Floats, rows: NDArray[np.int32], out: Floats) -> No
             else:
                 for c in range(channels):
                     out[i, k * channels + c] = feats[row, c]
+
+
+@numba.njit(cache=True, nogil=True)
+def merge_join(
+    in_keys: NDArray[np.int64], out_keys: NDArray[np.int64], steps: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Input and output rows of all pairs with ``in = out + step``, step after step, and where each step ends."""
+    n, m, k_count = in_keys.shape[0], out_keys.shape[0], steps.shape[0]
+    in_rows = np.empty(k_count * min(n, m), dtype=np.int64)
+    out_rows = np.empty(k_count * min(n, m), dtype=np.int64)
+    ends = np.empty(k_count, dtype=np.int64)
+    p = 0
+    for k in range(k_count):
+        step = steps[k]
+        j = 0
+        for i in range(m):
+            wanted = out_keys[i] + step
+            while j < n and in_keys[j] < wanted:
+                j += 1
+            if j == n:
+                break
+            if in_keys[j] == wanted:
+                in_rows[p] = j
+                out_rows[p] = i
+                p += 1
+        ends[k] = p
+    return in_rows[:p].copy(), out_rows[:p].copy(), ends

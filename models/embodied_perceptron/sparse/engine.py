@@ -1,52 +1,21 @@
-"""Who does the arithmetic of sparse layers.
-
-Sites are derived by this package in every case; an engine only computes features at given sites. So engines differ in
-rounding, never in which voxels come out.
-"""
+"""Engines of sparse layers: plain PyTorch, and the choice between it and MinkowskiEngine."""
 
 from __future__ import annotations
 
 import importlib.util
 from functools import cache
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from embodied_perceptron.sparse import cpu_kernels
-from embodied_perceptron.sparse.kernel_map import KernelMap
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites
 
 EngineName = Literal["auto", "torch", "minkowski"]
 _BLOCK_ROWS = 8192
 _CROWDED = 0.65  # of all places around all sites are sites
 _TILE_NUMBERS = 160_000
-
-
-class Engine(Protocol):
-    """Arithmetic on sites; both methods are differentiable in ``feats`` and ``kernel``."""
-
-    name: str
-
-    def convolve(
-        self,
-        feats: torch.Tensor,
-        kernel: torch.Tensor,
-        in_sites: Sites,
-        out_sites: Sites,
-        kernel_size: int,
-        transposed: bool,
-    ) -> torch.Tensor:
-        """(N_in, Cin) features, (K, Cin, Cout) kernel -> (N_out, Cout); zero where no input is in reach.
-
-        Not transposed: ``out[o] = sum_k feats[o + offset_k * stride_in] @ kernel[k]``. Transposed:
-        ``out[i + offset_k * stride_out] += feats[i] @ kernel[k]``.
-        """
-        ...
-
-    def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
-        """(N_in, C) -> (N_out, C) maximum over the inputs in reach; zero where there is none. NaN stays NaN."""
-        ...
 
 
 class TorchEngine:

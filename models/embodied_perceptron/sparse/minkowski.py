@@ -12,11 +12,11 @@ import MinkowskiEngine as ME  # noqa: N817
 import torch
 from MinkowskiEngineBackend._C import ConvolutionMode
 
-from embodied_perceptron.sparse.tensor import Sites
+from embodied_perceptron.sparse.sites import Sites
 
 
 class MinkowskiEngineAdapter:
-    """Implements :class:`embodied_perceptron.sparse.engine.Engine`."""
+    """Implements :class:`embodied_perceptron.sparse.sites.Engine`."""
 
     name = "minkowski"
 

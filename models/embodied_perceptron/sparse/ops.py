@@ -1,4 +1,4 @@
-"""Operations on sets of sites: pruning, union, concatenation, interpolation, choosing."""
+"""Operations on sparse tensors: pruning, union, interpolation, choosing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 from embodied_perceptron.geometry.transforms import floor_site_keys, site_key_step, unpack_site_keys
 from embodied_perceptron.sparse import cpu_kernels
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor, unique_keys
+from embodied_perceptron.sparse.sites import Sites, unique_keys
+from embodied_perceptron.sparse.tensor import SparseTensor
 
 
 def prune(x: SparseTensor, keep: torch.Tensor) -> SparseTensor:
@@ -68,17 +69,6 @@ def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
     least = scores.kthvalue(len(scores) - limit + 1).values
     above, equal = (scores > least).nonzero()[:, 0], (scores == least).nonzero()[:, 0]
     return torch.cat([above, equal[: limit - len(above)]]).sort().values
-
-
-def concatenate(*tensors: SparseTensor) -> SparseTensor:
-    """Channels side by side. Raises ``ValueError`` when the tensors are not at the same sites."""
-    if not tensors:
-        raise ValueError("concatenate needs at least one tensor")
-    first = tensors[0]
-    for other in tensors[1:]:
-        if not first.sites.same_as(other.sites):
-            raise ValueError(f"tensors are at different sites: {first.sites} and {other.sites}")
-    return first.replace(torch.cat([t.feats for t in tensors], dim=1))
 
 
 def interpolate(x: SparseTensor, sites: Sites, renormalize: bool = True) -> torch.Tensor:

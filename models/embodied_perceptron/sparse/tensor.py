@@ -1,166 +1,19 @@
-"""Sparse tensors: features at a sorted set of lattice sites.
-
-A :class:`Sites` is one immutable set of sites at one stride. It derives and remembers the coarser sets and the kernel
-maps that layers ask for, so that every layer which reads the same sites pays for the neighbour search once. A
-:class:`SparseTensor` is a set of sites with one feature row per site.
-
-Semantics are MinkowskiEngine's, so that released EmbodiedScan weights mean the same here: coordinates stay in units of
-the finest voxel; sites of stride ``s`` are multiples of ``s``; down-sampling floors.
-"""
+"""Sparse tensors: a sorted set of lattice sites with one feature row per site."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 
-from embodied_perceptron.geometry.transforms import (
-    MAX_SAMPLES,
-    MAX_SITE_COORDINATE,
-    floor_site_keys,
-    pack_site_keys,
-    site_key_step,
-    unpack_site_keys,
-)
-from embodied_perceptron.sparse import cpu_kernels
-from embodied_perceptron.sparse.kernel_map import KernelMap, build_kernel_map, kernel_offsets
+from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE, pack_site_keys, unpack_site_keys
+from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.sites import Engine, Sites
 
-if TYPE_CHECKING:
-    from embodied_perceptron.sparse.engine import Engine
-
-
-def unique_keys(keys: torch.Tensor) -> torch.Tensor:
-    """(N,) int64 -> sorted, each once. On the CPU ten times as fast as ``torch.unique``: numpy sorts with vectors."""
-    if keys.device.type != "cpu":
-        distinct: torch.Tensor = torch.unique(keys)
-        return distinct
-    found = np.empty(len(keys), np.int64)
-    found = found[: cpu_kernels.without_repetitions(keys.numpy(), found)]  # floored sorted keys repeat in runs
-    found.sort()
-    return torch.from_numpy(found[: cpu_kernels.without_repetitions(found, found)])
-
-
-class Sites:
-    """A sorted set of lattice sites of one stride, with its derived sets and kernel maps cached.
-
-    Attributes:
-        keys: (N,) int64 site keys (``geometry.pack_site_keys``), strictly increasing: by sample, then x, y, z.
-        stride: every coordinate is a multiple of it.
-        batch_size: number of samples; samples may be empty.
-        engine: does the arithmetic of layers on these sites and on all sites derived from them.
-    """
-
-    def __init__(
-        self, keys: torch.Tensor, stride: int, batch_size: int, engine: Engine, shared: dict[str, Any] | None = None
-    ) -> None:
-        """``keys`` must be sorted and unique; use :meth:`SparseTensor.from_coords` for anything unchecked."""
-        if keys.ndim != 1 or keys.dtype != torch.int64:
-            raise ValueError(f"keys must be (N,) int64, got {tuple(keys.shape)} {keys.dtype}")
-        if stride < 1:
-            raise ValueError(f"stride must be positive, got {stride}")
-        if not 1 <= batch_size <= MAX_SAMPLES:
-            raise ValueError(f"batch_size must be in [1, {MAX_SAMPLES}], got {batch_size}")
-        self.keys = keys
-        self.stride = stride
-        self.batch_size = batch_size
-        self.engine = engine
-        self._coarser: dict[int, Sites] = {}
-        # The other set stands in the value: its identity must outlive the cache entry. None = this set itself, which
-        # would be a reference cycle.
-        self._maps: dict[tuple[int, int], tuple[Sites | None, KernelMap]] = {}
-        self._bounds: list[int] | None = None
-        # What the engine remembers: of this set, and of all sets derived from one input.
-        self.engine_state: Any = None
-        self.engine_shared: dict[str, Any] = {} if shared is None else shared
-
-    def __len__(self) -> int:
-        return self.keys.numel()
-
-    def __repr__(self) -> str:
-        return f"Sites({len(self)} at stride {self.stride}, batch {self.batch_size}, {self.device})"
-
-    @property
-    def device(self) -> torch.device:
-        return self.keys.device
-
-    @property
-    def samples(self) -> torch.Tensor:
-        """(N,) int64 sample index of each site."""
-        return unpack_site_keys(self.keys)[0]
-
-    @property
-    def coords(self) -> torch.Tensor:
-        """(N, 3) int64 coordinates in units of the finest voxel."""
-        return unpack_site_keys(self.keys)[1]
-
-    @property
-    def bounds(self) -> list[int]:
-        """Row range of sample ``b`` is ``bounds[b]:bounds[b + 1]``; batch_size + 1 entries."""
-        if self._bounds is None:
-            if self.batch_size == 1:
-                self._bounds = [0, len(self)]
-            else:
-                starts = torch.arange(self.batch_size + 1, device=self.device)
-                self._bounds = [int(v) for v in torch.searchsorted(self.samples, starts).tolist()]
-        return self._bounds
-
-    def same_as(self, other: Sites) -> bool:
-        """Whether both hold the same sites at the same stride."""
-        if self is other:
-            return True
-        return self.stride == other.stride and len(self) == len(other) and torch.equal(self.keys, other.keys)
-
-    def derive(self, keys: torch.Tensor, stride: int) -> Sites:
-        """A new set with the batch size and the engine of this one."""
-        return Sites(keys, stride, self.batch_size, self.engine, self.engine_shared)
-
-    def coarser(self, factor: int) -> Sites:
-        """The sites ``unique(floor(c / s) * s)`` with ``s = stride * factor``; this set itself for factor 1."""
-        if factor == 1:
-            return self
-        if factor not in self._coarser:
-            stride = self.stride * factor
-            self._coarser[factor] = self.derive(unique_keys(floor_site_keys(self.keys, stride)), stride)
-        return self._coarser[factor]
-
-    def children(self, kernel_size: int, factor: int) -> Sites:
-        """All sites ``c + offset * s`` of the finer stride ``s = stride / factor`` that a transposed kernel reaches.
-
-        Raises ``ValueError`` when the stride is not divisible by ``factor``.
-        """
-        if factor < 1 or self.stride % factor:
-            raise ValueError(f"stride {self.stride} cannot be refined by a factor of {factor}")
-        stride = self.stride // factor
-        steps = [site_key_step(*(v * stride for v in offset)) for offset in kernel_offsets(kernel_size)]
-        keys = (self.keys[None, :] + torch.tensor(steps, device=self.device)[:, None]).reshape(-1)
-        return self.derive(unique_keys(keys), stride)
-
-    def kernel_map(self, out: Sites, kernel_size: int) -> KernelMap:
-        """Pairs of (site of this set, site of ``out``) per kernel offset: ``this = out + offset * this.stride``."""
-        cache_key = (id(out), kernel_size)
-        if cache_key not in self._maps:
-            built = build_kernel_map(self.keys, out.keys, kernel_size, self.stride, same=self is out)
-            self._maps[cache_key] = (None if out is self else out, built)
-        return self._maps[cache_key][1]
-
-    def find(self, keys: torch.Tensor) -> torch.Tensor:
-        """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
-        if len(self) == 0:
-            return torch.full_like(keys, -1)
-        rows = torch.searchsorted(self.keys, keys).clamp_(max=len(self) - 1)
-        return torch.where(self.keys[rows] == keys, rows, -1)
-
-    def rows_of(self, other: Sites) -> torch.Tensor:
-        """(M,) int64 rows of this set where the sites of ``other`` stand, -1 where absent: :meth:`find`, faster."""
-        if self.device.type != "cpu":
-            return self.find(other.keys)
-        rows = torch.empty(len(other), dtype=torch.int64)
-        cpu_kernels.rows_of(self.keys.numpy(), other.keys.numpy(), rows.numpy())
-        return rows
+__all__ = ["Sites", "SparseTensor"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +61,6 @@ class SparseTensor:
 
         Raises ``ValueError`` naming the value that does not fit.
         """
-        from embodied_perceptron.sparse.engine import get_engine
-
         samples = torch.zeros(len(coords), dtype=torch.int64, device=coords.device) if samples is None else samples
         size = _check_input(coords, feats, samples, stride, batch_size)
         keys = pack_site_keys(samples, coords)

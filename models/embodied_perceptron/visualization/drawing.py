@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import corners
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import SceneObject
 
@@ -19,12 +18,9 @@ Image = NDArray[np.uint8]
 Color = tuple[int, int, int]
 
 NEAR_M = 0.05
-# corners count in binary, x slowest: an edge joins two that differ in one bit
-BOX_EDGES = tuple((i, i | bit) for bit in (1, 2, 4) for i in range(8) if not i & bit)
 INK: Color = (240, 242, 245)
 SHADE: Color = (18, 20, 24)
-
-
+PATH_COLOR: Color = (255, 196, 54)
 # what is everywhere stays quiet
 _CLASS_COLORS: dict[str, Color] = {
     "unknown": (110, 110, 110),
@@ -59,12 +55,6 @@ def color_of(thing: SceneObject, colors: Mapping[int, Color] | None) -> Color:
 def label_of(thing: SceneObject) -> str:
     """What stands beside an object in pictures."""
     return f"{thing.label} {thing.id}"
-
-
-def box_corners(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9) boxes -> (N, 8, 3) corners, x slowest, z fastest."""
-    out: NDArray[np.float64] = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()
-    return out
 
 
 def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:

@@ -1,4 +1,7 @@
-"""Rerun: live recordings of a run (frames, camera, voxels, boxes, grid, path, answers), and ``.rrd`` files of a map."""
+"""Rerun recordings: of a run while it happens, and of a finished map with what the camera saw on its way.
+
+Needs the package ``rerun-sdk`` (extra ``viewer``); everything else in the library works without it.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,17 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.bounds import box_rotations
-from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.boxes import box_rotations
 from embodied_perceptron.geometry.transforms import rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.visualization.drawing import color_of_class, color_of_id, label_of
-from embodied_perceptron.visualization.top_view import PATH_COLOR
-
-# --------------------------------------------------------------------------------------------------------------------
-# Rerun recordings of a run: frames, camera, voxels, boxes, grid, path and answers over time.
-#
-# Needs the package ``rerun-sdk`` (extra ``viewer``); everything else in the library works without it.
+from embodied_perceptron.visualization.drawing import PATH_COLOR, Color, color_of_class, color_of_id, label_of
 
 WORLD = "world"
 TIMELINE = "stamp"
+_ANSWER_COLOR: Color = (60, 220, 90)
 _LEVELS = {
     GroundingStatus.FOUND: "INFO",
     GroundingStatus.AMBIGUOUS: "WARN",
@@ -151,17 +147,8 @@ class RerunRecorder:
         self._stream.log(entity, what, static=static)
 
     def _log_boxes(self, entity: str, objects: tuple[SceneObject, ...]) -> None:
-        boxes = np.array([o.box for o in objects]).reshape(-1, 9)
-        self._log(
-            entity,
-            self._rr.Boxes3D(
-                centers=boxes[:, :3],
-                half_sizes=boxes[:, 3:6] / 2,
-                quaternions=[rotation_to_quaternion(R) for R in box_rotations(boxes)],
-                colors=[color_of_id(o.id) for o in objects],
-                labels=[f"{label_of(o)} ({o.score:.2f})" for o in objects],
-            ),
-        )
+        labels = [f"{label_of(o)} ({o.score:.2f})" for o in objects]
+        self._log(entity, _boxes(self._rr, objects, labels, [color_of_id(o.id) for o in objects]))
 
     def _log_grid(self, grid: OccupancyGrid2d) -> None:
         """The grid as a carpet just below the floor: free bright, occupied dark, unknown clear."""
@@ -219,12 +206,6 @@ def _part(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# A recording for the Rerun viewer (``.rrd``): the map, its objects, and what the camera saw on its way.
-
-_TIMELINE = "time"
-
-
 def write_rrd(
     path: str | Path,
     perception: Perception,
@@ -235,7 +216,7 @@ def write_rrd(
     sightings: Iterable[tuple[int, Sequence[SceneObject]]] = (),
     answers: Iterable[tuple[int, Grounding]] = (),
 ) -> None:
-    """Write a ``.rrd`` file.
+    """Write a ``.rrd`` file of a map, its objects and what the camera saw on its way; its timeline is ``time``.
 
     Args:
         path: of the file; replaced where it exists.
@@ -247,11 +228,10 @@ def write_rrd(
         answers: stamp (ns) and what was answered then.
 
     Raises:
-        ImportError: the viewer extra is not installed (``pip install 'embodied-perceptron[viewer]'``).
+        ViewerUnavailableError: the Rerun SDK is not installed.
         OSError: the file cannot be written.
     """
-    import rerun as rr
-
+    rr = _import_rerun()
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     stream = rr.RecordingStream("embodied_perceptron", recording_id=path.stem)
@@ -265,20 +245,21 @@ def write_rrd(
         stream.log("world/trajectory", strip, static=True)
     frames, sightings, answers = list(frames), list(sightings), list(answers)
     if perception.objects and not sightings:
-        stream.log("world/objects", _boxes(rr, perception.objects), static=True)
+        stream.log("world/objects", _named_boxes(rr, perception.objects), static=True)
     stamps = [posed.frame.stamp_ns for posed in frames] + [stamp for stamp, _ in (*sightings, *answers)]
     first_ns = min(stamps, default=0)
 
     def at(stamp_ns: int) -> None:
-        stream.set_time(_TIMELINE, duration=(stamp_ns - first_ns) * 1e-9)
+        stream.set_time("time", duration=(stamp_ns - first_ns) * 1e-9)
 
     for stamp_ns, objects in sightings:
         at(stamp_ns)
-        stream.log("world/objects", _boxes(rr, objects))
+        stream.log("world/objects", _named_boxes(rr, objects))
     for stamp_ns, grounding in answers:
         at(stamp_ns)
         stream.log("queries", rr.TextLog(f"{grounding.text!r}: {grounding.status.name} {grounding.reason}".rstrip()))
-        stream.log("world/answer", _boxes(rr, grounding.candidates[:1], grounding.text))
+        best = grounding.candidates[:1]
+        stream.log("world/answer", _boxes(rr, best, [grounding.text] * len(best), [_ANSWER_COLOR] * len(best)))
     for posed in frames:
         frame, T = posed.frame, posed.T_world_camera
         at(frame.stamp_ns)
@@ -292,14 +273,16 @@ def write_rrd(
     stream.disconnect()
 
 
-def _boxes(rr: Any, objects: Sequence[SceneObject], said: str = "") -> Any:
-    """Boxes with their labels, or with the sentence that meant them."""
-    boxes = np.array([thing.box for thing in objects], np.float64).reshape(-1, 9)
-    R = rotations(torch.from_numpy(boxes)).numpy()
+def _named_boxes(rr: Any, objects: Sequence[SceneObject]) -> Any:
+    return _boxes(rr, objects, [label_of(o) for o in objects], [color_of_id(o.id) for o in objects])
+
+
+def _boxes(rr: Any, objects: Sequence[SceneObject], labels: Sequence[str], colors: Sequence[Color]) -> Any:
+    boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
     return rr.Boxes3D(
         centers=boxes[:, :3],
         half_sizes=boxes[:, 3:6] / 2,
-        quaternions=[rr.Quaternion(xyzw=rotation_to_quaternion(r)) for r in R],
-        labels=[said or label_of(thing) for thing in objects],
-        colors=[(60, 220, 90) if said else color_of_id(thing.id) for thing in objects],
+        quaternions=[rr.Quaternion(xyzw=rotation_to_quaternion(R)) for R in box_rotations(boxes)],
+        labels=labels,
+        colors=colors,
     )

@@ -1,4 +1,8 @@
-"""The map as a room in perspective, rendered in software: walls that would hide the inside are left away."""
+"""The map as a room in perspective, rendered in software: walls that would hide the inside are left away.
+
+Points become discs with a depth buffer. Eye-dome lighting follows Boucheny (2009): a pixel is darkened by how much
+nearer its surroundings are.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     invert_transform,
@@ -23,12 +28,11 @@ from embodied_perceptron.geometry.transforms import (
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.scene.segmentation.cells import build_cells
 from embodied_perceptron.visualization.drawing import (
-    BOX_EDGES,
+    PATH_COLOR,
     SHADE,
     Color,
     Image,
     Tags,
-    box_corners,
     clip_to_near_plane,
     color_of_id,
     label_of,
@@ -37,10 +41,17 @@ from embodied_perceptron.visualization.drawing import (
     positions_of,
 )
 
+_BACKGROUND_TOP, _BACKGROUND_BOTTOM = np.array([58.0, 64.0, 74.0]), np.array([24.0, 26.0, 31.0])
+_FIELD_OF_VIEW = np.radians(36.0)
+_CEILING_M = 2.05  # above the floor: cut, so that one looks in from above
+_AZIMUTHS = 16
+_PROBES = 10_000
+_SUPERSAMPLE = 2
+_LINE_SLACK_M = 0.06
+_LIGHT = np.array([0.35, 0.25, 0.9]) / np.linalg.norm([0.35, 0.25, 0.9])
+
 # --------------------------------------------------------------------------------------------------------------------
-# Points to pixels without a graphics card: discs with a depth buffer, and shading that shows depth.
-#
-# Eye-dome lighting follows Boucheny (2009): a pixel is darkened by how much nearer its surroundings are.
+# points to pixels
 
 
 def splat(
@@ -123,17 +134,7 @@ def _eye_dome(logarithm: NDArray[np.float32], radius: int, strength: float) -> N
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# The map as a room in perspective, rendered in software: walls that would hide the inside are left away.
-
-PATH_COLOR: Color = (255, 196, 54)
-_BACKGROUND_TOP, _BACKGROUND_BOTTOM = np.array([58.0, 64.0, 74.0]), np.array([24.0, 26.0, 31.0])
-_FIELD_OF_VIEW = np.radians(36.0)
-_CEILING_M = 2.05  # above the floor: cut, so that one looks in from above
-_AZIMUTHS = 16
-_PROBES = 10_000
-_SUPERSAMPLE = 2
-_LINE_SLACK_M = 0.06
-_LIGHT = np.array([0.35, 0.25, 0.9]) / np.linalg.norm([0.35, 0.25, 0.9])
+# the room
 
 
 @dataclass(frozen=True, eq=False)

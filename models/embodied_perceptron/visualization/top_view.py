@@ -10,14 +10,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.results import Perception, SceneObject
 from embodied_perceptron.visualization.drawing import (
     INK,
+    PATH_COLOR,
     SHADE,
     Color,
     Image,
     Tags,
-    box_corners,
     color_of,
     label_of,
     line,
@@ -26,7 +27,6 @@ from embodied_perceptron.visualization.drawing import (
 )
 
 BACKGROUND = (30, 33, 39)
-PATH_COLOR = (255, 196, 54)
 _MARGIN_M = 0.35
 _CUT_HEIGHT_M = 1.7  # above it ceilings, lamps and wall cupboards hide the room
 _SCALES_M = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)

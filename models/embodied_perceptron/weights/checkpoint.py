@@ -1,13 +1,12 @@
 """Weights on disk: safetensors with the network's configuration and class list inside; released checkpoints.
 
 Nothing here runs code from a file. Our files hold tensors and JSON only. Released EmbodiedScan checkpoints are pickles
-that hold more than tensors (training logs, configuration objects); they are read by an unpickler that builds tensors
-and plain values and replaces every other class by an inert stand-in.
+that hold more than tensors (training logs, configuration objects): whatever is no tensor or plain value becomes an
+inert stand-in.
 """
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import io
 import json
@@ -17,7 +16,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -124,6 +123,58 @@ def load_into(module: nn.Module, state: Mapping[str, torch.Tensor], source: str)
 
 
 # --------------------------------------------------------------------------------------------------------------------
+# Pickles from strangers, read without running anything from them.
+
+_SAFE_BUILTINS = {"complex", "bytearray", "set", "frozenset", "slice", "range"}
+# every way in which numpy has spelled the rebuilding of its arrays and scalars
+_SAFE_GLOBALS = {
+    (module, name)
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
+    for name in ("_reconstruct", "scalar", "_frombuffer")
+} | {("numpy", "ndarray"), ("numpy", "dtype"), ("_codecs", "encode"), ("collections", "OrderedDict")}
+
+
+class UnsafePickleError(ValueError):
+    """A pickle that names something beyond plain data; the message says what."""
+
+
+class RestrictedUnpickler(pickle.Unpickler):
+    """Builds what :meth:`allows` names; anything else is replaced by ``stand_in``, or refused where there is none.
+
+    Raises :class:`UnsafePickleError` naming what was refused.
+    """
+
+    stand_in: ClassVar[type | None] = None
+
+    def allows(self, module: str, name: str) -> bool:
+        """Plain containers, numbers, strings and numpy arrays."""
+        if (module, name) in _SAFE_GLOBALS or (module == "builtins" and name in _SAFE_BUILTINS):
+            return True
+        return module == "numpy.dtypes" and name.endswith("DType")
+
+    def find_class(self, module: str, name: str) -> Any:
+        if self.allows(module, name):
+            return super().find_class(module, name)
+        if self.stand_in is not None:
+            return self.stand_in
+        raise UnsafePickleError(f"the pickle asks for {module}.{name}, which is not plain data")
+
+
+def load_plain_pickle(path: str | Path) -> Any:
+    """Read a pickle that holds plain data only.
+
+    Raises :class:`UnsafePickleError` when it names anything else or is damaged, ``OSError`` when it cannot be read.
+    """
+    data = Path(path).read_bytes()
+    try:
+        return RestrictedUnpickler(io.BytesIO(data)).load()
+    except UnsafePickleError as error:
+        raise UnsafePickleError(f"{path}: {error}") from None
+    except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, ValueError) as error:
+        raise UnsafePickleError(f"{path} is damaged or not a pickle: {error!r}") from error
+
+
+# --------------------------------------------------------------------------------------------------------------------
 # released checkpoints
 
 
@@ -199,43 +250,32 @@ class _Inert:
         """Lists of foreign classes are filled like this."""
 
 
-_HARMLESS: dict[tuple[str, str], Any] = {
-    ("collections", "OrderedDict"): collections.OrderedDict,
-    ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
-    ("torch._utils", "_rebuild_parameter"): torch._utils._rebuild_parameter,
-    ("torch", "Size"): torch.Size,
+_TENSORS = {("collections", "OrderedDict"), ("torch", "Size")} | {
+    ("torch._utils", f"_rebuild_{kind}") for kind in ("tensor_v2", "parameter")
 }
-_STORAGES = (
-    "FloatStorage",
-    "DoubleStorage",
-    "HalfStorage",
-    "BFloat16Storage",
-    "LongStorage",
-    "IntStorage",
-    "ShortStorage",
-    "CharStorage",
-    "ByteStorage",
-    "BoolStorage",
-)
+_STORAGES = {
+    ("torch", f"{kind}Storage")
+    for kind in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+}
 
 
-class _RestrictedUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in _HARMLESS:
-            return _HARMLESS[module, name]
-        if module == "torch" and name in _STORAGES:
-            return getattr(torch, name)
-        return _Inert
+class _CheckpointUnpickler(RestrictedUnpickler):
+    """Tensors and plain containers; the rest becomes inert."""
+
+    stand_in = _Inert
+
+    def allows(self, module: str, name: str) -> bool:
+        return (module, name) in _TENSORS | _STORAGES
 
 
 def _restricted_pickle() -> types.ModuleType:
     """A stand-in for the pickle module, as ``torch.load`` wants one."""
     module = types.ModuleType("restricted_pickle")
-    module.Unpickler = _RestrictedUnpickler  # type: ignore[attr-defined]
+    module.Unpickler = _CheckpointUnpickler  # type: ignore[attr-defined]
     module.UnpicklingError = pickle.UnpicklingError  # type: ignore[attr-defined]
 
     def load(file: Any, **kwargs: Any) -> Any:
-        return _RestrictedUnpickler(file, **kwargs).load()
+        return _CheckpointUnpickler(file, **kwargs).load()
 
     def loads(data: bytes, **kwargs: Any) -> Any:
         return load(io.BytesIO(data), **kwargs)

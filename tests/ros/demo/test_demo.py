@@ -17,7 +17,7 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from support import bag_tools
 
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.recordings.recording import open_recording
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.tum import TumWriter
 from embodied_perceptron_ros.demo import simulated
 from embodied_perceptron_ros.demo.demo import find_problems
@@ -73,7 +73,7 @@ def test_unexplained_frames_are_those_without_a_fate() -> None:
     assert percentiles(outcome, "boxes") == {"p50": None, "p99": None}
 
 
-def test_frames_sent_are_exposures() -> None:
+def test_frames_sent_are_pairs_of_images() -> None:
     parameters = {
         "cameras": ["front", "rear"],
         **{"front.color_topic": "front/color/image_raw", "front.color_transport": "raw"},
@@ -204,7 +204,7 @@ def test_map_error_is_null_without_truth(tmp_path: Path) -> None:
 
 def test_map_error_measures_distance_to_the_walls(tmp_path: Path) -> None:
     from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
-    from embodied_perceptron_training.homes.map_error import map_error
+    from embodied_perceptron_training.homes.recording import map_error
 
     truth = {"seed": 3, "spec": {"rooms": 1, "kind": "living room", "clutter": 1.0}}
     (tmp_path / "scene.json").write_text(json.dumps(truth))
@@ -257,7 +257,7 @@ def test_demo_on_the_simulated_drive(tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 def test_replay_of_a_small_folder_over_topics(tmp_path: Path) -> None:
     """Player, node, monitor, map service: the whole machinery on three frames."""
-    from embodied_perceptron_ros.commands import replay_over_topics
+    from embodied_perceptron_ros.ros_commands import replay_over_topics
 
     write_folder(tmp_path / "recording")
     out = tmp_path / "out"

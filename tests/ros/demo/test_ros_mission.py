@@ -19,7 +19,7 @@ from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject,
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic, make_label_info, semantic_to_cloud
 from embodied_perceptron_ros.demo.demo import find_problems, queries_table, richest_view, summarise, summary_table
-from embodied_perceptron_ros.demo.mission import Question, TimedAnswer, is_right, read_questions, verdict
+from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, is_right, read_questions, verdict
 from embodied_perceptron_ros.node.monitor import NodeStatus, Sighting
 from embodied_perceptron_ros.node.queries import parse_query
 from embodied_perceptron_ros.players.replaying import ReplayOutcome
@@ -35,8 +35,8 @@ def found(shift_m: float = 0.0, object_id: int = 7) -> Grounding:
 
 
 NOT_FOUND = Grounding("t", GroundingStatus.NOT_FOUND, reason="there is none")
-CHAIR = Question("q", "the chair", "plain", expected="FOUND", box=BOX)
-ABSENT = Question("q", "the bathtub", "absent", expected="NOT_FOUND")
+CHAIR = MissionQuestion("q", "the chair", "plain", expected="FOUND", box=BOX)
+ABSENT = MissionQuestion("q", "the bathtub", "absent", expected="NOT_FOUND")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ ABSENT = Question("q", "the bathtub", "absent", expected="NOT_FOUND")
         (CHAIR, [found(), found(5.0)], False),
         (ABSENT, [NOT_FOUND], True),
         (ABSENT, [found()], False),
-        (Question("q", "anything"), [found()], None),
+        (MissionQuestion("q", "anything"), [found()], None),
     ],
 )
 def test_what_is_right(question, groundings, right):
@@ -58,10 +58,10 @@ def test_what_is_right(question, groundings, right):
 
 
 def test_a_query_says_what_the_question_means():
-    question = Question("a", "the chair", standing=True, stamp_ns=1_500_000_000)
+    question = MissionQuestion("a", "the chair", standing=True, stamp_ns=1_500_000_000)
     query = parse_query(question.message())
     assert (query.id, query.text, query.standing, query.stamp_ns) == ("a", "the chair", True, 1_500_000_000)
-    plain = parse_query(Question("a", "the chair").message())
+    plain = parse_query(MissionQuestion("a", "the chair").message())
     assert (plain.standing, plain.stamp_ns) == (False, 0)
 
 
@@ -70,7 +70,7 @@ def test_questions_are_read_as_the_simulation_tells_them():
 
     told = Told("mission-plain", "plain", "the chair", "FOUND", 4, "chair", BOX, True, 5)
     (question,) = read_questions(json.loads(json.dumps([told.as_dict()])))
-    assert question == Question("mission-plain", "the chair", "plain", True, 5, "FOUND", BOX)
+    assert question == MissionQuestion("mission-plain", "the chair", "plain", True, 5, "FOUND", BOX)
 
 
 def outcome(**changes) -> ReplayOutcome:
@@ -108,7 +108,7 @@ def test_results_hold_every_figure():
 
 
 def test_without_truth_nothing_is_claimed():
-    results = summarise(Path("src"), outcome(), FakePerception(), None, [Question("a", "the chair")])
+    results = summarise(Path("src"), outcome(), FakePerception(), None, [MissionQuestion("a", "the chair")])
     assert results["AP25"] is None
     assert results["perception_hz"] is None
     (row,) = results["queries"]

@@ -20,7 +20,7 @@ from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, own_domain, scene_depth  # noqa: E402
 from tf2_msgs.msg import TFMessage  # noqa: E402
 
-from embodied_perceptron.apps.checks import Finding, Severity, has_errors  # noqa: E402
+from embodied_perceptron.apps.checks import Finding, Severity, check_delays, check_optical, has_errors  # noqa: E402
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped  # noqa: E402
 from embodied_perceptron_ros.node import live_doctor  # noqa: E402
 from embodied_perceptron_ros.node.live_doctor import examine_graph  # noqa: E402
@@ -86,18 +86,18 @@ def test_time_source(publishers: int, uses_sim_time: bool | None, severity: Seve
 
 
 def test_clock_offset_against_this_machine() -> None:
-    late = live_doctor.check_delays({"/color": 3600.0, "/depth": 3600.1}, simulated=False)
+    late = check_delays({"/color": 3600.0, "/depth": 3600.1}, simulated=False)
     assert "3600.1 s behind" in found(late, "clock offset")
-    ahead = live_doctor.check_delays({"/color": -2.0}, simulated=False)
+    ahead = check_delays({"/color": -2.0}, simulated=False)
     assert "2.0 s ahead of" in found(ahead, "clock offset")
-    assert not has_errors(live_doctor.check_delays({"/color": 3600.0, "/depth": 3600.1}, simulated=True))
-    assert not has_errors(live_doctor.check_delays({"/color": 0.02, "/depth": 0.03}, simulated=False))
+    assert not has_errors(check_delays({"/color": 3600.0, "/depth": 3600.1}, simulated=True))
+    assert not has_errors(check_delays({"/color": 0.02, "/depth": 0.03}, simulated=False))
 
 
 def test_body_frame_is_told_from_an_optical_one() -> None:
-    assert only(live_doctor.check_optical("c", "camera_link", [np.eye(4)])).severity == Severity.ERROR
-    assert only(live_doctor.check_optical("c", OPTICAL, [T_ODOM_CAMERA])).severity == Severity.OK
-    assert live_doctor.check_optical("c", OPTICAL, []) == []
+    assert only(check_optical("c", "camera_link", [np.eye(4)])).severity == Severity.ERROR
+    assert only(check_optical("c", OPTICAL, [T_ODOM_CAMERA])).severity == Severity.OK
+    assert check_optical("c", OPTICAL, []) == []
 
 
 def test_silence_is_an_error_only_where_somebody_publishes() -> None:

@@ -103,7 +103,7 @@ class Rig:
         info: dict[str, Any] | None = None,
         intrinsics: Intrinsics | None = None,
     ) -> int:
-        """Put one exposure; the dicts change fields of its messages."""
+        """Put one frame; the dicts change fields of its messages."""
         if stamp_ns is None:
             self.stamp_ns += 33 * MS
             stamp_ns = self.stamp_ns
@@ -178,7 +178,7 @@ for frame in walk(3, 8):
 for text in ("the red chair", "something to sit on", "the table to the left of the cabinet"):
     it.ground(text, np.eye(4))
 it.perceive(window_m=float("inf"))
-assert it._map_predictor._manhattan.yaw_rad != 0
+assert it.prediction.parts[0].scene.manhattan.yaw_rad != 0
 after = compiled()
 assert after == before, {key: (before.get(key), n) for key, n in after.items() if n != before.get(key)}
 """
@@ -207,8 +207,8 @@ def test_frames_are_fused(rig):
         rig.wait(fused=i + 1)
     counts = rig.worker.counts
     assert (counts.received, counts.fused, counts.pending, counts.dropped) == (5, 5, 0, Counter())
-    assert rig.worker.newest.posed.frame.stamp_ns == rig.stamp_ns
-    assert rig.worker.newest.frame_id == OPTICAL
+    assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
+    assert rig.worker.camera_frame("camera") == OPTICAL
     assert rig.worker.map_statistics["voxels"] > 100
 
 
@@ -306,7 +306,7 @@ def test_calibration_may_change_in_the_middle(rig):
     other = Intrinsics(70.0, 70.0, 39.5, 29.5, 80, 60)
     rig.frame(intrinsics=other)
     rig.wait(fused=2)
-    assert rig.worker.newest.posed.frame.intrinsics == other
+    assert rig.perceptron.newest_frame.frame.intrinsics == other
 
 
 @pytest.mark.parametrize("reset", [True, False])
@@ -359,5 +359,5 @@ def test_overload_drops_the_oldest_and_fuses_the_newest(rig, monkeypatch):
         rig.frame()
     release.set()
     rig.wait(fused=3, **{OVERLOAD: 6})
-    assert rig.worker.newest.posed.frame.stamp_ns == rig.stamp_ns
+    assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
     assert rig.worker.counts.received == 9

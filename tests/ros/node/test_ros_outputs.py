@@ -1,6 +1,9 @@
-"""Where results go: the choice of the transform, and how often. No node is started."""
+"""Where results go: the choice of the transform, how often, and of which frame. No node is started."""
 
 from __future__ import annotations
+
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,11 +13,16 @@ pytest.importorskip("vision_msgs")
 pytest.importorskip("tf2_msgs")
 pytest.importorskip("embodied_perceptron_msgs")
 
-from support.ros_live import turned
+from support.ros_live import MAPPING_CAMERA, T_ODOM_CAMERA, scene_depth, turned
 
+from embodied_perceptron.config import PerceptronConfig, VolumeConfig
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import TransformTree
+from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.grounding import ViewpointError, find_viewpoint
-from embodied_perceptron_ros.node.outputs import Limiter, OutputPose, find_output_pose
+from embodied_perceptron_ros.node.health import FrameCounts, Health
+from embodied_perceptron_ros.node.outputs import Limiter, OutputPose, Outputs, find_output_pose
 
 pytestmark = pytest.mark.ros
 S = 1_000_000_000
@@ -83,3 +91,47 @@ def test_limiter():
     assert not limiter.due(10.0)
     now[0] += 0.05
     assert limiter.due(10.0)
+
+
+class Publisher:
+    """A publisher with one subscriber that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.sent: list = []
+
+    def get_subscription_count(self) -> int:
+        return 1
+
+    def publish(self, message) -> None:
+        self.sent.append(message)
+
+
+class Publishers(dict):
+    """Stands in for the node: publishers by topic."""
+
+    def create_lifecycle_publisher(self, kind, topic, qos, **_) -> Publisher:
+        return self.setdefault(topic, Publisher())
+
+
+def test_overlay_and_latency_speak_of_the_frame_that_the_boxes_are_of(tree):
+    perceptron = Perceptron(PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.05, max_blocks=2000)))
+    color = np.zeros((60, 80, 3), np.uint8)
+    frames = [RgbdFrame((10 + i) * S, "cam", color, scene_depth(), MAPPING_CAMERA) for i in range(2)]
+    sent_ns = time.time_ns() - S
+    perceptron.integrate(PosedFrame(frames[0], T_ODOM_CAMERA, sent_ns))
+    perception = perceptron.perceive()
+    perceptron.integrate(PosedFrame(frames[1], T_ODOM_CAMERA, sent_ns + S))  # while the boxes were found
+
+    publishers, health = Publishers(), Health("perception")
+    parameters = SimpleNamespace(fusion_frame="odom", output_frame="odom", voxels_hz=1.0, overlay_hz=1.0)
+    outputs = Outputs(publishers, tree, health, lambda: parameters, {"cam": "optical"}.get)
+    outputs.publish(perception)
+    outputs.publish(perception, everything=True)  # for a new listener
+
+    for topic in ("~/boxes", "~/overlay/image"):
+        assert [stamp_to_ns(message.header.stamp) for message in publishers[topic].sent] == [10 * S, 10 * S]
+    assert publishers["~/overlay/image"].sent[0].header.frame_id == "optical"
+    status = health.diagnostics(0, "active", FrameCounts(), {}).status[1]
+    boxes = {value.key: float(value.value) for value in status.values if value.key.startswith("boxes_ms")}
+    assert boxes["boxes_ms.count"] == 1
+    assert 1000 <= boxes["boxes_ms.p50"] < 20_000

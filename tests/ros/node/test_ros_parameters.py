@@ -14,6 +14,7 @@ from rclpy.context import Context
 from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from support.ros_live import own_domain
 
 from embodied_perceptron.config import ConfigError
@@ -58,11 +59,11 @@ def test_defaults(make):
     assert parameters.config.volume.voxel_size_m == 0.02
     assert parameters.config.volume.max_range_m == 5.0
     camera = parameters.cameras[0]
-    assert (camera.color_subscription, camera.depth_subscription, camera.info_topic) == (
-        "color/image_raw",
-        "depth/image_raw",
-        "color/camera_info",
-    )
+    assert camera.subscriptions == {
+        "color": (Image, "color/image_raw"),
+        "depth": (Image, "depth/image_raw"),
+        "info": (CameraInfo, "color/camera_info"),
+    }
 
 
 def test_network_parameters_stand_over_the_configuration(make, tmp_path):
@@ -74,6 +75,15 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
     assert (network.weights, network.device, network.window_m) == ("tiny", "cpu", 3.2)
     assert read_parameters(make(config_file=str(config), weights="none")).config.network.weights == ""
     assert read_parameters(make()).config.network.weights == "tiny"
+
+
+@pytest.mark.parametrize("configured", ["mine.safetensors", ""])
+def test_empty_weights_are_no_network_in_the_file_and_as_a_parameter(make, tmp_path, configured):
+    config = tmp_path / "config.yaml"
+    config.write_text(f'network: {{weights: "{configured}"}}')
+    for said in ({}, {"weights": "config"}):
+        assert read_parameters(make(config_file=str(config), **said)).config.network.weights == configured
+    assert read_parameters(make(config_file=str(config), weights="")).config.network.weights == ""
 
 
 def test_the_viewer_is_one_that_exists(make):
@@ -93,8 +103,8 @@ def test_several_cameras_have_their_names_in_front(make):
 def test_transports_change_the_topic_as_image_transport_does(make):
     node = make(camera__color_transport="compressed", camera__depth_transport="compressedDepth")
     camera = read_parameters(node).cameras[0]
-    assert camera.color_subscription == "color/image_raw/compressed"
-    assert camera.depth_subscription == "depth/image_raw/compressedDepth"
+    assert camera.subscriptions["color"] == (CompressedImage, "color/image_raw/compressed")
+    assert camera.subscriptions["depth"] == (CompressedImage, "depth/image_raw/compressedDepth")
 
 
 def test_numbers_override_the_configuration_file(make, tmp_path: Path):

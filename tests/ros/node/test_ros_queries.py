@@ -8,18 +8,22 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("diagnostic_msgs")
 
+from embodied_perceptron.language.candidates import QueryContext
+from embodied_perceptron.language.query import Query
+from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.queries import (
     MAX_MESSAGE_CHARACTERS,
     Answer,
-    Query,
     QueryError,
     QueryWorker,
     answer_key,
@@ -35,13 +39,13 @@ BOX = np.array([0, 0, 0, 1, 1, 1, 0, 0, 0.0])
 
 
 def test_plain_text_is_a_query():
-    assert parse_query("the red chair") == Query("", "the red chair")
+    assert parse_query("the red chair") == Query("the red chair")
 
 
 def test_json_fields():
     data = {"id": "a", "text": "chair", "top_k": 3, "standing": True, "frame_id": "map"}
-    assert parse_query(json.dumps(data)) == Query("a", "chair", 3, True, "map")
-    assert parse_query('{"text": "chair", "frame": "map", "id": 7}') == Query("7", "chair", frame_id="map")
+    assert parse_query(json.dumps(data)) == Query("chair", 3, id="a", standing=True, frame_id="map")
+    assert parse_query('{"text": "chair", "frame": "map", "id": 7}') == Query("chair", id="7", frame_id="map")
     assert parse_query('{"id": "a", "cancel": true}').cancel
     assert parse_query('{"text": "chair", "stamp": 12}').stamp_ns == 12_000_000_000
     assert parse_query('{"text": "chair", "stamp": 1.5}').stamp_ns == 1_500_000_000
@@ -86,6 +90,24 @@ def test_a_huge_message_is_not_repeated():
     assert len(caught.value.text) < 1000
 
 
+@pytest.mark.parametrize(("message", "count"), [("the chair", 3), ('{"text": "the chair", "top_k": 8}', 8)])
+def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
+    chairs = (SceneObject(n, "chair", 0.9, np.array([n, 0, 0.5, 0.5, 0.5, 1, 0, 0, 0.0])) for n in range(1, 13))
+    perceptron = Perceptron()
+    perceptron._known = QueryContext(tuple(chairs))
+    node = SimpleNamespace(
+        _parameters=lambda: SimpleNamespace(default_top_k=3, fusion_frame="odom", output_frame="odom"),
+        _transforms=None,
+        _stamp_ns=lambda: 1,
+        _perceptron=perceptron,
+        _shown=set(),
+        _on_answer=None,
+    )
+    query = parse_query(message)
+    answer = Answer(query, GroundingInterface._ask(node, query))
+    assert len(GroundingInterface._message(node, answer)[0].candidates) == count
+
+
 # ------------------------------------------------------------------------------------------------------- answering
 
 
@@ -116,7 +138,7 @@ class Harness:
         self.gate.wait(10)
         if self.error:
             raise self.error
-        return self.grounding
+        return query.answer(self.grounding.status, self.grounding.candidates, self.grounding.reason)
 
     def deliver(self, answer: Answer) -> None:
         with self.changed:
@@ -143,7 +165,7 @@ def found(*ids: int) -> Grounding:
 
 def test_every_query_gets_one_answer_and_an_id(harness):
     for i in range(5):
-        harness.worker.submit(Query("" if i else "mine", "chair"), harness.deliver)
+        harness.worker.submit(Query("chair", id="" if i else "mine"), harness.deliver)
         harness.wait_for(i + 1)
     ids = [a.query.id for a in harness.answers]
     assert ids[0] == "mine"
@@ -154,7 +176,7 @@ def test_every_query_gets_one_answer_and_an_id(harness):
 def test_overflow_is_answered_at_once(harness):
     harness.gate.clear()
     for i in range(1000):
-        harness.worker.submit(Query(str(i), "chair"), harness.deliver)
+        harness.worker.submit(Query("chair", id=str(i)), harness.deliver)
     refused = [a for a in harness.answers if a.grounding.status == GroundingStatus.INVALID]
     assert len(refused) >= 990  # 8 wait, 1 may be in work
     assert "too many" in refused[0].grounding.reason
@@ -166,12 +188,12 @@ def test_overflow_is_answered_at_once(harness):
 
 def test_an_exception_is_an_answer(harness):
     harness.error = RuntimeError("broken model")
-    harness.worker.submit(Query("a", "chair"), harness.deliver)
+    harness.worker.submit(Query("chair", id="a"), harness.deliver)
     grounding = harness.wait_for(1)[0].grounding
     assert grounding.status == GroundingStatus.INVALID
     assert "broken model" in grounding.reason
     harness.error = None
-    harness.worker.submit(Query("b", "chair"), harness.deliver)
+    harness.worker.submit(Query("chair", id="b"), harness.deliver)
     assert harness.wait_for(2)[1].grounding.status == GroundingStatus.NOT_FOUND
 
 
@@ -179,20 +201,20 @@ def test_an_asker_that_fails_does_not_stop_the_others(harness):
     def broken(answer: Answer) -> None:
         raise RuntimeError("gone")
 
-    harness.worker.submit(Query("a", "chair"), broken)
-    harness.worker.submit(Query("b", "chair"), harness.deliver)
+    harness.worker.submit(Query("chair", id="a"), broken)
+    harness.worker.submit(Query("chair", id="b"), harness.deliver)
     assert harness.wait_for(1)[0].query.id == "b"
 
 
 def test_standing_queries_are_answered_again_only_when_the_answer_changes(harness):
-    harness.worker.submit(Query("s", "chair", standing=True), harness.deliver)
+    harness.worker.submit(Query("chair", id="s", standing=True), harness.deliver)
     harness.wait_for(1)
     harness.worker.map_changed()
     harness.grounding = found(3)
     harness.worker.map_changed()
     assert [c.id for c in harness.wait_for(2)[1].grounding.candidates] == [3]
     harness.worker.map_changed()
-    harness.worker.submit(Query("probe", "chair"), harness.deliver)
+    harness.worker.submit(Query("chair", id="probe"), harness.deliver)
     assert harness.wait_for(3)[2].query.id == "probe"  # nothing in between: the answer was the same
     harness.grounding = found(4, 3)
     harness.worker.map_changed()
@@ -211,7 +233,7 @@ def ambiguous(*ids: int) -> Grounding:
         (ambiguous(3, 4), ambiguous(4, 3), True),
         (ambiguous(3, 4), ambiguous(3, 4, 5), False),
         (ambiguous(3, 4), found(3), False),
-        (invalid(Query("", "a"), "cancelled"), found(), False),
+        (invalid(Query("a"), "cancelled"), found(), False),
     ],
 )
 def test_what_makes_another_answer(one, other, same):
@@ -222,7 +244,7 @@ def test_the_viewpoint_of_a_standing_query_stays(harness):
     seen: list[np.ndarray | None] = []
     harness.grounding = found(1)
     harness.asked = lambda query: seen.append(query.viewpoint)
-    harness.worker.submit(Query("s", "chair", standing=True, viewpoint=np.eye(4)), harness.deliver)
+    harness.worker.submit(Query("chair", id="s", standing=True, viewpoint=np.eye(4)), harness.deliver)
     harness.wait_for(1)
     harness.grounding = found(2)
     harness.worker.map_changed()
@@ -234,8 +256,8 @@ def test_the_viewpoint_of_a_standing_query_stays(harness):
 def test_begin_is_told_when_the_turn_has_come(harness):
     harness.gate.clear()
     began = threading.Event()
-    harness.worker.submit(Query("a", "chair"), harness.deliver)
-    harness.worker.submit(Query("b", "chair"), harness.deliver, began.set)
+    harness.worker.submit(Query("chair", id="a"), harness.deliver)
+    harness.worker.submit(Query("chair", id="b"), harness.deliver, began.set)
     assert not began.wait(0.1)
     harness.gate.set()
     assert began.wait(10)
@@ -243,18 +265,18 @@ def test_begin_is_told_when_the_turn_has_come(harness):
 
 
 def test_cancel_ends_a_standing_query(harness):
-    harness.worker.submit(Query("s", "chair", standing=True), harness.deliver)
+    harness.worker.submit(Query("chair", id="s", standing=True), harness.deliver)
     harness.wait_for(1)
-    harness.worker.submit(Query("s", "", cancel=True), harness.deliver)
+    harness.worker.submit(Query("", id="s", cancel=True), harness.deliver)
     assert harness.wait_for(2)[1].grounding.reason == "cancelled"
     assert harness.worker.status["standing"] == 0
-    harness.worker.submit(Query("s", "", cancel=True), harness.deliver)
+    harness.worker.submit(Query("", id="s", cancel=True), harness.deliver)
     assert "no standing query" in harness.wait_for(3)[2].grounding.reason
 
 
 def test_standing_queries_are_bounded_and_replaced_by_id(harness):
     for query_id in ("a", "b", "b", "c"):
-        harness.worker.submit(Query(query_id, "chair", standing=True), harness.deliver)
+        harness.worker.submit(Query("chair", id=query_id, standing=True), harness.deliver)
     reasons = [a.grounding.reason for a in harness.wait_for(4)]
     assert "too many standing" in reasons[3]
     assert not any("too many" in r for r in reasons[:3])
@@ -262,7 +284,7 @@ def test_standing_queries_are_bounded_and_replaced_by_id(harness):
 
 def test_an_invalid_query_does_not_stand(harness):
     harness.grounding = Grounding("", GroundingStatus.INVALID, reason="no language model loaded")
-    harness.worker.submit(Query("s", "chair", standing=True), harness.deliver)
+    harness.worker.submit(Query("chair", id="s", standing=True), harness.deliver)
     assert not harness.wait_for(1)[0].query.standing
     assert harness.worker.status["standing"] == 0
 
@@ -271,9 +293,9 @@ def test_what_waits_is_answered_at_the_end():
     h = Harness()
     h.gate.clear()
     for i in range(4):
-        h.worker.submit(Query(str(i), "chair"), h.deliver)
+        h.worker.submit(Query("chair", id=str(i)), h.deliver)
     threading.Timer(0.1, h.gate.set).start()
     h.worker.stop("the node was deactivated")
     assert sorted(a.query.id for a in h.answers) == ["0", "1", "2", "3"]
-    h.worker.submit(Query("late", "chair"), h.deliver)
+    h.worker.submit(Query("chair", id="late"), h.deliver)
     assert h.answers[-1].grounding.status == GroundingStatus.INVALID

@@ -62,6 +62,7 @@ def test_bad_overrides_are_named(text: str) -> None:
 def test_only_what_was_given_overrides_the_file() -> None:
     assert options.node_parameters() == {}
     assert options.node_parameters(weights="tiny", viewer="rerun") == {"weights": "tiny", "viewer": "rerun"}
+    assert options.node_parameters(weights="") == {"weights": ""}, "no network, as in the YAML file"
     given = options.node_parameters(["front", "rear"], "odom2", "map", True, {"fusion_frame": "odom3"})
     assert given == {
         "cameras": ["front", "rear"],
@@ -99,6 +100,12 @@ def test_bad_pairs_are_named(text: str) -> None:
     with pytest.raises(ValueError, match="remap"):
         options.split_pair(text, "remap")
     assert options.split_pair("a:=b:=c", "remap") == ("a", "b:=c")
+
+
+def test_rviz_topics_move_with_the_namespace() -> None:
+    assert options.rviz_remappings("") == []
+    pairs = options.rviz_remappings("/robot/")
+    assert pairs == [(topic, f"/robot{topic}") for topic in options.RVIZ_TOPICS]
 
 
 def test_player_by_what_lies_there(tmp_path: Path) -> None:
@@ -149,6 +156,19 @@ def test_the_simulated_home_is_the_same_everywhere() -> None:
     from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
 
     assert declared_arguments(ast.parse((ROOT / "launch/simulate.launch.py").read_text()))["seed"] == str(DEFAULT_SEED)
+
+
+def test_what_launch_files_import_loads_nothing_heavy() -> None:
+    """They run in the system's Python, which may lack the library's packages."""
+    modules = {
+        module
+        for path in LAUNCH_FILES
+        for module in re.findall(r"^from (embodied_perceptron_ros[\w.]+) import", path.read_text(), re.MULTILINE)
+    }
+    assert len(modules) >= 3
+    code = f"import sys, {', '.join(sorted(modules))}; print({{'torch', 'numpy', 'rclpy'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 def test_all_launch_files_are_there() -> None:

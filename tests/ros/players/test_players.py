@@ -114,7 +114,7 @@ def listener(domain: int) -> Iterator[Listener]:
 
 def start(player: str, *arguments: Any, domain: int) -> subprocess.Popen[str]:
     environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
-    command = [sys.executable, "-m", f"embodied_perceptron_ros.{player}", *map(str, arguments)]
+    command = [sys.executable, "-m", f"embodied_perceptron_ros.players.{player}", *map(str, arguments)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
 
 
@@ -42,7 +43,7 @@ def test_robot_recording_round_trip(tmp_path: Path) -> None:
 
 
 def test_scan_round_trip(tmp_path: Path) -> None:
-    generate(tmp_path / "set", [30], SampleSpec(views=3, width=64, height=48, home=HomeSpec(1)))
+    generate(tmp_path / "set", [30], HomeSampleSpec(views=3, width=64, height=48, home=HomeSpec(1)))
     (scan,) = EmbodiedScanDataset(tmp_path / "set")
     recording = ScanRecording(scan)
     export_bag(recording, tmp_path / "bag")

@@ -13,10 +13,11 @@ from support.small_networks import small_config, small_network
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
+from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.inference.loading import load_inference, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
@@ -38,7 +39,7 @@ from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene, load_scene
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 
 NAME = "synthetic/40"
 KNOWN = ("chair", "table", "bed", "picture")
@@ -49,7 +50,7 @@ BOX = (0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("homes")
-    generate(folder, range(40, 41), SampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "val")
+    generate(folder, range(40, 41), HomeSampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "val")
     return folder
 
 
@@ -99,7 +100,7 @@ def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Pat
     counts = []
     for row in (len(scores) - 5, len(scores) // 2):
         min_score = float(scores[row - 1 : row + 1].mean())  # between two scores: rounding must not decide
-        inference.min_score = min_score
+        inference.scores = ScorePolicy(min_score)
         perceptron, perceived = Perceptron(config, inference=inference), 0
         for step, frame in enumerate(scene.frames, start=1):
             perceptron.integrate(frame)
@@ -127,7 +128,9 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
 ) -> None:
     monkeypatch.setattr(calibration, "predict_around", knowing)
     before = load_checkpoint(weights)
-    plugin = EntryPoint("training", "embodied_perceptron_training.commands:register", "embodied_perceptron.commands")
+    plugin = EntryPoint(
+        "evaluate", "embodied_perceptron_training.evaluation.evaluate_command:register", "embodied_perceptron.commands"
+    )
     app = build_app([plugin])
     out = tmp_path / "out"
     arguments = ["evaluate", "calibrate", "--data", str(root), "--weights", str(weights), "--workers", "1"]
@@ -145,7 +148,7 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
     stored = after.extra["calibration"]["detection"]
     assert stored["min_score"] == figures["min_score"]
     assert (stored["scenes"], stored["split"]) == (1, "val")
-    assert load_inference(weights).min_score == figures["min_score"]
+    assert load_inference(weights).scores.publish == figures["min_score"]
 
 
 def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,11 @@ import pytest
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart, ScenePrediction
-from embodied_perceptron.inference.phrases import PhraseCandidates
+from embodied_perceptron.inference.predictor import PhraseCandidates
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.neural_candidates import propose
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.language.query import Query
+from embodied_perceptron.results import Detections, Grounding, GroundingStatus, SceneObject, VoxelSnapshot
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.scene_tasks import flags_of, ground_scene, score_grounding
@@ -59,12 +59,11 @@ class Answering:
         )
         self.asked: list[str] = []
 
-    def ground_many(
-        self, texts: list[str], viewpoint: np.ndarray, top_k: int = 5, neural: bool = True
-    ) -> list[Grounding]:
+    def ground_many(self, queries: list[Query | str], viewpoint: np.ndarray, neural: bool = True) -> list[Grounding]:
         assert viewpoint.shape == (4, 4)
         if not neural:
-            return [ground_objects(text, self.objects, viewpoint, top_k=top_k) for text in texts]
+            return [ground_objects(query, self.objects, viewpoint) for query in queries]
+        texts = [Query.of(query).text for query in queries]
         self.asked += texts
         found = [self.answers[text] for text in texts]
         return [

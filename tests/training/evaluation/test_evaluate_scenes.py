@@ -22,8 +22,7 @@ from embodied_perceptron.geometry.transforms import back_project, invert_transfo
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.results import SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.evaluation import scene_tasks
@@ -33,7 +32,7 @@ from embodied_perceptron_training.evaluation.report import class_rows
 from embodied_perceptron_training.evaluation.scene_tasks import cells_at, evaluate_scene
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene, choose_views, load_scene, turn_of
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec, generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 
 SEEDS = range(40, 42)
 NAMES = [f"synthetic/{seed}" for seed in SEEDS]
@@ -44,7 +43,7 @@ CELLS = ("floor", "wall", "chair")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("homes")
-    generate(folder, SEEDS, SampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "test")
+    generate(folder, SEEDS, HomeSampleSpec(views=5, width=80, height=60, home=HomeSpec(1)), "test")
     return folder
 
 
@@ -203,7 +202,9 @@ def small_inference() -> Predictor:
 
 
 def command(*arguments: str) -> tuple[int, str]:
-    plugin = EntryPoint("training", "embodied_perceptron_training.commands:register", "embodied_perceptron.commands")
+    plugin = EntryPoint(
+        "evaluate", "embodied_perceptron_training.evaluation.evaluate_command:register", "embodied_perceptron.commands"
+    )
     result = CliRunner().invoke(build_app([plugin]), ["evaluate", *arguments])
     return result.exit_code, result.output + (f"{result.exception}" if result.exception else "")
 

@@ -17,8 +17,8 @@ from support.random_boxes import random_boxes
 from typer.testing import CliRunner
 
 from embodied_perceptron.geometry import boxes as bx
-from embodied_perceptron_training.commands import register
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, average_precision, detection_metrics
+from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.grounding_metrics import GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.evaluation.prediction_files import evaluate_files

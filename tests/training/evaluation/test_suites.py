@@ -18,11 +18,10 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.inference.loading import save_network
-from embodied_perceptron.results import SceneObject
-from embodied_perceptron.scene.detections import Detections
-from embodied_perceptron_training.commands import register
+from embodied_perceptron.results import Detections, SceneObject
 from embodied_perceptron_training.evaluation import suites
 from embodied_perceptron_training.evaluation.arkitscenerefer import FIGURES, Answer, read_references, refer_metrics
+from embodied_perceptron_training.evaluation.evaluate_command import register
 from embodied_perceptron_training.evaluation.openlex3d import RANKING, TIERS, Prompts, TieredLabels, read_labels
 from embodied_perceptron_training.evaluation.parallel import CorruptSceneError
 from embodied_perceptron_training.evaluation.pope import FIGURES as POPE_FIGURES
@@ -42,7 +41,7 @@ from embodied_perceptron_training.evaluation.suites import (
     structure_of,
 )
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec, generate, load_record
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, load_record
 
 NAMES = ["synthetic/40", "synthetic/41"]
 KNOWN = ("chair", "table", "bed", "picture")
@@ -52,7 +51,7 @@ CELLS = ("floor", "wall", "chair")
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("homes")
-    generate(folder, (40, 41), SampleSpec(views=5, width=96, height=72, home=HomeSpec(1)), "test")
+    generate(folder, (40, 41), HomeSampleSpec(views=5, width=96, height=72, home=HomeSpec(1)), "test")
     return folder
 
 

@@ -14,25 +14,26 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.geometry.transforms import back_project, transform_points
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron.weights.checkpoint import UnsafePickleError, load_plain_pickle
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.datasets.restricted_pickle import UnsafePickleError, load_plain_pickle
-from embodied_perceptron_training.homes import commands, relations
+from embodied_perceptron_training.homes import home_commands, relations
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.descriptions import make_language, openlex_labels
-from embodied_perceptron_training.homes.generate import SampleSpec, generate, load_record, write_sample
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate, load_record, write_sample
 from embodied_perceptron_training.homes.prompts import (
     FREE,
     PLAIN,
+    Fact,
     PromptSpec,
     all_facts,
-    fact_holds,
     is_view_dependent,
     make_negatives,
     plural,
+    relation_holds,
 )
 from embodied_perceptron_training.homes.tours import shortest_tour
 
-SPEC = SampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
+SPEC = HomeSampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
 SEEDS = range(20, 23)
 
 
@@ -65,7 +66,7 @@ def test_infos_follow_the_benchmarks_layout(root: Path) -> None:
 def test_dataset_reads_it_and_depth_lies_on_the_home(root: Path) -> None:
     dataset = EmbodiedScanDataset(root)
     assert len(dataset) == 3
-    from embodied_perceptron_training.homes.map_error import surface_distance_m
+    from embodied_perceptron_training.homes.recording import surface_distance_m
 
     scan = dataset.by_name("synthetic/21")
     view = scan.load_view(1)
@@ -105,7 +106,7 @@ def test_finished_samples_are_kept_and_others_made_anew(root: Path, tmp_path: Pa
     marker.write_text("")
     write_sample(20, copy, SPEC)
     assert marker.exists()
-    write_sample(20, copy, SampleSpec(views=2, width=96, height=72, home=HomeSpec(1)))
+    write_sample(20, copy, HomeSampleSpec(views=2, width=96, height=72, home=HomeSpec(1)))
     assert not marker.exists()
 
 
@@ -125,6 +126,19 @@ def test_prompts_are_unique_by_geometry(root: Path) -> None:
     free = sum(e["form"] == "free" for e in entries)
     assert free >= 0.2 * len(entries)
     assert all(e["view_dependent"] == is_view_dependent(e["text"]) for e in entries)
+
+
+def fact_holds(scene: relations.Scene, fact: Fact) -> list[int]:
+    """All rows of the target's class for which the fact's relation holds."""
+    rows = scene.rows_of(scene.objects[fact.target].label)
+    if fact.relation == "unique":
+        return [int(r) for r in rows]
+    if fact.relation == "attribute":
+        return [int(r) for r in rows if fact.attribute in scene.objects[r].model.attributes.values()]
+    if fact.relation in ("closest", "farthest"):
+        row = relations.nearest_row(scene, rows, fact.anchors[0], fact.relation == "farthest")
+        return [] if row is None else [row]
+    return [int(r) for r in rows if relation_holds(scene, fact.relation, int(r), fact.anchors)]
 
 
 def test_facts_hold_for_their_target_alone() -> None:
@@ -234,7 +248,7 @@ def test_tour_is_no_longer_than_the_best_of_all_orders() -> None:
 
 def test_commands(root: Path, tmp_path: Path) -> None:
     app = typer.Typer()
-    commands.register(app)
+    home_commands.register(app)
     runner = CliRunner()
     done = runner.invoke(app, ["inspect", str(root), "--out", str(tmp_path / "i"), "--limit", "1"])
     assert done.exit_code == 0, done.output
@@ -274,7 +288,7 @@ def test_things_under_a_table_are_found_by_geometry() -> None:
     from dataclasses import replace
 
     from embodied_perceptron_training.homes.assets import furniture, small
-    from embodied_perceptron_training.homes.objects import PlacedObject, pose_at
+    from embodied_perceptron_training.homes.assets.objects import PlacedObject, pose_at
 
     home = build_home(5, HomeSpec(1, "living room"))
     rng = np.random.default_rng(0)

@@ -13,16 +13,21 @@ from embodied_perceptron.geometry.boxes import euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, DETECTION_CLASSES
+from embodied_perceptron_training.homes.assets.mesh import rotation
+from embodied_perceptron_training.homes.assets.objects import euler_zxy
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.building.placement import Pieces, pieces_collide
-from embodied_perceptron_training.homes.map_error import SurfaceDistance, surface_distance_m
-from embodied_perceptron_training.homes.mesh import rotation
-from embodied_perceptron_training.homes.noise import PERFECT
-from embodied_perceptron_training.homes.objects import euler_zxy
-from embodied_perceptron_training.homes.recording import RecordingSpec, render_recording
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCaster, RayCastRenderer, pixel_rays
+from embodied_perceptron_training.homes.noise import NoiseModel
+from embodied_perceptron_training.homes.recording import (
+    RecordingSpec,
+    SurfaceDistance,
+    render_recording,
+    surface_distance_m,
+)
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCaster, RayCastRenderer
+from embodied_perceptron_training.homes.rendering.renderer import pixel_rays
 from embodied_perceptron_training.homes.tours import R_BODY_OPTICAL, RobotSpec, robot_tour
 
 CAMERA = Intrinsics(130.0, 130.0, 79.5, 59.5, 160, 120)
@@ -164,7 +169,7 @@ def test_surface_distance_by_hand_and_against_brute_force() -> None:
 
 
 def test_recording_is_exact_and_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
-    spec = RecordingSpec(5, 4, 64, 48, noise=PERFECT)
+    spec = RecordingSpec(5, 4, 64, 48, noise=NoiseModel("perfect", exposure=0.0, grain=0.0))
     home = render_recording(spec, tmp_path / "a")
     render_recording(spec, tmp_path / "b", workers=2)
     for path in sorted(p for p in (tmp_path / "a").rglob("*") if p.is_file()):

@@ -11,25 +11,12 @@ import pytest
 
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes.assets import bath, decor, electronics, furniture, kitchen, small, soft
-from embodied_perceptron_training.homes.mesh import MeshBuilder, face_normals, rotation
-from embodied_perceptron_training.homes.objects import Joint, ObjectModel
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, face_normals, rotation
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel
 from embodied_perceptron_training.homes.rendering.materials import Material
 
 PLAIN = Material()
-MODULES = (
-    bath,
-    decor,
-    electronics,
-    kitchen,
-    furniture,
-    electronics,
-    furniture,
-    small,
-    soft,
-    furniture,
-    furniture,
-    kitchen,
-)
+MODULES = (bath, decor, electronics, furniture, kitchen, small, soft)
 
 
 def families(module: ModuleType) -> list[str]:

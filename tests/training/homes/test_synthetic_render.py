@@ -7,9 +7,9 @@ import pytest
 from scipy import ndimage
 
 from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron_training.homes.assets.mesh import Mesh, MeshBuilder
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
-from embodied_perceptron_training.homes.mesh import Mesh, MeshBuilder
 from embodied_perceptron_training.homes.noise import (
     NoiseModel,
     depth_to_millimetres,
@@ -21,7 +21,7 @@ from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer,
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.scene import Light, RenderScene, assemble_scene
-from embodied_perceptron_training.homes.tours import camera_pose, handheld, look_at, view_set
+from embodied_perceptron_training.homes.tours import camera_pose, look_at, view_set
 
 CAMERA = Intrinsics(133.0, 131.0, 78.2, 61.7, 160, 120)
 
@@ -36,13 +36,13 @@ def slab_scene(occluder: bool) -> RenderScene:
     white = Material((0.8, 0.8, 0.8))
     floor = MeshBuilder()
     floor.box((6, 6, 0.1), (0, 0, -0.05), white)
-    parts = [(floor.build(), 0, "floor")]
+    parts = [(floor.build(), 0)]
     if occluder:
         plate = MeshBuilder()
         plate.box((0.5, 0.5, 0.02), (0, 0, 1.0), white)
-        parts.append((plate.build(), 1, "board"))
-    lamp = Light((0.0, 0.0, 2.0), (2.0, 2.0, 2.0), 0.02, (0.0, 0.0, 0.0), 0, (-3.0, -3.0, 3.0, 3.0))
-    return assemble_scene(parts, ("floor", "board"), (lamp,), (0.1, 0.1, 0.1))
+        parts.append((plate.build(), 1))
+    lamp = Light((0.0, 0.0, 2.0), (2.0, 2.0, 2.0), 0.02, (0.0, 0.0, 0.0), (-3.0, -3.0, 3.0, 3.0))
+    return assemble_scene(parts, (lamp,), (0.1, 0.1, 0.1))
 
 
 def test_a_plate_casts_a_shadow_of_the_right_size() -> None:
@@ -74,11 +74,6 @@ def test_ids_equal_those_of_the_full_render(home: Home) -> None:
     np.testing.assert_array_equal(view.instance, ids)
     again = renderer.render(CAMERA, T)
     np.testing.assert_array_equal(view.color, again.color)
-    labels = {o.id + 1: o.label for o in home.objects}
-    from embodied_perceptron_training.homes.building.home import CATEGORIES
-
-    for i in np.unique(ids[ids > 0]):
-        assert {CATEGORIES[s - 1] for s in np.unique(view.semantic[ids == i])} == {labels[int(i)]}
 
 
 def test_opengl_agrees_with_the_ray_caster(home: Home) -> None:
@@ -95,7 +90,6 @@ def test_opengl_agrees_with_the_ray_caster(home: Home) -> None:
         steady = inner & (ndimage.maximum_filter(a.depth_m, 3) - ndimage.minimum_filter(a.depth_m, 3) < 0.1)
         assert steady.mean() > 0.5
         assert (a.instance == b.instance)[steady].mean() > 0.999
-        assert (a.semantic == b.semantic)[steady].mean() > 0.999
         assert np.percentile(np.abs(a.depth_m - b.depth_m)[steady], 99.5) < 0.0005
         assert (a.instance == b.instance).mean() > 0.99
         gray_a, gray_b = (ndimage.uniform_filter(v.color.mean(-1), 7) for v in (a, b))
@@ -145,8 +139,6 @@ def test_poses_shake_a_little_and_reproducibly() -> None:
     off = np.linalg.norm(a[:, :3, 3] - poses[:, :3, 3], axis=1)
     assert 0 < off.max() < 0.08
     np.testing.assert_allclose(np.linalg.det(a[:, :3, :3]), 1, atol=1e-9)
-    held = handheld(poses, 10.0, 3)
-    assert 0.002 < np.abs(held[:, :3, 3] - poses[:, :3, 3]).max() < 0.1
     with pytest.raises(ValueError, match="sensor"):
         NoiseModel(sensor="sonar")  # type: ignore[arg-type]
 

@@ -17,16 +17,18 @@ from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.network import GroundingBranch, PerceptionNetwork, Viewpoint
 from embodied_perceptron.nn.occupancy import decode_occupancy
 from embodied_perceptron.nn.presets import Modality, NetworkConfig, network_config
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron_training.training.criteria import (
     BoxTarget,
     DetectionCriterion,
     GroundingCriterion,
     GroundingTarget,
     OccupancyCriterion,
+    detection_predictions,
+    grounding_layers,
 )
-from embodied_perceptron_training.training.matching import coarse_labels
-from embodied_perceptron_training.training.objectives import detection_predictions, grounding_layers, sites_in_boxes
+from embodied_perceptron_training.training.matching import coarse_labels, sites_in_boxes
 
 BOXES = torch.tensor(
     [
@@ -196,7 +198,7 @@ def test_grounding_with_voxels(scene: SparseTensor) -> None:
     network.grounding.visual = lambda *_: batch
 
     def run() -> GroundingOutput:
-        return network.ground(levels, shared, tokens, token_pad, viewpoint)
+        return network.ground(network.candidates(levels, shared), tokens, token_pad, viewpoint)
 
     def loss() -> Tensor:
         terms = criterion(grounding_layers(run()), targets, ~token_pad)

@@ -15,7 +15,7 @@ import typer
 from support.toy_task import ToyTask
 from typer.testing import CliRunner
 
-from embodied_perceptron_training.training import ablations
+from embodied_perceptron_training.training import ablations, train_command
 from embodied_perceptron_training.training.ablations import (
     ROWS,
     TITLES,
@@ -27,8 +27,8 @@ from embodied_perceptron_training.training.ablations import (
     run_rows,
     write_tables,
 )
-from embodied_perceptron_training.training.settings import TrainSettings, default_settings
 from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun, preset_defaults
 
 
 class Detector(ToyTask):
@@ -43,16 +43,15 @@ def trainings(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, Any]]:
     """Requests that were trained; the second one is interrupted once."""
     done: list[Mapping[str, Any]] = []
 
-    def start(
-        request: Mapping[str, Any], chosen: Any, length: Any, folder: Path, resume: bool = False, quiet: bool = False
-    ) -> Any:
-        done.append({**request, "resumed": resume, "settings": dict(chosen)})
+    def train_run(run: TrainingRun, folder: Path, resume: bool = False, quiet: bool = False) -> Any:
+        stored = run.to_json()
+        done.append({**stored["request"], "resumed": resume, "settings": stored["settings"]})
         task = Detector(signal_at=2 if len(done) == 2 else 0)
-        settings = TrainSettings.from_json({"batch": 4, "workers": 0, **chosen, **length})
-        outcome = Trainer(task, settings, ablations.RunFolder(folder, pictures=False), quiet=True).run(resume)
+        config = dataclasses.replace(run, batch=4, workers=0)
+        outcome = Trainer(task, config, ablations.RunFolder(folder, pictures=False), quiet=True).run(resume)
         return outcome if outcome.finished else None
 
-    monkeypatch.setattr(ablations, "start", start)
+    monkeypatch.setattr(ablations, "train_run", train_run)
     return done
 
 
@@ -90,7 +89,7 @@ def test_rows_train_once_and_go_on(tmp_path: Path, trainings: list[Mapping[str, 
     assert trainings[1]["resumed"] is False
     # a training that goes on has the settings that it began with, the preset's among them
     assert trainings[2]["settings"] == trainings[1]["settings"]
-    usual = default_settings("detection", "tiny")
+    usual = preset_defaults("detection", "tiny")
     assert all(trainings[2]["settings"][k] == usual[k] for k in ("learning_rate", "weight_decay", "warmup_steps"))
     same = run_row(rows["detectors-ours"], budget(tmp_path), tmp_path / "out", quiet=True)
     assert same is not None
@@ -178,12 +177,12 @@ def test_tables_by_hand() -> None:
 
 def test_command(tmp_path: Path, trainings: list[Mapping[str, Any]]) -> None:
     app = typer.Typer()
-    app.command("ablate")(ablations.ablate)
+    app.command("ablate")(train_command.ablate)
     app.command("nothing")(lambda: None)
     out = tmp_path / "out"
     arguments = ["ablate", "--data", str(tmp_path), "--val", str(tmp_path), "--out", str(out), "--rows", "loss"]
     first = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
-    assert first.exit_code == ablations.EXIT_STOPPED
+    assert first.exit_code == train_command.EXIT_STOPPED
     second = CliRunner().invoke(app, [*arguments, "--steps-per-row", "4", "--quiet"])
     assert second.exit_code == 0, second.output
     assert "| plain corner distance |" in (out / "ablations.md").read_text()

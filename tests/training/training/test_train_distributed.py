@@ -11,17 +11,17 @@ import torch
 import torch.multiprocessing
 from support.toy_task import ToyTask
 
-from embodied_perceptron_training.training.processes import Processes
+from embodied_perceptron_training.training.optimization import Processes
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.settings import TrainSettings
 from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun
 
 STEPS = 20
 
 
-def settings(batch: int) -> TrainSettings:
+def settings(batch: int) -> TrainingRun:
     """Frozen norms: statistics of half a batch are not those of a whole one."""
-    return TrainSettings(
+    return TrainingRun(
         steps=STEPS, batch=batch, workers=0, learning_rate=0.02, freeze_norms=True, log_every=1, validations=2
     )
 

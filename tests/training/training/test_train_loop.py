@@ -18,8 +18,8 @@ from support.toy_task import ToyTask
 from embodied_perceptron.weights.checkpoint import CheckpointError
 from embodied_perceptron_training.training import state, trainer
 from embodied_perceptron_training.training.run_folder import RunFolder, RunFolderError
-from embodied_perceptron_training.training.settings import TrainSettings
-from embodied_perceptron_training.training.trainer import Outcome, Trainer, TrainingError
+from embodied_perceptron_training.training.trainer import Trainer, TrainingError, TrainingOutcome
+from embodied_perceptron_training.training.training_run import TrainingRun
 
 
 def started(work: Any, *arguments: Any) -> Any:
@@ -29,13 +29,15 @@ def started(work: Any, *arguments: Any) -> Any:
     return process
 
 
-def settings(**changes: Any) -> TrainSettings:
+def settings(**changes: Any) -> TrainingRun:
     defaults = {"steps": 24, "batch": 4, "workers": 0, "learning_rate": 0.02, "warmup_steps": 3, "validations": 2}
     defaults["validate_first"] = False
-    return TrainSettings(**{**defaults, **changes})
+    return TrainingRun(**{**defaults, **changes})
 
 
-def trained(folder: Path, task: ToyTask | None = None, resume: bool = False, **changes: Any) -> tuple[Trainer, Outcome]:
+def trained(
+    folder: Path, task: ToyTask | None = None, resume: bool = False, **changes: Any
+) -> tuple[Trainer, TrainingOutcome]:
     run = RunFolder(folder, pictures=False)
     mine = Trainer(task or ToyTask(dropout=0.2), settings(**changes), run, quiet=True)
     return mine, mine.run(resume)
@@ -61,7 +63,7 @@ def assert_same(a: torch.nn.Module, b: torch.nn.Module) -> None:
 def assert_same_training(a: Trainer, b: Trainer) -> None:
     """Weights, averages and moments, bit by bit."""
     assert_same(a.model, b.model)
-    assert_same(a.average.model, b.average.model)
+    assert_same(a.average.module, b.average.module)
     first, second = a.optimizer.state_dict(), b.optimizer.state_dict()
     assert first["param_groups"] == second["param_groups"]
     assert first["state"].keys() == second["state"].keys()
@@ -269,7 +271,7 @@ def test_steps_that_are_not_finite_are_skipped(tmp_path: Path) -> None:
     assert len(skipped) == mine.counters.skipped in (2, 3)  # once in each epoch of ten steps
     assert all(s["terms"] == ["square", "absolute"] for s in skipped)
     assert all(any(index == 5 for _, index in s["samples"]) for s in skipped)
-    for model in (mine.model, mine.average.model):
+    for model in (mine.model, mine.average.module):
         assert all(bool(torch.isfinite(v).all()) for v in model.state_dict().values())
     steps = {int(v["step"]) for v in mine.optimizer.state_dict()["state"].values()}
     assert steps == {24 - mine.counters.skipped}

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-import sys
-import types
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,12 +17,12 @@ from torch import nn
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron_training.training import commands
+from embodied_perceptron_training.training import session, train_command
 from embodied_perceptron_training.training.data_order import Order, sample_stream
-from embodied_perceptron_training.training.optimization import AveragedModel
-from embodied_perceptron_training.training.settings import TrainSettings, default_settings
-from embodied_perceptron_training.training.state import parameter_groups, torch_seed
-from embodied_perceptron_training.training.task import TaskRequest, to_device
+from embodied_perceptron_training.training.optimization import AveragedModel, parameter_groups
+from embodied_perceptron_training.training.state import torch_seed
+from embodied_perceptron_training.training.task import to_device
+from embodied_perceptron_training.training.training_run import TrainingRun
 
 
 def taken(order: Order, batches: int) -> list[tuple[int, int]]:
@@ -104,42 +102,42 @@ def test_average_by_hand() -> None:
             weights.append(float(step))
             means.append(10.0 * step)
             if step == 1:  # the first update already averages: with the initial weights, decay 2 / 11
-                value, mean = average.model.out.weight.clone(), average.model.norm.running_mean.clone()
+                value, mean = average.module.out.weight.clone(), average.module.norm.running_mean.clone()
             decay = min(0.5, (1 + step) / (10 + step))
             value = decay * value + (1 - decay) * step
             mean = decay * mean + (1 - decay) * 10 * step
-            average.update(model)
+            average.update_parameters(model)
             count += 1
-    torch.testing.assert_close(average.model.out.weight, value)
-    torch.testing.assert_close(average.model.norm.running_mean, mean)
-    assert int(average.model.norm.num_batches_tracked) == 21
+    torch.testing.assert_close(average.module.out.weight, value)
+    torch.testing.assert_close(average.module.norm.running_mean, mean)
+    assert int(average.module.norm.num_batches_tracked) == 21
     assert average.updates == count
-    assert not average.model.training
-    assert not any(p.requires_grad for p in average.model.parameters())
+    assert not average.module.training
+    assert not any(p.requires_grad for p in average.module.parameters())
     plain = AveragedModel(model, decay=0.0)
     with torch.no_grad():
         model.out.weight.fill_(9.0)
-    plain.update(model)
-    assert float(plain.model.out.weight.detach()[0, 0]) == 9.0
+    plain.update_parameters(model)
+    assert float(plain.module.out.weight.detach()[0, 0]) == 9.0
 
 
 def test_schedules_by_hand() -> None:
-    cosine = TrainSettings(steps=10, learning_rate=0.1, final_rate=0.2)
+    cosine = TrainingRun(steps=10, learning_rate=0.1, final_rate=0.2)
     assert cosine.rate(0.0, 0) == pytest.approx(0.1)
     assert cosine.rate(0.5, 5) == pytest.approx(0.1 * 0.6)
     assert cosine.rate(1.0, 10) == pytest.approx(0.02)
     assert cosine.rate(7.0, 10) == pytest.approx(0.02)
-    paper = TrainSettings(epochs=12, learning_rate=1e-3, schedule="step")
+    paper = TrainingRun(epochs=12, learning_rate=1e-3, schedule="step")
     assert [paper.rate(epoch / 12, epoch) for epoch in (0, 7.9, 8, 10.9, 11)] == pytest.approx(
         [1e-3, 1e-3, 1e-4, 1e-4, 1e-5]
     )
-    warm = TrainSettings(steps=10, learning_rate=0.4, schedule="constant", warmup_steps=3)
+    warm = TrainingRun(steps=10, learning_rate=0.4, schedule="constant", warmup_steps=3)
     assert [warm.rate(0.0, step) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
     assert warm.rate(0.03, 1) == pytest.approx(0.4 * 0.6)  # a short training does not end before it got going
     assert warm.rate(0.05, 2) == pytest.approx(0.4)
-    assert TrainSettings(epochs=3, batch=4, accumulate=2).total_steps(100, processes=2) == math.ceil(300 / 16)
-    assert TrainSettings(steps=7).total_steps(100, 2) == 7
-    assert TrainSettings(minutes=7).total_steps(100, 2) == 0
+    assert TrainingRun(epochs=3, batch=4, accumulate=2).total_steps(100, processes=2) == math.ceil(300 / 16)
+    assert TrainingRun(steps=7).total_steps(100, 2) == 7
+    assert TrainingRun(minutes=7).total_steps(100, 2) == 0
 
 
 @pytest.mark.parametrize(
@@ -156,24 +154,28 @@ def test_schedules_by_hand() -> None:
 )
 def test_settings_that_make_no_sense(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        TrainSettings(**values)
+        TrainingRun(**values)
 
 
 def test_settings_survive_json() -> None:
-    settings = TrainSettings(steps=3, rate_scales=(("encoder", 0.1),), milestones=(0.5,))
-    assert TrainSettings.from_json(json.loads(json.dumps(settings.to_json()))) == settings
+    run = TrainingRun(steps=3, rate_scales=(("encoder", 0.1),), milestones=(0.5,), data=Path("homes"), repeat=3)
+    stored = json.loads(json.dumps(run.to_json()))
+    assert TrainingRun.from_json(stored) == run
+    assert stored["request"]["options"] == {"repeat": "3"}
     with pytest.raises(ValueError, match="unknown training settings: colour"):
-        TrainSettings.from_json({"steps": 1, "colour": 2})
+        TrainingRun.from_json({"request": {}, "settings": {"steps": 1, "colour": 2}})
+    with pytest.raises(ValueError, match="unknown training settings: colour"):
+        TrainingRun.from_json({"request": {"colour": 2}, "settings": {"steps": 1}})
 
 
 def test_defaults_are_complete_and_the_papers() -> None:
     for preset in ("tiny", "base", "paper"):
         for task in ("detection", "continuous-detection", "monocular-detection", "occupancy", "grounding", "multi"):
-            TrainSettings.from_json(default_settings(task, preset))
-    paper = TrainSettings.from_json(default_settings("detection", "paper"))
+            TrainingRun.of({}, task=task, preset=preset)
+    paper = TrainingRun.of({}, task="detection", preset="paper")
     assert (paper.learning_rate, paper.weight_decay, paper.clip, paper.ema_decay) == (1e-3, 1e-4, 10.0, 0.0)
-    assert TrainSettings.from_json(default_settings("continuous-detection", "paper")).learning_rate == 2e-4
-    occupancy = TrainSettings.from_json(default_settings("occupancy", "paper"))
+    assert TrainingRun.of({}, task="continuous-detection", preset="paper").learning_rate == 2e-4
+    occupancy = TrainingRun.of({}, task="occupancy", preset="paper")
     assert (occupancy.learning_rate, occupancy.weight_decay, occupancy.epochs) == (1e-4, 0.01, 24.0)
 
 
@@ -219,39 +221,36 @@ def test_batches_of_any_shape_are_moved() -> None:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> list[TaskRequest]:
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[TrainingRun]:
     """What ``build_task`` was asked for; it gives toys, of which every other one is interrupted in step 3."""
-    asked: list[TaskRequest] = []
+    asked: list[TrainingRun] = []
 
-    def build_task(request: TaskRequest) -> ToyTask:
-        asked.append(request)
+    def build_task(run: TrainingRun) -> ToyTask:
+        asked.append(run)
         return ToyTask(signal_at=3 if len(asked) == 1 else 0)
 
-    module = types.ModuleType("tasks")
-    module.build_task = build_task  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "embodied_perceptron_training.training.tasks", module)
-    import embodied_perceptron_training.training as package
-
-    monkeypatch.setattr(package, "tasks", module, raising=False)
+    monkeypatch.setattr(session, "build_task", build_task)
     return asked
 
 
 @pytest.fixture
 def app() -> typer.Typer:
     app = typer.Typer()
-    app.command("train")(commands.train)
+    app.command("train")(train_command.train)
     app.command("nothing")(lambda: None)
     return app
 
 
-def test_command_trains_stops_and_resumes(tmp_path: Path, requests: list[TaskRequest], app: typer.Typer) -> None:
+def test_command_trains_stops_and_resumes(tmp_path: Path, requests: list[TrainingRun], app: typer.Typer) -> None:
     out = tmp_path / "run"
     arguments = ["--task", "multi", "--data", str(tmp_path), "--out", str(out), "--steps", "6", "--batch", "4"]
     more = ["--workers", "0", "--validations", "1", "--views", "5", "--set", "images=a=b", "--quiet", "--seed", "4"]
     result = CliRunner().invoke(app, ["train", *arguments, *more])
-    assert result.exit_code == commands.EXIT_STOPPED
+    assert result.exit_code == train_command.EXIT_STOPPED
     assert "resume.sh" in result.output
-    assert requests[0] == TaskRequest("multi", "tiny", tmp_path.resolve(), seed=4, views=5, options={"images": "a=b"})
+    expected = {"task": "multi", "data": tmp_path.resolve(), "seed": 4, "views": 5, "steps": 6, "batch": 4}
+    expected |= {"workers": 0, "validations": 1}
+    assert requests[0] == TrainingRun.of({"images": "a=b"}, **expected)
     again = CliRunner().invoke(app, ["train", "--resume", str(out), "--quiet"])
     assert again.exit_code == 0, again.output
     assert "finished after 6 steps, best figure" in again.output
@@ -275,7 +274,7 @@ def test_command_trains_stops_and_resumes(tmp_path: Path, requests: list[TaskReq
     ],
 )
 def test_command_says_what_is_wrong(
-    tmp_path: Path, requests: list[TaskRequest], app: typer.Typer, arguments: list[str], message: str
+    tmp_path: Path, requests: list[TrainingRun], app: typer.Typer, arguments: list[str], message: str
 ) -> None:
     filled = [str(tmp_path / "run") if a == "OUT" else a for a in arguments]
     result = CliRunner().invoke(app, ["train", *filled])
@@ -283,7 +282,7 @@ def test_command_says_what_is_wrong(
     assert message in str(result.exception)
 
 
-def test_a_resumed_run_keeps_its_settings(tmp_path: Path, requests: list[TaskRequest], app: typer.Typer) -> None:
+def test_a_resumed_run_keeps_its_settings(tmp_path: Path, requests: list[TrainingRun], app: typer.Typer) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"request": {}, "settings": {}}))
     result = CliRunner().invoke(app, ["train", "--resume", str(tmp_path), "--batch", "3", "--steps", "9"])
     assert "batch cannot be changed" in str(result.exception)

@@ -17,29 +17,29 @@ import torch
 from embodied_perceptron.geometry.boxes import corners, points_in_boxes
 from embodied_perceptron.geometry.transforms import voxel_centers
 from embodied_perceptron.inference.loading import load_network, save_network
+from embodied_perceptron.nn.input_features import rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
-from embodied_perceptron.nn.windows import rgb_grid
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.scenes import choose_views
 from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import SampleSpec as HomeSampleSpec
-from embodied_perceptron_training.homes.generate import generate
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.options import TaskOptions
+from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.prepared_scenes import (
     FusedVoxels,
     Preparation,
     PreparedScene,
     SceneCache,
     resize_projections,
-    spread,
 )
-from embodied_perceptron_training.training.samples import SampleMaker, SampleSpec, read_truth
-from embodied_perceptron_training.training.scene_pass import Run, SceneBatch
-from embodied_perceptron_training.training.task import SampleError, TaskRequest
-from embodied_perceptron_training.training.tasks import SceneTask, balanced_order, build_task
+from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec, read_truth
+from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
+from embodied_perceptron_training.training.task import SampleError
+from embodied_perceptron_training.training.tasks import SceneTask, build_task
+from embodied_perceptron_training.training.training_run import TrainingRun
 
 MOTIONS = [
     Motion(),
@@ -107,8 +107,8 @@ def test_motions_are_drawn_from_their_range_and_repeat_with_their_seed() -> None
 
 
 def test_views_are_spread_over_the_scan() -> None:
-    assert spread(5, 20) == [0, 1, 2, 3, 4]
-    assert spread(11, 3) == [0, 5, 10]
+    assert choose_views(5, 20) == [0, 1, 2, 3, 4]
+    assert choose_views(11, 3) == [0, 5, 10]
 
 
 def test_resized_projections_hit_the_same_place_of_the_image() -> None:
@@ -157,7 +157,7 @@ def test_samples_hold_what_is_in_their_window(homes: Path, motion: MotionRange |
     cache, _ = one_scene(homes)
     config = network_config("tiny", "occupancy", "depth", 1)
     classes = ("bed", "window", "door", "lamp", "chair", "curtain", "wardrobe", "picture", "plant", "book")
-    maker = SampleMaker(config, classes, SampleSpec(window_m=3.0, motion=motion), cache)
+    maker = SampleMaker(config, classes, WindowSpec(window_m=3.0, motion=motion), cache)
     rng = np.random.default_rng(5)
     for _ in range(4):
         sample = maker.make(cache[0], rng)
@@ -180,7 +180,7 @@ def test_moved_points_stay_in_their_moved_boxes(homes: Path) -> None:
     scene = cache[0]
     config = network_config("tiny", "detection", "depth")
     classes = tuple(sorted(set(scene.labels)))
-    still = SampleMaker(config, classes, SampleSpec(math.inf), cache)
+    still = SampleMaker(config, classes, WindowSpec(math.inf), cache)
     moving = dataclasses.replace(still.spec, motion=MotionRange(scale=0.0), window_m=math.inf, floor_sigma_m=0.0)
     turned = SampleMaker(config, classes, moving, cache)
     a, b = still.make(scene, np.random.default_rng(0)), turned.make(scene, np.random.default_rng(0))
@@ -239,9 +239,9 @@ def test_truth_is_read_at_the_place_of_the_cell() -> None:
 # tasks
 
 
-def request(homes: Path, task: str, **fields: object) -> TaskRequest:
-    options = {"cache": str(homes / ".prepared"), "repeat": "2"}
-    return TaskRequest(task, "tiny", homes, homes, **{"modality": "depth", "options": options, **fields})  # type: ignore[arg-type]
+def request(homes: Path, task: str, options: dict[str, str] | None = None, **fields: object) -> TrainingRun:
+    chosen = {"cache": str(homes / ".prepared"), "repeat": "2"} if options is None else options
+    return TrainingRun.of(chosen, **{"task": task, "data": homes, "val": homes, "modality": "depth", **fields})
 
 
 @pytest.mark.parametrize(
@@ -271,10 +271,10 @@ def test_every_head_learns_from_a_step(homes: Path, task: str, heads: set[str]) 
 
 def test_scenes_with_rare_classes_come_more_often() -> None:
     scenes = [{"bed", "desk"}, {"bed"}, {"bed", "desk"}, {"bed", "harp"}, set()]
-    assert balanced_order(scenes, 0.0) == [0, 1, 2, 3, 4]
+    assert repeat_factor_order(scenes, 0.0) == [0, 1, 2, 3, 4]
     # beds are in enough scenes; the harp is in a fifth of them, sqrt(0.8 / 0.2) = 2; desks in two fifths, sqrt(2)
-    assert balanced_order(scenes, 0.8) == [0, 1, 2, 3, 3, 4]
-    many = balanced_order(scenes * 100, 0.8)
+    assert repeat_factor_order(scenes, 0.8) == [0, 1, 2, 3, 3, 4]
+    many = repeat_factor_order(scenes * 100, 0.8)
     assert len(many) == 682  # 100 * (1.414 + 1 + 1.414 + 2 + 1): fractions add up
     assert Counter(i % 5 for i in many)[3] == 200
 
@@ -399,7 +399,7 @@ def test_images_alone_see_no_depth(homes: Path) -> None:
         with torch.no_grad():
             blindfolded = dataclasses.replace(sample, depth_mm=torch.full_like(sample.depth_mm, 300))
             a, b = (
-                Run(network, SceneBatch([s]), task.fusion).occupancy([0])[0]  # type: ignore[arg-type]
+                ScenePass(network, SceneBatch([s])).occupancy([0])[0]  # type: ignore[arg-type]
                 for s in (sample, blindfolded)
             )
         assert torch.equal(a, b)
@@ -484,7 +484,7 @@ def test_images_are_trained_along_or_frozen(homes: Path) -> None:
 
 
 def test_image_weights_serve_scenes(homes: Path, tmp_path: Path) -> None:
-    images = build_task(TaskRequest("images", "tiny", homes, homes, options={"size": "64x64"}))
+    images = build_task(TrainingRun.of({"size": "64x64"}, task="images", data=homes, val=homes))
     batch = images.collate([images.samples.sample(i, np.random.default_rng(i)) for i in range(2)])
     losses = images.losses(images.model.train(), batch, lambda value: value.detach())
     assert len(losses) == 4
@@ -502,21 +502,21 @@ def test_image_weights_serve_scenes(homes: Path, tmp_path: Path) -> None:
     key = "image_encoder.stem.conv.weight"
     assert torch.equal(own[key], trained[key])
     assert not task.model.image_encoder.stem.conv.weight.requires_grad  # type: ignore[union-attr]
-    run = Run(task.model.eval(), SceneBatch([sample]), task.fusion)  # type: ignore[arg-type]
-    assert run.detection is not None
+    passed = ScenePass(task.model.eval(), SceneBatch([sample]))  # type: ignore[arg-type]
+    assert passed.features.detection is not None
 
 
 def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"unknown option 'speed'"):
-        TaskOptions.of({"speed": "fast"})
+        TrainingRun.of({"speed": "fast"})
     with pytest.raises(ValueError, match=r"repeat must be int, got 'many'"):
-        TaskOptions.of({"repeat": "many"})
+        TrainingRun.of({"repeat": "many"})
     with pytest.raises(ValueError, match=r"balance must be in \[0, 1\], got inf"):
-        TaskOptions.of({"balance": "inf"})
+        TrainingRun.of({"balance": "inf"})
     with pytest.raises(ValueError, match=r"absent_share must be in \[0, 1\], got 1.5"):
-        TaskOptions.of({"absent_share": "1.5"})
+        TrainingRun.of({"absent_share": "1.5"})
     with pytest.raises(ValueError, match=r"learn must be all or grounding, got 'detection'"):
-        TaskOptions.of({"learn": "detection"})
+        TrainingRun.of({"learn": "detection"})
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
         build_task(request(homes, "detection", options={"learn": "grounding"}))
     with pytest.raises(FileNotFoundError):

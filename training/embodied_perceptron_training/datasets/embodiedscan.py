@@ -16,12 +16,12 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, invert_transform, make_transform
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, make_transform
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
-from embodied_perceptron_training.datasets.restricted_pickle import load_plain_pickle
+from embodied_perceptron.weights.checkpoint import load_plain_pickle
 
 F64 = NDArray[np.float64]
-OCCUPANCY_SHAPE = (40, 40, 16)
 
 
 class DatasetError(ValueError):
@@ -30,7 +30,7 @@ class DatasetError(ValueError):
 
 @dataclass(frozen=True)
 class SourceFacts:
-    """What is particular to one source.
+    """Particulars of one source.
 
     Attributes:
         depth_unit_m: metres of one step of the depth image.
@@ -280,7 +280,7 @@ class EmbodiedScanDataset:
         lookup = np.full(max(self.categories) + 1, OCCUPANCY_IGNORED, np.uint8)
         for k, name in self.categories.items():
             lookup[k] = index.get(name, OCCUPANCY_IGNORED)
-        grid = np.zeros(OCCUPANCY_SHAPE, np.uint8)
+        grid = np.zeros(BENCHMARK_GRID.shape, np.uint8)
         grid[rows[:, 0], rows[:, 1], rows[:, 2]] = lookup[rows[:, 3]]
         return grid
 
@@ -293,7 +293,7 @@ class EmbodiedScanDataset:
         masks = [stored[i.name] for i in scan.images] if isinstance(stored, dict) else list(stored)
         if len(masks) != len(scan.images):
             raise DatasetError(f"{path} holds {len(masks)} masks for {len(scan.images)} images")
-        return [np.asarray(m, bool).reshape(OCCUPANCY_SHAPE) for m in masks]
+        return [np.asarray(m, bool).reshape(BENCHMARK_GRID.shape) for m in masks]
 
     def _occupancy_folder(self, scan: Scan) -> Path:
         folder = self.root / "embodiedscan_occupancy"
@@ -319,8 +319,3 @@ def _prompt(entry: Mapping[str, Any]) -> Prompt:
         tuple(int(i) for i in entry.get("anchor_ids") or ()),
         tuple((int(a), int(b)) for a, b in entry.get("tokens_positive") or ()),
     )
-
-
-def world_to_camera(image: ScanImage) -> F64:
-    """(4, 4) extrinsic of a view."""
-    return invert_transform(image.T_world_camera)

@@ -17,22 +17,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig, PerceptronConfig
+from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.weights import shipped
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 from embodied_perceptron_training.evaluation.evaluate import (
     EvaluationSpec,
+    cached_predictor,
     check_heads,
     load,
-    load_network,
     scene_names,
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError, map_scenes
@@ -125,7 +124,7 @@ def final_objects(looks: Sequence[Look], config: ObjectsConfig, min_score: float
     objects = ObjectMap(config)
     for look in looks:
         objects.update(
-            look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, begin_score=min_score
+            look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, scores=ScorePolicy(min_score)
         )
     return objects.objects((ObjectState.CONFIRMED,))
 
@@ -158,7 +157,7 @@ class _Work:
 
     def __call__(self, name: str) -> tuple[Point, ...]:
         scene = load(self.spec, name)
-        inference = load_network(self.spec.weights)
+        inference = cached_predictor(self.spec.weights)
         looks, truth = predict_around(scene, inference, self.every), scene.truth()
         config = tour_config(len(scene.frames)).objects
         points = []
@@ -188,7 +187,7 @@ def calibrate(
     if every < 1:
         raise ValueError(f"every must be at least 1, got {every}")
     names = scene_names(spec)
-    check_heads(load_network(spec.weights), ("detection",))
+    check_heads(cached_predictor(spec.weights), ("detection",))
     outcome = map_scenes(_Work(spec, every, grid), names, workers, progress)
     if not outcome.results:
         raise EvaluationError("no scene to calibrate on")

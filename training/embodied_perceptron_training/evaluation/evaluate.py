@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.weights.categories import (
@@ -75,7 +76,7 @@ class EvaluationSpec:
     views: int = 20
     turn_seed: int | None = None
     prompts: str = "vg"
-    window_m: float = 6.4
+    window_m: float = WINDOW_M
 
     def __post_init__(self) -> None:
         unknown = [t for t in self.tasks if t not in TASKS]
@@ -124,7 +125,7 @@ def evaluate(
     names = scene_names(spec)
     if "grounding" in spec.tasks:
         sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
-    inference = load_network(spec.weights)
+    inference = cached_predictor(spec.weights)
     check_heads(inference, spec.tasks)
     outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
     if not outcome.results:
@@ -216,7 +217,7 @@ class _Work:
 
     def __call__(self, name: str) -> SceneResult:
         return evaluate_scene(
-            load(self.spec, name), load_network(self.spec.weights), self.spec.tasks, self.spec.window_m
+            load(self.spec, name), cached_predictor(self.spec.weights), self.spec.tasks, self.spec.window_m
         )
 
 
@@ -253,6 +254,6 @@ def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
 
 
 @functools.lru_cache(maxsize=2)
-def load_network(weights: str) -> Predictor:
-    """Kept: loading takes longer than a scene. Raises as ``load_inference``."""
+def cached_predictor(weights: str) -> Predictor:
+    """The predictor of a weights file, loaded once: that takes longer than a scene. Raises as ``load_inference``."""
     return load_inference(weights)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-IGNORE_LABEL = 255
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ def confusion(scenes: Iterable[SceneOccupancy], classes: int) -> NDArray[np.int6
     counts = np.zeros((size, size), dtype=np.int64)
     for number, scene in enumerate(scenes):
         predicted, truth = np.asarray(scene.predicted), np.asarray(scene.truth)
-        keep = truth != IGNORE_LABEL
+        keep = truth != OCCUPANCY_IGNORED
         if scene.seen is not None and np.shape(scene.seen) != truth.shape:
             raise ValueError(f"scene {number}: mask {np.shape(scene.seen)} does not fit labels {truth.shape}")
         if predicted.shape != truth.shape:

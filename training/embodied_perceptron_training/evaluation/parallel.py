@@ -23,7 +23,7 @@ class CorruptSceneError(EvaluationError):
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome(Generic[Result]):
+class MappedScenes(Generic[Result]):
     """Results in the order of the names, and what was skipped: name -> reason."""
 
     results: list[Result]
@@ -36,7 +36,7 @@ def map_scenes(
     workers: int,
     progress: Callable[[int, int], None] | None = None,
     max_corrupt_share: float = MAX_CORRUPT_SHARE,
-) -> Outcome[Result]:
+) -> MappedScenes[Result]:
     """``work`` (picklable) for each name. It raises :class:`CorruptSceneError` for a scene to skip.
 
     With one worker everything runs in this process. The results do not depend on the number of workers. Raises
@@ -64,7 +64,7 @@ def map_scenes(
             note(name, lambda name=name: work(name))  # type: ignore[misc]
     else:
         _run_pool(work, names, min(workers, len(names)), note)
-    return Outcome([found[name] for name in names if name in found], skipped)
+    return MappedScenes([found[name] for name in names if name in found], skipped)
 
 
 def check_skipped(skipped: dict[str, str], total: int, max_share: float = MAX_CORRUPT_SHARE) -> None:

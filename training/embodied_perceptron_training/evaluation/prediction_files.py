@@ -19,9 +19,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.grounding_metrics import OPPOSITES, GroundingQuery, grounding_metrics
-from embodied_perceptron_training.evaluation.occupancy_metrics import IGNORE_LABEL, SceneOccupancy, occupancy_metrics
+from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
 
 Metric = Literal["detection", "grounding", "occupancy"]
 
@@ -125,7 +126,7 @@ def _occupancy(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, 
         if p.shape != t.shape or (mask is not None and mask.shape != t.shape):
             raise _EntryError(f"{where}: {p.shape} labels for {t.shape} in the ground truth", False)
         scenes.append(SceneOccupancy(p, t, mask))
-        known = t[t != IGNORE_LABEL]
+        known = t[t != OCCUPANCY_IGNORED]
         highest = max(highest, int(known.max(initial=0)), int(p.max(initial=0)))
     classes = theirs.get("classes", [str(i) for i in range(1, highest + 1)])
     return occupancy_metrics(scenes, classes)

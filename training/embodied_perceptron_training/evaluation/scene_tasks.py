@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import Predictor
-from embodied_perceptron.language.neural_candidates import propose
+from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import GroundingStatus, Perception, SceneObject, SemanticVoxels
-from embodied_perceptron.scene.detections import Detections
+from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
@@ -36,7 +37,7 @@ EVERYWHERE = math.inf  # window of a look at the whole scene
 _RADIUS_M = 1000.0  # nothing of a scene is forgotten
 
 
-def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig | None = None) -> PerceptronConfig:
+def evaluation_config(views: int, window_m: float = WINDOW_M, base: PerceptronConfig | None = None) -> PerceptronConfig:
     """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
 
     A benchmark's views are few and far apart, and the whole scene is looked at once.
@@ -51,7 +52,7 @@ def evaluation_config(views: int, window_m: float = 6.4, base: PerceptronConfig 
     )
 
 
-def scene_perceptron(inference: Predictor, views: int, window_m: float = 6.4) -> Perceptron:
+def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_M) -> Perceptron:
     """A perceptron for one scene of so many views."""
     return Perceptron(evaluation_config(views, window_m), inference=inference)
 
@@ -133,8 +134,9 @@ def ground_scene(
     result.skipped = len(scene.prompts) - len(asked)
     sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
     proposed = propose(inference, prediction, sentences, pose, _LIMIT)
-    answers = perceptron.ground_many([p.text for p in asked], pose, _LIMIT)
-    plain = perceptron.ground_many([p.text for p in asked], pose, _LIMIT, neural=False)
+    queries = [Query(p.text, _LIMIT) for p in asked]
+    answers = perceptron.ground_many(queries, pose)
+    plain = perceptron.ground_many(queries, pose, neural=False)
     for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
         result.statuses[GroundingStatus(answer.status).name] += 1
         found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}
@@ -242,7 +244,7 @@ def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
 
 
 def evaluate_scene(
-    scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = 6.4
+    scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = WINDOW_M
 ) -> SceneResult:
     """Everything that ``tasks`` ask of one scene, in as few replays as they allow.
 

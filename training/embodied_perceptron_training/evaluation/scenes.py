@@ -11,24 +11,17 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import transform_boxes
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import NS_PER_S
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron_training.datasets.embodiedscan import (
-    OCCUPANCY_SHAPE,
-    DatasetError,
-    EmbodiedScanDataset,
-    Prompt,
-    Scan,
-)
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 
 F64 = NDArray[np.float64]
 CAMERA = "camera"
 STEP_S = 1.0  # made-up time between two views: they are apart, as if somebody walked
-CELL_M = 0.16
-ORIGIN_M = (-3.2, -3.2, -0.78)  # lowest corner of the benchmark's occupancy grid
 _MOVE_M = 10.0  # of a turned scene, along x and y
 _LIFT_M = 0.4  # and along z: where the lattice cuts the floor
 _CLASS_INDEX = {name: k for k, name in enumerate(DETECTION_CLASSES)}
@@ -172,6 +165,5 @@ def _occupancy(dataset: EmbodiedScanDataset, scan: Scan, chosen: list[int], T: F
     labels, masks = dataset.occupancy(scan), dataset.visible_cells(scan)
     if labels is None or masks is None:
         return None
-    index = np.indices(OCCUPANCY_SHAPE).reshape(3, -1).T
-    centers = (index + 0.5) * CELL_M + np.array(ORIGIN_M)
+    centers = BENCHMARK_GRID.centers(np.indices(BENCHMARK_GRID.shape).reshape(3, -1).T)
     return OccupancyTruth(labels, tuple(masks[view] for view in chosen), centers @ T[:3, :3].T + T[:3, 3])

@@ -29,9 +29,8 @@ from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import GroundingStatus, Perception, SceneObject
-from embodied_perceptron.scene.detections import Detections
-from embodied_perceptron.scene.object_map import overlaps
+from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject
+from embodied_perceptron.scene.identity import overlaps
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.arkitscenerefer import (
     Answer,
@@ -39,7 +38,7 @@ from embodied_perceptron_training.evaluation.arkitscenerefer import (
     axis_aligned,
     refer_metrics,
 )
-from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, load, load_network, scene_names
+from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.openlex3d import (
     PointPrediction,
     PointTruth,
@@ -186,7 +185,7 @@ def load_suite_scene(spec: SuiteSpec, name: str) -> SuiteScene:
 
 def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron, Perception]:
     """The deployed perceptron after all views, and what it makes of the whole scene."""
-    perceptron = scene_perceptron(load_network(spec.weights), len(scene.frames))
+    perceptron = scene_perceptron(cached_predictor(spec.weights), len(scene.frames))
     for frame in scene.frames:
         perceptron.integrate(frame)
     return perceptron, perceive_everywhere(perceptron)
@@ -252,7 +251,7 @@ def pope_questions(spec: SuiteSpec, scenes: Sequence[ScenePresence]) -> dict[str
 def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[str]) -> dict[str, bool]:
     """The deployed perceptron's answers to "is there a X?".
 
-    There is one when the network has a box of that class which scores as an object does (``min_score``), even where
+    There is one when the network has a box of that class which scores as a published object does, even where
     the map gave its place another name: whether a thing is there is another question than what a place is called
     best. Walls, floor and ceiling are no objects but parts of the map. For names that the network does not have, the
     answer is that of asking for "the X".
@@ -260,7 +259,7 @@ def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[
     inference, prediction = perceptron.inference, perceptron.prediction
     if inference is None or prediction is None or prediction.detections is None:
         raise EvaluationError("existence needs a network that has seen the scene")
-    found = {*prediction.detections.above(inference.min_score).labels, *structure_of(perception)}
+    found = {*prediction.detections.above(inference.scores.publish).labels, *structure_of(perception)}
     strange = [name for name in categories if name not in inference.classes and name not in STRUCTURE]
     asked = perceptron.ground_many([f"the {name}" for name in strange])
     found |= {name for name, answer in zip(strange, asked, strict=True) if answer.status in _YES}

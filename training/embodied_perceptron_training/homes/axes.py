@@ -12,13 +12,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron_training.homes.assets import furniture
+from embodied_perceptron_training.homes.assets.objects import PlacedObject, pose_at
 from embodied_perceptron_training.homes.building.floorplan import HomeError
 from embodied_perceptron_training.homes.building.freespace import FreeSpace, free_space
 from embodied_perceptron_training.homes.building.home import Home
-from embodied_perceptron_training.homes.objects import PlacedObject, pose_at
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, RenderedView
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.rendering.renderer import RenderedView, auto_gain
 from embodied_perceptron_training.homes.tours import look_at
 
 F64 = NDArray[np.float64]
@@ -133,8 +134,8 @@ def _lighting(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics
     scene = home.render_scene()
     full = RayCastRenderer(scene)
     T = look_at(best_eye(home, target, full, camera, from_front=False), target.box9()[:3])
-    reference = full.radiance(camera, T).mean()
-    gain = full.exposure_gain(camera, T)
+    light = full.radiance(camera, T)
+    reference, gain = light.mean(), auto_gain(light)
     for factor in factors:
         renderer = RayCastRenderer(scene.with_light_level(float(factor)))
         view = renderer.render(camera, T, gain=gain)  # a fixed exposure: the picture really gets darker
@@ -195,25 +196,3 @@ def _pitch(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -
         angle = lowest + (highest - lowest) * float(factor)
         place = center + distance * np.array([*(np.cos(angle) * direction), np.sin(angle)])
         yield _frame(renderer.render(camera, look_at(place, center)), factor, angle, target)
-
-
-def ignored_predictions(home: Home, target_id: int, predicted_aabb: F64, threshold: float = 0.3) -> NDArray[np.bool_]:
-    """(M,) predictions of the target's class that must not count as false: those that overlap another object of its
-    class by more than ``threshold``. ``predicted_aabb`` is (M, 6): low and high corners."""
-    label = home.objects[target_id].label
-    others = [o for o in home.objects if o.label == label and o.id != target_id]
-    result = np.zeros(len(predicted_aabb), bool)
-    for o in others:
-        corners = o.mesh().triangles.reshape(-1, 3)
-        low, high = corners.min(0), corners.max(0)
-        side = np.minimum(predicted_aabb[:, 3:], high) - np.maximum(predicted_aabb[:, :3], low)
-        shared = np.prod(np.clip(side, 0, None), axis=1)
-        union = np.prod(predicted_aabb[:, 3:] - predicted_aabb[:, :3], axis=1) + np.prod(high - low) - shared
-        result |= shared / np.maximum(union, 1e-9) > threshold
-    return result
-
-
-def in_camera(frame: AxisFrame) -> F64:
-    """(3,) centre of the target in the camera's optical frame."""
-    center: F64 = transform_points(invert_transform(frame.view.T_world_camera), frame.box9[:3])
-    return center

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from embodied_perceptron_training.homes import relations as geo
-from embodied_perceptron_training.homes.prompts import Fact, all_facts, plural
+from embodied_perceptron_training.homes.prompts import STRUCTURE, Fact, all_facts, plural
 from embodied_perceptron_training.homes.relations import Scene
 
-_STRUCTURE = {"wall", "floor", "ceiling", "object"}
 _VERB = {
     "closest": "is the {target} closest to",
     "farthest": "is the {target} farthest from",
@@ -135,7 +134,7 @@ def describe_object(scene: Scene, row: int, facts: list[Fact]) -> str:
 
 def describe_scene(scene: Scene, rng: np.random.Generator, limit: int = 10) -> str:
     """A paragraph: how many of what, then relations between them."""
-    counts = Counter(name for name in scene.labels() if name not in _STRUCTURE)
+    counts = Counter(name for name in scene.labels() if name not in STRUCTURE)
     parts = []
     for name, n in counts.most_common(limit):
         rows = [int(r) for r in scene.rows_of(name)]
@@ -156,9 +155,9 @@ def describe_scene(scene: Scene, rng: np.random.Generator, limit: int = 10) -> s
 
 
 def make_language(scene: Scene, absent: list[str], rng: np.random.Generator) -> dict[str, Any]:
-    """Everything that is said of one scan: object descriptions, a scene description, questions with answers."""
+    """All text about one scan: ``objects`` and ``scene`` (descriptions), ``qa`` (questions with answers)."""
     facts = all_facts(scene)
-    rows = [i for i, name in enumerate(scene.labels()) if name not in _STRUCTURE]
+    rows = [i for i, name in enumerate(scene.labels()) if name not in STRUCTURE]
     return {
         "objects": [{"id": int(scene.ids[r]), "text": describe_object(scene, r, facts)} for r in rows],
         "scene": describe_scene(scene, rng),
@@ -173,7 +172,7 @@ def make_questions(
 
     Keys: kind, question, answer, grounding (tagged phrases that the answer rests on, to be named before it).
     """
-    counts = Counter(name for name in scene.labels() if name not in _STRUCTURE)
+    counts = Counter(name for name in scene.labels() if name not in STRUCTURE)
     present = sorted(counts)
     entries: list[dict[str, Any]] = []
 
@@ -230,7 +229,7 @@ def openlex_labels(scene: Scene, clutter_iou: float = 0.05) -> list[dict[str, An
     box overlaps by more than ``clutter_iou`` or that carry it or are carried by it."""
     result = []
     for row, o in enumerate(scene.objects):
-        if o.label in _STRUCTURE:
+        if o.label in STRUCTURE:
             continue
         side = np.minimum(scene.high, scene.high[row]) - np.maximum(scene.low, scene.low[row])
         shared = np.prod(np.clip(side, 0, None), axis=1)
@@ -239,7 +238,7 @@ def openlex_labels(scene: Scene, clutter_iou: float = 0.05) -> list[dict[str, An
         near = {int(k) for k in np.nonzero(iou > clutter_iou)[0]}
         near |= {k for k, other in enumerate(scene.objects) if other.support == o.id or o.support == other.id}
         near -= {row}
-        clutter = [k for k in sorted(near) if scene.objects[k].label not in _STRUCTURE]
+        clutter = [k for k in sorted(near) if scene.objects[k].label not in STRUCTURE]
         depiction = o.model.attributes.get("depiction", "")
         result.append(
             {

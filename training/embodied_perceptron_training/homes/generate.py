@@ -1,4 +1,8 @@
-"""Many homes as one data set: any number of workers or machines, resumable, the same files whatever the workers."""
+"""Homes as a data set in EmbodiedScan's layout: one folder per home, index files over all of them.
+
+Any number of workers or machines, resumable: a home's folder appears whole or not at all, and its bytes follow from
+seed and specification alone.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -34,24 +39,32 @@ from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.descriptions import make_language, openlex_labels
 from embodied_perceptron_training.homes.noise import NoiseModel
-from embodied_perceptron_training.homes.occupancy import GridSpec, occupancy_truth, visible_cells
+from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.prompts import PromptSpec, make_negatives, make_prompts
 from embodied_perceptron_training.homes.relations import frame_labels, make_scene, unary_states
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
-from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer, RenderedView
-from embodied_perceptron_training.homes.tours import view_set
-
-# --------------------------------------------------------------------------------------------------------------------
-# One home as one sample in EmbodiedScan's layout: images, truth and language in a folder that appears whole or not.
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.rendering.renderer import RenderedView
+from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
 
 GENERATOR_VERSION = 1
 RECORD = "record.json"
+SPLITS = ("train", "val", "test")
+Progress = Callable[[int, int], None]  # done, total
 _MIN_PIXELS_SHARE = 0.0004  # of the image: 31 pixels at 320 x 240
+# Classes that people ask for; those a home lacks make its negatives.
+_COMMON_CLASSES = (
+    "backpack", "ball", "bathtub", "bed", "bicycle", "book", "bottle", "cabinet", "chair", "clock", "computer",
+    "couch", "crib", "cup", "curtain", "desk", "dishwasher", "fan", "fireplace", "guitar", "ladder", "lamp",
+    "laptop", "microwave", "mirror", "monitor", "oven", "piano", "pillow", "plant", "printer", "radiator",
+    "refrigerator", "scissors", "shoe", "shower", "sink", "stove", "telephone", "toaster", "toilet", "toy", "tv",
+    "umbrella", "vacuum cleaner", "vase", "wardrobe", "washing machine", "window",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
-class SampleSpec:
-    """What every sample of a set has in common.
+class HomeSampleSpec:
+    """Properties of every sample of a set.
 
     Attributes:
         views: images per home.
@@ -84,9 +97,8 @@ class SampleSpec:
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """About 62 degrees across."""
-        f = 0.83 * self.width
-        return Intrinsics(f, f, (self.width - 1) / 2, (self.height - 1) / 2, self.width, self.height)
+        """The camera of the images."""
+        return rgbd_camera(self.width, self.height)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain form, for the record."""
@@ -99,14 +111,16 @@ def sample_idx(seed: int) -> str:
 
 
 def load_record(root: str | Path, name: str) -> dict[str, Any]:
-    """Everything that is known of the finished sample ``name``: what the index files hold, and beyond them per
-    instance ``object_id, states, joints, attributes``, per frame ``states`` and ``pairs`` (ids are those of the
-    instances). Raises ``FileNotFoundError``."""
+    """The record of the finished sample ``name``.
+
+    What the index files hold, and beyond them per instance ``object_id, states, joints, attributes``, per frame
+    ``states`` and ``pairs`` (ids are those of the instances). Raises ``FileNotFoundError``.
+    """
     record: dict[str, Any] = json.loads((Path(root) / name / RECORD).read_text())
     return record
 
 
-def write_sample(seed: int, root: str | Path, spec: SampleSpec) -> str:
+def write_sample(seed: int, root: str | Path, spec: HomeSampleSpec) -> str:
     """Generate home ``seed`` below ``root`` and return its sample_idx.
 
     Everything is first written into a hidden folder that is renamed at the end, so that an interrupted run leaves no
@@ -130,7 +144,7 @@ def write_sample(seed: int, root: str | Path, spec: SampleSpec) -> str:
     return name
 
 
-def _is_complete(folder: Path, spec: SampleSpec) -> bool:
+def _is_complete(folder: Path, spec: HomeSampleSpec) -> bool:
     try:
         record = json.loads((folder / RECORD).read_text())
     except (OSError, json.JSONDecodeError):
@@ -139,7 +153,7 @@ def _is_complete(folder: Path, spec: SampleSpec) -> bool:
     return same and record["generator_version"] == GENERATOR_VERSION
 
 
-def _fill(seed: int, folder: Path, name: str, spec: SampleSpec) -> None:
+def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     library = _library() if spec.home.assets == "sweethome3d" else None
     if library is not None:
         library.used.clear()
@@ -147,7 +161,7 @@ def _fill(seed: int, folder: Path, name: str, spec: SampleSpec) -> None:
     scene = home.render_scene()
     caster = RayCastRenderer(scene)
     poses = view_set(free_space(home), caster, spec.views, seed)
-    renderer: RayCastRenderer | GlRenderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
+    renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
     reported = sensor.shaken_poses(
         poses, spec.noise.pose_sigma_m, spec.noise.pose_sigma_rad, np.random.default_rng([seed, 61])
     )
@@ -156,7 +170,7 @@ def _fill(seed: int, folder: Path, name: str, spec: SampleSpec) -> None:
     for i, T in enumerate(poses):
         view = renderer.render(spec.intrinsics, T, float(exposure[i]), seed + i)
         rng = np.random.default_rng([seed, 63, i])
-        _write_view(folder, i, view, poses[min(i + 1, len(poses) - 1)], spec, rng)
+        _write_view(folder, i, view, poses[min(i + 1, len(poses) - 1)], spec.noise, rng)
         counts = np.bincount(view.instance.ravel(), minlength=len(home.objects) + 1)[1:]
         seen_per_view.append(set(np.nonzero(counts >= _MIN_PIXELS_SHARE * view.instance.size)[0].tolist()))
         masks.append(visible_cells(view.depth_m, spec.intrinsics, T))
@@ -176,14 +190,10 @@ def _library() -> AssetLibrary:
 
 
 def _write_view(
-    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], spec: SampleSpec, rng: Any
+    folder: Path, i: int, view: RenderedView, T_next: NDArray[np.float64], noise: NoiseModel, rng: np.random.Generator
 ) -> None:
-    color = view.color
-    if spec.noise.motion_blur_s > 0:  # views are apart; the hand moves a little during the exposure
-        share = min(0.1, spec.noise.motion_blur_s)
-        color = sensor.motion_blur(color, view.depth_m, view.intrinsics, view.T_world_camera, T_next, share)
-    color = sensor.add_grain(color, spec.noise.grain, rng)
-    depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.noise.sensor, rng)
+    share = min(0.1, noise.motion_blur_s)  # views are apart; the hand moves a little during the exposure
+    color, depth = sensor.measured_images(view, T_next, share, noise, rng)
     _save(folder / f"color/{i:05d}.jpg", color[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 92])
     _save(folder / f"depth/{i:05d}.png", sensor.depth_to_millimetres(depth), [cv2.IMWRITE_PNG_COMPRESSION, 2])
     _save(folder / f"ids/{i:05d}.png", view.instance.astype(np.uint16), [cv2.IMWRITE_PNG_COMPRESSION, 2])
@@ -196,20 +206,20 @@ def _save(path: Path, image: NDArray[Any], options: list[int]) -> None:
     path.write_bytes(data.tobytes())
 
 
-def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], spec: SampleSpec) -> None:
+def _write_occupancy(folder: Path, home: Home, masks: list[NDArray[np.bool_]], spec: HomeSampleSpec) -> None:
     np.save(folder / "occupancy.npy", occupancy_truth(home, ALL_CATEGORIES))
     np.save(folder / "visible.npy", np.packbits(np.stack(masks)))
     if spec.fine_occupancy > 1:
         np.save(
             folder / "occupancy_fine.npy",
-            occupancy_truth(home, ALL_CATEGORIES, GridSpec().refined(spec.fine_occupancy)),
+            occupancy_truth(home, ALL_CATEGORIES, BENCHMARK_GRID.refined(spec.fine_occupancy)),
         )
 
 
 def _record(
     home: Home,
     name: str,
-    spec: SampleSpec,
+    spec: HomeSampleSpec,
     object_ids: list[int],
     seen_per_view: list[set[int]],
     images: list[tuple[str, str, NDArray[np.float64]]],
@@ -230,7 +240,7 @@ def _record(
         "spec": spec.as_dict(),
         "seed": home.seed,
         "sample_idx": name,
-        "rooms": [{"kind": room.kind, "rect": list(room.rect), "height_m": room.height_m} for room in home.rooms],
+        "rooms": [room.as_dict() for room in home.rooms],
         "cam2img": K.tolist(),
         "images": [
             {
@@ -268,27 +278,13 @@ def _record(
     }
 
 
-# Classes that people ask for; those a home lacks make its negatives.
-_COMMON_CLASSES = (
-    "backpack", "ball", "bathtub", "bed", "bicycle", "book", "bottle", "cabinet", "chair", "clock", "computer",
-    "couch", "crib", "cup", "curtain", "desk", "dishwasher", "fan", "fireplace", "guitar", "ladder", "lamp",
-    "laptop", "microwave", "mirror", "monitor", "oven", "piano", "pillow", "plant", "printer", "radiator",
-    "refrigerator", "scissors", "shoe", "shower", "sink", "stove", "telephone", "toaster", "toilet", "toy", "tv",
-    "umbrella", "vacuum cleaner", "vase", "wardrobe", "washing machine", "window",
-)  # fmt: skip
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Many homes as one data set: any number of workers or machines, resumable, the same files whatever the workers.
-
-SPLITS = ("train", "val", "test")
-Progress = Callable[[int, int], None]
+# -- the whole set
 
 
 def generate(
     root: str | Path,
     seeds: Sequence[int],
-    spec: SampleSpec,
+    spec: HomeSampleSpec,
     split: str = "train",
     workers: int = 1,
     ray_address: str | None = None,
@@ -322,7 +318,7 @@ def _check_writable(root: Path) -> None:
     probe.unlink()
 
 
-def _run(seeds: list[int], root: Path, spec: SampleSpec, workers: int, ray_address: str | None) -> Iterator[str]:
+def _run(seeds: list[int], root: Path, spec: HomeSampleSpec, workers: int, ray_address: str | None) -> Iterator[str]:
     work = partial(write_sample, root=root, spec=spec)
     if ray_address is not None:
         yield from _run_ray(seeds, root, spec, ray_address)
@@ -330,7 +326,7 @@ def _run(seeds: list[int], root: Path, spec: SampleSpec, workers: int, ray_addre
         yield from map(work, seeds)
     else:
         context = multiprocessing.get_context("spawn")  # a forked ray caster is not safe
-        with ProcessPoolExecutor(workers, context, _one_thread) as pool:
+        with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:
             futures = [pool.submit(work, seed) for seed in seeds]
             try:
                 for future in as_completed(futures):
@@ -340,13 +336,7 @@ def _run(seeds: list[int], root: Path, spec: SampleSpec, workers: int, ray_addre
                 raise
 
 
-def _one_thread() -> None:
-    import cv2
-
-    cv2.setNumThreads(1)
-
-
-def _run_ray(seeds: list[int], root: Path, spec: SampleSpec, address: str) -> Iterator[str]:
+def _run_ray(seeds: list[int], root: Path, spec: HomeSampleSpec, address: str) -> Iterator[str]:
     try:
         import ray
     except ImportError as error:
@@ -362,14 +352,13 @@ def _run_ray(seeds: list[int], root: Path, spec: SampleSpec, address: str) -> It
         ray.shutdown()
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# index files
+# -- index files
 
 
 def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
     """Infos, prompts, occupancy, open-vocabulary labels and the overview of the samples ``names``, each file whole."""
     root = Path(root)
-    records = [json.loads((root / name / RECORD).read_text()) for name in names]
+    records = [load_record(root, name) for name in names]
     infos = {
         "metainfo": {"categories": {name: k for k, name in enumerate(ALL_CATEGORIES)}},
         "data_list": [_scan(record) for record in records],
@@ -410,7 +399,7 @@ def _write_scan_files(root: Path, record: dict[str, Any]) -> None:
     for folder in ("openlex3d", "language"):
         (root / folder / name).parent.mkdir(parents=True, exist_ok=True)
     write_atomically(target / "occupancy.npy", (root / name / "occupancy.npy").read_bytes())
-    shape = (len(record["images"]), *GridSpec().shape)
+    shape = (len(record["images"]), *BENCHMARK_GRID.shape)
     masks = np.unpackbits(np.load(root / name / "visible.npy"), count=int(np.prod(shape))).reshape(shape).astype(bool)
     by_image = {image["img_path"]: mask for image, mask in zip(record["images"], masks, strict=True)}
     write_atomically(target / "visible_occupancy.pkl", pickle.dumps(by_image, protocol=4))
@@ -439,7 +428,7 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
 
 
 def asset_hash() -> str:
-    """SHA-256 over the source of the furniture families: two sets with the same hash show the same furniture."""
+    """SHA-256 over the source of all that furniture is made of: two sets with the same hash show the same furniture."""
     digest = hashlib.sha256()
     for path in sorted(Path(assets.__file__).parent.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -1,4 +1,4 @@
-"""Looking at a generated set: contact sheets with boxes, ids, depth, top view, occupancy and prompts; statistics."""
+"""Inspection of a generated set: contact sheets with boxes, ids, depth, top view, occupancy and prompts; statistics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
+from embodied_perceptron.recordings.artifacts import write_png
+from embodied_perceptron.visualization.drawing import clip_to_near_plane, pixel
 from embodied_perceptron.weights.categories import (
     COMMON_CLASSES,
     DETECTION_CLASSES,
@@ -22,6 +25,7 @@ from embodied_perceptron.weights.categories import (
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, ScanView
 
 Picture = NDArray[np.uint8]
+_NEAR_M = 0.1  # boxes are cut this far before the camera
 
 # What the benchmark reports of itself.
 EMBODIEDSCAN_PROMPTS = {"closest": 723477, "allocentric": 216197, "vertical": 16420, "between": 9135, "support": 4812}
@@ -31,26 +35,12 @@ _KINDS = {
     "supporting": "support",
 }  # fmt: skip
 
-_EDGES = [(a, b) for a in range(8) for b in range(a) if bin(a ^ b).count("1") == 1]
-_SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) / 2
-
 
 def id_colors(ids: NDArray[np.integer]) -> Picture:
     """Any integer image -> a stable colour per id, 0 black."""
     h = (np.asarray(ids, np.int64) * 2654435761) & 0xFFFFFF
     color = np.stack([(h >> s) & 255 for s in (16, 8, 0)], -1) // 2 + 90
     return np.where(np.asarray(ids)[..., None] == 0, 0, color).astype(np.uint8)
-
-
-def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(9,) box -> (8, 3) corners, x slowest."""
-    import torch
-
-    from embodied_perceptron.geometry.boxes import euler_to_matrix
-
-    R = euler_to_matrix(torch.from_numpy(np.ascontiguousarray(box[6:9]))).numpy()
-    corners: NDArray[np.float64] = (_SIGNS * box[3:6]) @ R.T + box[:3]
-    return corners
 
 
 def draw_boxes(view: ScanView, scan: Scan) -> Picture:
@@ -61,28 +51,19 @@ def draw_boxes(view: ScanView, scan: Scan) -> Picture:
     for i in view.visible_ids:
         if scan.labels[i] in ("wall", "floor", "ceiling"):
             continue
-        p = transform_points(T_camera_world, box_corners(scan.boxes[i]))
+        p = transform_points(T_camera_world, box_corners(scan.boxes[i : i + 1])[0])
         color = tuple(int(c) for c in id_colors(np.array([i + 1]))[0])
-        for a, b in _EDGES:
-            ends = _clipped(p[a], p[b])
+        for b, a in sorted(BOX_EDGES, key=lambda edge: edge[::-1]):  # overlapping lines blend in this order
+            ends = clip_to_near_plane(p[a], p[b], _NEAR_M)
             if ends is not None:
-                uv = [(round(k.fx * q[0] / q[2] + k.cx), round(k.fy * q[1] / q[2] + k.cy)) for q in ends]
-                cv2.line(canvas, uv[0], uv[1], color, 1, cv2.LINE_AA)
+                start, stop = np.rint(pixel(np.stack(ends), k)).astype(int).tolist()
+                cv2.line(canvas, start, stop, color, 1, cv2.LINE_AA)
         center = p.mean(0)
         if center[2] > 0.2:
-            at = (round(k.fx * center[0] / center[2] + k.cx) - 15, round(k.fy * center[1] / center[2] + k.cy))
+            u, v = np.rint(pixel(center, k)).astype(int).tolist()
+            at = (u - 15, v)
             cv2.putText(canvas, scan.labels[i], at, cv2.FONT_HERSHEY_SIMPLEX, 0.33, (255, 255, 255), 1, cv2.LINE_AA)
     return canvas
-
-
-def _clipped(a: NDArray[np.float64], b: NDArray[np.float64], near: float = 0.1) -> list[NDArray[np.float64]] | None:
-    if a[2] < near and b[2] < near:
-        return None
-    if a[2] < near:
-        a = a + (b - a) * (near - a[2]) / (b[2] - a[2])
-    if b[2] < near:
-        b = b + (a - b) * (near - b[2]) / (a[2] - b[2])
-    return [a, b]
 
 
 def depth_picture(depth_m: NDArray[np.float32]) -> Picture:
@@ -95,10 +76,10 @@ def depth_picture(depth_m: NDArray[np.float32]) -> Picture:
 def top_view(scan: Scan, size: int = 320) -> Picture:
     """All boxes from above; walls gray."""
     canvas = np.full((size, size, 3), 250, np.uint8)
-    corners = [box_corners(box)[:, :2] for box in scan.boxes]
-    if not corners:
+    if len(scan.boxes) == 0:
         return canvas
-    points = np.concatenate(corners)
+    corners = box_corners(scan.boxes)[..., :2]
+    points = corners.reshape(-1, 2)
     low, high = points.min(0), points.max(0)
     scale = (size - 20) / max(float((high - low).max()), 0.1)
     for i in np.argsort(-scan.boxes[:, 3] * scan.boxes[:, 4]):
@@ -203,8 +184,7 @@ def inspect(root: Path, out: Path, split: str = "train", limit: int = 12) -> dic
         texts = [f"-> {p.target_ids[0]}: {p.text}" for p in prompts if p.scan_id == scan.sample_idx]
         name = scan.sample_idx.replace("/", "_")
         picture = contact_sheet(dataset, scan, texts)
-        if not cv2.imwrite(str(out / f"sheet_{name}.png"), picture[..., ::-1]):
-            raise OSError(f"cannot write {out / f'sheet_{name}.png'}")
+        write_png(out / f"sheet_{name}.png", picture)
     numbers = statistics(dataset)
     (out / "statistics.json").write_text(json.dumps(numbers, indent=1))
     return numbers

@@ -1,4 +1,4 @@
-"""What sensors do to perfect images: structured light, LiDAR phones, motion blur, exposure, shaky poses.
+"""Faults of real sensors on perfect images: structured light, LiDAR phones, motion blur, exposure, shaky poses.
 
 Every function takes a generator and is a pure function of it and its inputs.
 """
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
+from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 
 F32 = NDArray[np.float32]
 # baseline 0.075 m, focal length 580 pixels of the sensor itself, disparity in eighths of a pixel
@@ -23,7 +24,7 @@ Sensor = Literal["perfect", "structured-light", "lidar-phone"]
 
 @dataclass(frozen=True)
 class NoiseModel:
-    """Which faults are simulated.
+    """Simulated faults.
 
     Attributes:
         sensor: depth sensor.
@@ -48,7 +49,18 @@ class NoiseModel:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
-PERFECT = NoiseModel("perfect", 0.0, 0.0, 0.0, 0.0, 0.0)
+def measured_images(
+    view: RenderedView, T_world_next: NDArray[np.float64], share: float, noise: NoiseModel, rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], F32]:
+    """Colour (H, W, 3) and depth (H, W) in metres, 0 = unknown, as the sensor sees ``view``.
+
+    The shutter is open for ``share`` of the way to the next pose (4, 4); 0 = sharp.
+    """
+    color = view.color
+    if share > 0:
+        color = motion_blur(color, view.depth_m, view.intrinsics, view.T_world_camera, T_world_next, share)
+    color = add_grain(color, noise.grain, rng)
+    return color, noisy_depth(view.depth_m, view.incidence, noise.sensor, rng)
 
 
 def noisy_depth(depth_m: F32, incidence: F32, sensor: Sensor, rng: np.random.Generator) -> F32:

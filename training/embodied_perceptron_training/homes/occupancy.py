@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     back_project,
@@ -21,42 +21,14 @@ from embodied_perceptron_training.homes.building.home import Home
 F64 = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class GridSpec:
-    """A block of cells. Defaults are the benchmark's: 40 x 40 x 16 cells of 0.16 m around the world's origin.
-
-    Attributes:
-        origin_m: lowest corner.
-        shape: cells along x, y, z.
-        cell_m: edge length.
-    """
-
-    origin_m: tuple[float, float, float] = (-3.2, -3.2, -0.78)
-    shape: tuple[int, int, int] = (40, 40, 16)
-    cell_m: float = 0.16
-
-    def __post_init__(self) -> None:
-        if min(self.shape) < 1 or not self.cell_m > 0:
-            raise ValueError(f"grid needs positive sizes, got shape {self.shape} and cell_m {self.cell_m}")
-
-    def refined(self, factor: int) -> GridSpec:
-        """The same block with cells ``factor`` times smaller."""
-        nx, ny, nz = self.shape
-        return GridSpec(self.origin_m, (nx * factor, ny * factor, nz * factor), self.cell_m / factor)
-
-    def centers(self, coords: NDArray[np.integer]) -> F64:
-        """(N, 3) cell indices -> (N, 3) world centres."""
-        centers: F64 = (np.asarray(coords) + 0.5) * self.cell_m + np.asarray(self.origin_m)
-        return centers
-
-
-def occupancy_truth(home: Home, categories: Sequence[str], grid: GridSpec | None = None) -> NDArray[np.int32]:
+def occupancy_truth(
+    home: Home, categories: Sequence[str], grid: OccupancyGridSpec = BENCHMARK_GRID
+) -> NDArray[np.int32]:
     """(M, 4) int32 rows (x, y, z, category id) of the cells that surfaces pass through, sorted by x, y, z.
 
     The category id is the position in ``categories``; a cell that several objects touch belongs to the one with most
     surface in it, objects before walls, floor and ceiling. Surfaces are sampled at a quarter of a cell.
     """
-    grid = grid or GridSpec()
     index = {name: i for i, name in enumerate(categories)}
     votes: list[NDArray[np.int64]] = []
     for o in home.objects:
@@ -116,7 +88,7 @@ def visible_cells(
     depth_m: NDArray[np.float32],
     intrinsics: Intrinsics,
     T_world_camera: F64,
-    grid: GridSpec | None = None,
+    grid: OccupancyGridSpec = BENCHMARK_GRID,
     max_range_m: float = 6.0,
 ) -> NDArray[np.bool_]:
     """(nx, ny, nz) bool: cells whose state this view determines: in frame, and not farther than the surface hit.
@@ -124,7 +96,6 @@ def visible_cells(
     A cell counts when it holds a measured point, or its centre lies in front of the measured surface or within one
     cell diagonal behind it.
     """
-    grid = grid or GridSpec()
     coords = np.argwhere(np.ones(grid.shape, bool))
     camera = transform_points(invert_transform(T_world_camera), grid.centers(coords))
     uv, inside = project(camera, intrinsics)
@@ -136,7 +107,6 @@ def visible_cells(
     mask = seen.reshape(grid.shape)
     points, valid = back_project(np.where(depth_m < max_range_m, depth_m, 0), intrinsics)
     world = transform_points(T_world_camera, points[valid])
-    cells = np.floor((world - np.asarray(grid.origin_m)) / grid.cell_m).astype(int)
-    cells = cells[((cells >= 0) & (cells < np.array(grid.shape))).all(1)]
-    mask[tuple(cells.T)] = True
+    cells, inside = grid.locate(world)
+    mask[tuple(cells[inside].T)] = True
     return mask

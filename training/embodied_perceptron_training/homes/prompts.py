@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes import relations as geo
 from embodied_perceptron_training.homes.relations import Scene
 
-# --------------------------------------------------------------------------------------------------------------------
-# Words: how a relation is said, plainly and freely.
-#
+STRUCTURE = {"wall", "floor", "ceiling", "object"}  # classes that no text is about
+_HARD_FROM = 4  # more than three distractors
+
 # Plain forms follow the benchmark's templates. Free forms say the same without the relation's usual words, as people
 # do; a parser with a table of relation words cannot read them, so a learned grounder has something to learn.
 
@@ -189,19 +190,12 @@ def is_view_dependent(text: str) -> bool:
     return not VIEW_WORDS.isdisjoint(words)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Prompts about objects, each true of exactly one object by geometry (negatives: of none).
-
-_STRUCTURE = {"wall", "floor", "ceiling", "object"}
-_HARD_FROM = 4  # more than three distractors
-
-
 @dataclass(frozen=True)
 class Fact:
     """One relation that singles out one object.
 
     Attributes:
-        relation: key of :data:`phrases.PLAIN`.
+        relation: key of :data:`PLAIN`.
         target: row.
         anchors: rows.
         attribute: word, for attribute facts.
@@ -215,7 +209,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class PromptSpec:
-    """How many prompts and of what mix.
+    """Number and mix of the prompts.
 
     Attributes:
         per_scene: upper limit of positive prompts.
@@ -239,60 +233,53 @@ class PromptSpec:
             raise ValueError(f"counts must not be negative, got {self.per_scene} and {self.negatives}")
 
 
-@dataclass
-class _Facts:
-    """All facts of a scene, by relation."""
-
-    scene: Scene
-    found: list[Fact] = field(default_factory=list)
-
-    def collect(self) -> list[Fact]:
-        labels = self.scene.labels()
-        counts = Counter(labels)
-        targets = [name for name, n in counts.items() if 2 <= n <= 6 and name not in _STRUCTURE]
-        anchors = [i for i, name in enumerate(labels) if counts[name] == 1 and name not in _STRUCTURE]
-        for name in sorted(targets):
-            rows = self.scene.rows_of(name)
-            self._attributes(rows)
-            for anchor in anchors:
-                self._one_anchor(rows, anchor)
-            for a in anchors:
-                for b in anchors:
-                    if b < a and self._same_room(a, b):
-                        self._only("between", rows, (a, b))
-        for row in anchors:
-            self.found.append(Fact("unique", row))
-        return self.found
-
-    def _same_room(self, a: int, b: int) -> bool:
-        return self.scene.objects[a].room == self.scene.objects[b].room
-
-    def _only(self, relation: str, rows: np.ndarray, anchors: tuple[int, ...]) -> None:
-        """Add the fact when the relation holds for exactly one of ``rows``."""
-        holds = [int(r) for r in rows if r not in anchors and _holds(self.scene, relation, int(r), anchors)]
-        if len(holds) == 1:
-            self.found.append(Fact(relation, holds[0], anchors))
-
-    def _one_anchor(self, rows: np.ndarray, anchor: int) -> None:
-        for relation in ("above", "below", "on", "supporting", "in", "front", "behind", "left", "right"):
-            self._only(relation, rows, (anchor,))
-        for relation in ("viewer left", "viewer right"):
-            self._only(relation, rows, (anchor,))
-        for relation in ("closest", "farthest"):
-            row = geo.nearest_row(self.scene, rows, anchor, relation == "farthest")
-            if row is not None and self._same_room(row, anchor):
-                self.found.append(Fact(relation, row, (anchor,)))
-
-    def _attributes(self, rows: np.ndarray) -> None:
-        for kind in ("color", "material", "size"):
-            words = [self.scene.objects[r].model.attributes.get(kind, "") for r in rows]
-            for row, word in zip(rows, words, strict=True):
-                # an object without a word might be of that colour too
-                if word and words.count(word) == 1 and "" not in words:
-                    self.found.append(Fact("attribute", int(row), (), word))
+def all_facts(scene: Scene) -> list[Fact]:
+    """Every fact of the scene that singles out one object, in a fixed order."""
+    labels = scene.labels()
+    counts = Counter(labels)
+    targets = [name for name, n in counts.items() if 2 <= n <= 6 and name not in STRUCTURE]
+    anchors = [i for i, name in enumerate(labels) if counts[name] == 1 and name not in STRUCTURE]
+    found: list[Fact] = []
+    for name in sorted(targets):
+        rows = scene.rows_of(name)
+        found += _attribute_facts(scene, rows)
+        for anchor in anchors:
+            found += _anchor_facts(scene, rows, anchor)
+        for a in anchors:
+            for b in anchors:
+                if b < a and scene.objects[a].room == scene.objects[b].room:
+                    found += _facts_of_one(scene, "between", rows, (a, b))
+    return found + [Fact("unique", row) for row in anchors]
 
 
-def _holds(scene: Scene, relation: str, row: int, anchors: tuple[int, ...]) -> bool:
+def _attribute_facts(scene: Scene, rows: NDArray[np.intp]) -> Iterator[Fact]:
+    for kind in ("color", "material", "size"):
+        words = [scene.objects[r].model.attributes.get(kind, "") for r in rows]
+        for row, word in zip(rows, words, strict=True):
+            # an object without a word might be of that colour too
+            if word and words.count(word) == 1 and "" not in words:
+                yield Fact("attribute", int(row), (), word)
+
+
+def _anchor_facts(scene: Scene, rows: NDArray[np.intp], anchor: int) -> Iterator[Fact]:
+    sides = ("front", "behind", "left", "right", "viewer left", "viewer right")
+    for relation in ("above", "below", "on", "supporting", "in", *sides):
+        yield from _facts_of_one(scene, relation, rows, (anchor,))
+    for relation in ("closest", "farthest"):
+        row = geo.nearest_row(scene, rows, anchor, relation == "farthest")
+        if row is not None and scene.objects[row].room == scene.objects[anchor].room:
+            yield Fact(relation, row, (anchor,))
+
+
+def _facts_of_one(scene: Scene, relation: str, rows: NDArray[np.intp], anchors: tuple[int, ...]) -> Iterator[Fact]:
+    """The fact, when the relation holds for exactly one of ``rows``."""
+    holds = [int(r) for r in rows if r not in anchors and relation_holds(scene, relation, int(r), anchors)]
+    if len(holds) == 1:
+        yield Fact(relation, holds[0], anchors)
+
+
+def relation_holds(scene: Scene, relation: str, row: int, anchors: tuple[int, ...]) -> bool:
+    """Whether ``row`` stands in a relation other than closest and farthest to ``anchors``; not across rooms."""
     anchor = anchors[0]
     if any(scene.objects[row].room != scene.objects[a].room for a in anchors):
         return False  # walls stand between
@@ -311,24 +298,6 @@ def _holds(scene: Scene, relation: str, row: int, anchors: tuple[int, ...]) -> b
     if relation.startswith("viewer "):
         return geo.viewer_side(scene, row, anchor) == relation.removeprefix("viewer ")
     return geo.side_of(scene, row, anchor) == relation
-
-
-def fact_holds(scene: Scene, fact: Fact) -> list[int]:
-    """All rows of the target's class for which the fact's relation holds: ``[fact.target]`` for every true fact."""
-    rows = scene.rows_of(scene.objects[fact.target].label)
-    if fact.relation == "unique":
-        return [int(r) for r in rows]
-    if fact.relation == "attribute":
-        return [int(r) for r in rows if fact.attribute in scene.objects[r].model.attributes.values()]
-    if fact.relation in ("closest", "farthest"):
-        row = geo.nearest_row(scene, rows, fact.anchors[0], fact.relation == "farthest")
-        return [] if row is None else [row]
-    return [int(r) for r in rows if _holds(scene, fact.relation, int(r), fact.anchors)]
-
-
-def all_facts(scene: Scene) -> list[Fact]:
-    """Every fact of the scene that singles out one object, in a fixed order."""
-    return _Facts(scene).collect()
 
 
 def make_prompts(scene: Scene, scan_id: str, spec: PromptSpec, rng: np.random.Generator) -> list[dict[str, Any]]:
@@ -430,10 +399,10 @@ def make_negatives(
     """Prompts that no object answers: classes that are not there, and colours that none of a class has."""
     entries = []
     labels = scene.labels()
-    anchors = [name for name, n in Counter(labels).items() if n == 1 and name not in _STRUCTURE]
+    anchors = [name for name, n in Counter(labels).items() if n == 1 and name not in STRUCTURE]
     for k in range(spec.negatives):
         if k % 3 == 2 and anchors:
-            noun = _choose(tuple(n for n in labels if n not in _STRUCTURE), rng)
+            noun = _choose(tuple(n for n in labels if n not in STRUCTURE), rng)
             have = {scene.objects[r].model.attributes.get("color", "") for r in scene.rows_of(noun)}
             free = [c for c in ("red", "blue", "green", "yellow", "purple", "orange", "pink") if c not in have]
             if "" in have or not free:

@@ -1,26 +1,37 @@
-"""A robot's recording of a synthetic home: a TUM-layout folder with exact truth beside it."""
+"""Robot recordings of synthetic homes: written as TUM-layout folders, the truth of what they show, and how far a map
+made from one is from the true surfaces."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.recordings.tum import TumWriter
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.tum import TumWriter, read_tum_camera
+from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.homes import noise as sensor
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
 from embodied_perceptron_training.homes.noise import NoiseModel
+from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.tours import RobotSpec, robot_tour
+from embodied_perceptron_training.homes.tours import RobotSpec, rgbd_camera, robot_tour
+
+# --------------------------------------------------------------------------------------------------------------------
+# A robot's recording of a synthetic home: a TUM-layout folder with exact truth beside it, and the home read back.
 
 Images = tuple[NDArray[np.uint8], NDArray[np.float32]]
 BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
@@ -28,7 +39,7 @@ BASE_FRAME, CAMERA_FRAME = "base_link", "camera_color_optical_frame"
 
 @dataclass(frozen=True)
 class RecordingSpec:
-    """What to record.
+    """Specification of one recording.
 
     Attributes:
         seed: of home, path and noise.
@@ -58,9 +69,8 @@ class RecordingSpec:
 
     @property
     def intrinsics(self) -> Intrinsics:
-        """Pinhole camera with a focal length of 0.83 image widths."""
-        f = 0.83 * self.width
-        return Intrinsics(f, f, (self.width - 1) / 2, (self.height - 1) / 2, self.width, self.height)
+        """The camera of the images."""
+        return rgbd_camera(self.width, self.height)
 
 
 class _Renderer:
@@ -84,15 +94,10 @@ class _Renderer:
         """Colour and measured depth of frame ``index``."""
         spec = self.spec
         rng = np.random.default_rng([spec.seed, 43, index])
-        T = self.T_world_camera[index]
-        view = self.renderer.render(spec.intrinsics, T, float(self.exposure[index]), spec.seed + index)
-        color = view.color
-        if spec.noise.motion_blur_s > 0:
-            share = spec.noise.motion_blur_s * spec.rate_hz
-            color = sensor.motion_blur(color, view.depth_m, spec.intrinsics, T, self.T_world_camera[index + 1], share)
-        color = sensor.add_grain(color, spec.noise.grain, rng)
-        depth = sensor.noisy_depth(view.depth_m, view.incidence, spec.noise.sensor, rng)
-        return color, depth
+        T, exposure = self.T_world_camera[index], float(self.exposure[index])
+        view = self.renderer.render(spec.intrinsics, T, exposure, spec.seed + index)
+        share = spec.noise.motion_blur_s * spec.rate_hz
+        return sensor.measured_images(view, self.T_world_camera[index + 1], share, spec.noise, rng)
 
 
 _worker: _Renderer | None = None
@@ -147,13 +152,313 @@ def _frames(spec: RecordingSpec, own: _Renderer, workers: int) -> Iterator[Image
 
 
 def scene_truth(home: Home) -> dict[str, Any]:
-    """What ``scene.json`` holds: seed and kind of the home, and every object with its box (world frame)."""
+    """Content of ``scene.json``: seed and kind of the home, and every object with its (9,) box in the world frame."""
     return {
         "seed": home.seed,
         "spec": {"rooms": home.spec.rooms, "kind": home.spec.kind, "clutter": home.spec.clutter},
-        "rooms": [{"kind": room.kind, "rect": list(room.rect), "height_m": room.height_m} for room in home.rooms],
+        "rooms": [room.as_dict() for room in home.rooms],
         "objects": [
             {"id": o.id, "label": o.label, "box9": [round(float(v), 6) for v in o.box9()], "room": o.room}
             for o in home.objects
         ],
     }
+
+
+def recorded_home(folder: str | Path) -> Home:
+    """The home that a recording shows. Raises ``ValueError`` when ``scene.json`` is not of this generator."""
+    path = Path(folder) / "scene.json"
+    truth = json.loads(path.read_text())
+    try:
+        spec = truth["spec"]
+        return build_home(int(truth["seed"]), HomeSpec(spec["rooms"], spec["kind"], spec["clutter"]))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not describe a synthetic home: {error!r}") from error
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Truth of a simulated recording: what it shows of its home, and how far a map made from it is from the true
+# surfaces.
+
+# --------------------------------------------------------------------------------------------------------------------
+# Distances of a map's points to the true surfaces of the simulated home that it was made from.
+
+F64 = NDArray[np.float64]
+MAX_POINTS = 100_000
+
+
+@njit(cache=True)
+def _point_triangle_squared(p: F64, a: F64, b: F64, c: F64) -> float:
+    """Squared distance from a point to a triangle (Ericson, Real-Time Collision Detection, 5.1.5)."""
+    ab, ac, ap = b - a, c - a, p - a
+    d1, d2 = (ab * ap).sum(), (ac * ap).sum()
+    if d1 <= 0 and d2 <= 0:
+        return float((ap * ap).sum())
+    bp = p - b
+    d3, d4 = (ab * bp).sum(), (ac * bp).sum()
+    if d3 >= 0 and d4 <= d3:
+        return float((bp * bp).sum())
+    vc = d1 * d4 - d3 * d2
+    if vc <= 0 and d1 >= 0 and d3 <= 0:
+        q = ap - ab * (d1 / (d1 - d3))
+        return float((q * q).sum())
+    cp = p - c
+    d5, d6 = (ab * cp).sum(), (ac * cp).sum()
+    if d6 >= 0 and d5 <= d6:
+        return float((cp * cp).sum())
+    vb = d5 * d2 - d1 * d6
+    if vb <= 0 and d2 >= 0 and d6 <= 0:
+        q = ap - ac * (d2 / (d2 - d6))
+        return float((q * q).sum())
+    va = d3 * d6 - d5 * d4
+    if va <= 0 and d4 - d3 >= 0 and d5 - d6 >= 0:
+        q = p - (b + (c - b) * ((d4 - d3) / ((d4 - d3) + (d5 - d6))))
+        return float((q * q).sum())
+    total = va + vb + vc
+    q = ap - ab * (vb / total) - ac * (vc / total)
+    return float((q * q).sum())
+
+
+@njit(cache=True)
+def _build(low: F64, high: F64, leaf: int) -> tuple[NDArray[np.int64], F64, F64, NDArray[np.int64]]:
+    """Tree of boxes over faces, split at the median: (nodes, 3) first, count, right child; box corners; order."""
+    n = low.shape[0]
+    order = np.arange(n)
+    center = (low + high) / 2
+    nodes = np.zeros((4 * n + 4, 3), np.int64)
+    box_low, box_high = np.zeros((4 * n + 4, 3)), np.zeros((4 * n + 4, 3))
+    stack = [(0, n, -1)]
+    used = 0
+    while len(stack) > 0:
+        first, last, parent = stack.pop()
+        node = used
+        used += 1
+        if parent >= 0:
+            nodes[parent, 2] = node
+        members = order[first:last]
+        for k in range(3):
+            box_low[node, k] = low[members, k].min()
+            box_high[node, k] = high[members, k].max()
+        if last - first <= leaf:
+            nodes[node, 0], nodes[node, 1] = first, last - first
+            continue
+        spans = np.empty(3)
+        for k in range(3):
+            spans[k] = center[members, k].max() - center[members, k].min()
+        axis = spans.argmax()
+        ranks = np.argsort(center[members, axis])
+        order[first:last] = members[ranks]
+        middle = (first + last) // 2
+        stack.append((middle, last, node))  # the right child tells its parent its number
+        stack.append((first, middle, -1))  # the left child is the next node
+    return nodes[:used], box_low[:used], box_high[:used], order
+
+
+@njit(cache=True)
+def _query(
+    points: F64,
+    triangles: F64,
+    nodes: NDArray[np.int64],
+    box_low: F64,
+    box_high: F64,
+    order: NDArray[np.int64],
+) -> F64:
+    result = np.empty(len(points))
+    stack = np.empty(128, np.int64)
+    for i in range(len(points)):
+        p = points[i]
+        best = np.inf
+        stack[0] = 0
+        top = 1
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            if _box_squared(p, box_low[node], box_high[node]) >= best:
+                continue
+            if nodes[node, 1] > 0:
+                for k in range(nodes[node, 0], nodes[node, 0] + nodes[node, 1]):
+                    t = triangles[order[k]]
+                    best = min(best, _point_triangle_squared(p, t[0], t[1], t[2]))
+                continue
+            left, right = node + 1, nodes[node, 2]
+            near_left = _box_squared(p, box_low[left], box_high[left])
+            near_right = _box_squared(p, box_low[right], box_high[right])
+            if near_left < near_right:
+                stack[top], stack[top + 1] = right, left
+            else:
+                stack[top], stack[top + 1] = left, right
+            top += 2
+        result[i] = np.sqrt(best)
+    return result
+
+
+@njit(cache=True, inline="always")
+def _box_squared(p: F64, low: F64, high: F64) -> float:
+    total = 0.0
+    for k in range(3):
+        d = max(low[k] - p[k], p[k] - high[k], 0.0)
+        total += d * d
+    return total
+
+
+class SurfaceDistance:
+    """Exact distances to a triangle soup (F, 3, 3), by a tree of bounding boxes."""
+
+    def __init__(self, triangles: F64) -> None:
+        if triangles.ndim != 3 or triangles.shape[1:] != (3, 3) or len(triangles) == 0:
+            raise ValueError(f"triangles must have shape (F, 3, 3) with F > 0, got {triangles.shape}")
+        self._triangles = np.ascontiguousarray(triangles, np.float64)
+        self._tree = _build(self._triangles.min(1), self._triangles.max(1), 4)
+
+    def __call__(self, points_m: NDArray[Any]) -> F64:
+        """(N, 3) points -> (N,) distances in metres. Raises ``ValueError`` for other shapes or non-finite points."""
+        points = np.ascontiguousarray(points_m, np.float64)
+        if points.ndim != 2 or points.shape[1] != 3:
+            raise ValueError(f"points must have shape (N, 3), got {points.shape}")
+        if not np.isfinite(points).all():
+            raise ValueError("points must be finite")
+        result: F64 = _query(points, self._triangles, *self._tree)
+        return result
+
+
+def surface_distance_m(source: Home | str | Path, points_m: NDArray[Any]) -> F64:
+    """(N, 3) world points -> (N,) distance in metres to the true surfaces of a home or of a recording's folder.
+
+    A folder needs the ``scene.json`` of :func:`recording.render_recording`, whose home is built again from its seed.
+    Raises ``FileNotFoundError`` without it.
+    """
+    home = source if isinstance(source, Home) else recorded_home(source)
+    return SurfaceDistance(home.triangles())(points_m)
+
+
+def map_error(recording: str | Path, points_m: NDArray[Any], max_points: int = MAX_POINTS) -> dict[str, float]:
+    """Distances of map points to the nearest true surface.
+
+    Args:
+        recording: folder of the simulated recording, with its truth.
+        points_m: (N, 3) in the recording's world frame, N > 0; evenly thinned beyond ``max_points``.
+        max_points: how many are measured at most.
+
+    Returns:
+        ``mean_m``, ``median_m``, ``p95_m``, ``max_m``, and ``points``, how many were measured.
+
+    Raises:
+        FileNotFoundError: no truth lies there.
+        ValueError: no points, or a truth of another kind.
+    """
+    if len(points_m) == 0:
+        raise ValueError("the map holds no points")
+    step = -(-len(points_m) // max_points)
+    distances = surface_distance_m(recording, np.asarray(points_m)[::step])
+    median, p95 = np.percentile(distances, (50, 95))
+    return {
+        "mean_m": float(distances.mean()),
+        "median_m": float(median),
+        "p95_m": float(p95),
+        "max_m": float(distances.max()),
+        "points": len(distances),
+    }
+
+
+def map_points(map_file: str | Path) -> NDArray[np.float32]:
+    """(N, 3) mean points of the occupied voxels of a saved map. Raises as :meth:`Perceptron.load` does."""
+    perceptron = Perceptron()
+    perceptron.load(map_file)
+    return perceptron.perceive().voxels.mean_point_m
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Truth of what a simulated recording shows: objects with their shares of the views and first stamps, and cells.
+
+SEEN_SHARE = 0.0004  # of an image's pixels, as for the instances of a sample
+_WIDTH = 96  # of the images of ids that are cast: enough for shares
+_CELLS_EVERY = 4  # every n-th view determines cells
+
+
+@dataclass(frozen=True, eq=False)
+class Tour:
+    """A drive through a home.
+
+    Attributes:
+        home: with everything in it.
+        stamps_ns: (V,) of the views.
+        T_world_camera: (V, 4, 4) their poses.
+        intrinsics: of the images that were cast.
+        max_range_m: what is further away is not seen.
+        share: (V, objects) share of the image that each object of the home takes.
+        depth_m: (V, H, W) float32 true depth.
+    """
+
+    home: Home
+    stamps_ns: NDArray[np.int64]
+    T_world_camera: F64
+    intrinsics: Intrinsics
+    max_range_m: float
+    share: F64
+    depth_m: NDArray[np.float32]
+
+    @cached_property
+    def best_share(self) -> F64:
+        """(objects,) the largest share in any view."""
+        best: F64 = self.share.max(axis=0)
+        return best
+
+    def seen(self, min_share: float = SEEN_SHARE) -> list[int]:
+        """Ids of the objects that take at least this share of some view."""
+        return [int(i) for i in np.flatnonzero(self.best_share >= min_share)]
+
+    def first_seen_ns(self, object_id: int, min_share: float = SEEN_SHARE) -> int:
+        """Stamp of the first view that shows the object so large. Raises ``ValueError`` when none does."""
+        views = np.flatnonzero(self.share[:, object_id] >= min_share)
+        if len(views) == 0:
+            raise ValueError(f"object {object_id} is never seen")
+        return int(self.stamps_ns[views[0]])
+
+    def occupancy(
+        self, cell_m: float = BENCHMARK_GRID.cell_m
+    ) -> tuple[OccupancyGridSpec, NDArray[np.uint8], NDArray[np.bool_]]:
+        """Grid over the home on the lattice of ``cell_m``, its labels (0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 not
+        judged), and which cells the views determine."""
+        corners = self.home.triangles().reshape(-1, 3)
+        low = np.floor(corners.min(axis=0) / cell_m).astype(int)
+        nx, ny, nz = (np.floor(corners.max(axis=0) / cell_m).astype(int) + 1 - low).tolist()
+        x, y, z = (low * cell_m).tolist()
+        grid = OccupancyGridSpec((x, y, z), (nx, ny, nz), cell_m)
+        lookup = np.array([_LABEL.get(name, OCCUPANCY_IGNORED) for name in ALL_CATEGORIES], np.uint8)
+        rows = occupancy_truth(self.home, ALL_CATEGORIES, grid)
+        labels = np.zeros(grid.shape, np.uint8)
+        labels[tuple(rows[:, :3].T)] = lookup[rows[:, 3]]
+        seen = np.zeros(grid.shape, bool)
+        for view in range(0, len(self.stamps_ns), _CELLS_EVERY):
+            T = self.T_world_camera[view]
+            seen |= visible_cells(self.depth_m[view], self.intrinsics, T, grid, self.max_range_m)
+        return grid, labels, seen
+
+
+_LABEL = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
+
+
+def watch_recording(folder: str | Path, max_range_m: float = 5.0) -> Tour:
+    """The tour that a simulated recording shows; its home is built again from the seed.
+
+    Raises ``FileNotFoundError`` for a recording without truth, ``ValueError`` for a truth of another kind or a
+    recording that cannot be read.
+    """
+    home = recorded_home(folder)
+    camera = read_tum_camera(folder)
+    stamps = np.array([stamp for stamp, _ in camera.poses], np.int64)
+    return watch(home, stamps, np.stack([T for _, T in camera.poses]), camera.intrinsics, max_range_m)
+
+
+def watch(
+    home: Home, stamps_ns: NDArray[np.int64], T_world_camera: F64, intrinsics: Intrinsics, max_range_m: float = 5.0
+) -> Tour:
+    """The tour along given camera poses (V, 4, 4)."""
+    small = intrinsics.resized(_WIDTH, max(1, round(_WIDTH * intrinsics.height / intrinsics.width)))
+    renderer = RayCastRenderer(home.render_scene())
+    share = np.zeros((len(stamps_ns), len(home.objects)))
+    depths = np.zeros((len(stamps_ns), small.height, small.width), np.float32)
+    for view, T in enumerate(T_world_camera):
+        depths[view], ids = renderer.ids(small, T)
+        near = ids[(depths[view] > 0) & (depths[view] < max_range_m)]
+        share[view] = np.bincount(near, minlength=len(home.objects) + 1)[1:] / ids.size
+    return Tour(home, stamps_ns, T_world_camera, small, max_range_m, share, depths)

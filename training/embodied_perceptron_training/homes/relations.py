@@ -1,4 +1,4 @@
-"""What is true between objects, from geometry alone: states, support, and the benchmark's five spatial relations.
+"""Facts between objects from geometry alone: states, support, and the benchmark's five spatial relations.
 
 Every statement has a margin: what is nearly false is not said, so that prompts made from these facts are unique beyond
 doubt. World z is up.
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.building.home import Home
-from embodied_perceptron_training.homes.objects import PlacedObject
 
 F64 = NDArray[np.float64]
 
@@ -62,8 +62,7 @@ def make_scene(home: Home, object_ids: Sequence[int]) -> Scene:
     return Scene(objects, np.arange(len(objects)), low, high, center)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# states and support
+# -- states and support
 
 
 def unary_states(o: PlacedObject) -> tuple[str, ...]:
@@ -109,8 +108,7 @@ def _footprint_share(low_a: F64, high_a: F64, low_b: F64, high_b: F64) -> float:
     return float(max(side[0], 0) * max(side[1], 0) / max(area, 1e-9))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# the five relations, as answers to "which of these rows"
+# -- spatial relations between rows of a scene
 
 
 def nearest_row(scene: Scene, rows: NDArray[np.intp], anchor: int, farthest: bool = False) -> int | None:

@@ -1,26 +1,32 @@
-"""Camera paths: a robot that tours a home, tours that see everything, sets of views, hand-held shake."""
+"""Camera paths through a home: the drive of a differential-drive robot, and hand-held views that see everything."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
-from embodied_perceptron.geometry.transforms import Intrinsics, interpolate_transform, make_transform
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron_training.homes.assets.mesh import rotation
 from embodied_perceptron_training.homes.building.freespace import FreeSpace
-from embodied_perceptron_training.homes.mesh import rotation
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-
-# --------------------------------------------------------------------------------------------------------------------
-# A differential-drive robot that tours a home: base poses over time, and the camera that rides on it.
 
 F64 = NDArray[np.float64]
 
 # optical frame (x right, y down, z forward) in a frame with x forward, y left, z up
 R_BODY_OPTICAL = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
+
+_PROBE = Intrinsics(46.0, 46.0, 31.5, 23.5, 64, 48)
+_PROBE_PIXELS = 8
+_DIRECTIONS = 8
+_WALL_STARE_M = 1.1  # a view whose median depth is less shows next to nothing
+
+
+def rgbd_camera(width: int, height: int) -> Intrinsics:
+    """Pinhole camera like that of a usual RGB-D sensor: a focal length of 0.83 widths, about 62 degrees across."""
+    f = 0.83 * width
+    return Intrinsics(f, f, (width - 1) / 2, (height - 1) / 2, width, height)
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,6 @@ def robot_tour(space: FreeSpace, frames: int, rate_hz: float, spec: RobotSpec, s
     duration = frames / rate_hz
     stops = space.spread(6, int(rng.integers(len(space.cells()))))
     stops = stops[_nearest_order(stops)]
-    # start where there is room to look around
     states: list[tuple[float, float, float]] = []
     heading = float(rng.uniform(-np.pi, np.pi))
     step = 1.0 / rate_hz
@@ -110,15 +115,6 @@ def _drive(
     for k in range(1, count + 1):
         p = a + (b - a) * k / count
         states.append((float(p[0]), float(p[1]), heading))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Camera paths: tours that see everything, sets of views, hand-held shake.
-
-_PROBE = Intrinsics(46.0, 46.0, 31.5, 23.5, 64, 48)
-_PROBE_PIXELS = 8
-_DIRECTIONS = 8
-_WALL_STARE_M = 1.1  # a view whose median depth is less shows next to nothing
 
 
 def camera_pose(
@@ -230,61 +226,3 @@ def view_set(space: FreeSpace, renderer: RayCastRenderer, count: int, seed: int)
         height = float(np.clip(rng.normal(1.45, 0.12), 1.1, 1.75))
         poses.append(camera_pose((x, y, height), yaw, float(rng.uniform(0.1, 0.45)), float(rng.normal(0, 0.03))))
     return np.array(poses)
-
-
-def tour_video(
-    space: FreeSpace,
-    renderer: RayCastRenderer,
-    rate_hz: float,
-    seed: int,
-    height_m: float = 1.4,
-    speed_m_s: float = 0.6,
-) -> F64:
-    """(N, 4, 4) poses of a walk through the stations: look along the motion, stop and turn to each station's view."""
-    if not rate_hz > 0:
-        raise ValueError(f"rate_hz must be positive, got {rate_hz}")
-    rng = np.random.default_rng([seed, 52])
-    stations = tour_stations(space, renderer, 12, rng, height_m)
-    keys: list[tuple[F64, float]] = []
-    for k, station in enumerate(stations):
-        if k:
-            way = space.path(stations[k - 1].xy, station.xy)
-            for a, b in pairwise(way):
-                if np.linalg.norm(b - a) > 1e-6:
-                    heading = float(np.arctan2(b[1] - a[1], b[0] - a[0]))
-                    keys += [(a, heading), (b, heading)]
-        keys.append((station.xy, station.yaw_rad))
-    poses = []
-    for (xy0, yaw0), (xy1, yaw1) in pairwise(keys):
-        turn = float((yaw1 - yaw0 + np.pi) % (2 * np.pi) - np.pi)
-        seconds = max(float(np.linalg.norm(xy1 - xy0)) / speed_m_s, abs(turn) / 1.0)
-        steps = int(np.ceil(seconds * rate_hz))
-        for i in range(steps):
-            f = i / steps
-            x, y = xy0 + (xy1 - xy0) * f
-            poses.append(camera_pose((x, y, height_m), yaw0 + turn * f, 0.25))
-    return np.array(poses).reshape(-1, 4, 4)
-
-
-def handheld(poses: F64, rate_hz: float, seed: int, sway_m: float = 0.015, shake_rad: float = 0.02) -> F64:
-    """(N, 4, 4) poses with the smooth shake of a walking person's hand added."""
-    rng = np.random.default_rng([seed, 53])
-    noise = rng.normal(0, 1, (6, len(poses)))
-    smooth = ndimage.gaussian_filter1d(noise, max(rate_hz / 6, 0.5), axis=1)
-    smooth /= np.maximum(smooth.std(axis=1, keepdims=True), 1e-9)
-    result: F64 = poses.copy()
-    for i, T in enumerate(poses):
-        turn = smooth[3:, i] * shake_rad
-        R = rotation("x", turn[0]) @ rotation("y", turn[1]) @ rotation("z", turn[2])
-        result[i] = make_transform(T[:3, :3] @ R, T[:3, 3] + smooth[:3, i] * sway_m)
-    return result
-
-
-def resample(poses: F64, count: int) -> F64:
-    """(N, 4, 4) key poses -> (count, 4, 4) poses evenly spread over them, interpolated."""
-    if len(poses) == 0 or count < 1:
-        raise ValueError(f"cannot make {count} poses from {len(poses)}")
-    where = np.linspace(0, len(poses) - 1, count)
-    return np.array(
-        [interpolate_transform(poses[int(w)], poses[min(int(w) + 1, len(poses) - 1)], float(w - int(w))) for w in where]
-    )

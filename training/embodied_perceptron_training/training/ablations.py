@@ -17,22 +17,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-import typer
 
-from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import Modality
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.training.commands import EXIT_STOPPED, parse_options, start
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.settings import default_settings
-from embodied_perceptron_training.training.task import BoxLoss, TaskRequest, Variant
+from embodied_perceptron_training.training.session import train_run
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
-from embodied_perceptron_training.training.trainer import Outcome
+from embodied_perceptron_training.training.training_run import BoxLoss, TrainingRun, Variant
 
 Table = Literal["detection", "detectors", "occupancy", "loss", "tasks", "views", "occlusion"]
 TITLES: Mapping[Table, str] = {
@@ -67,7 +64,7 @@ class Row:
         task, modality, variant, box_loss: of the trained network.
         scored: the row trains nothing, but scores given weights.
         views: of a scored row, 0 = the default.
-        truth_views: of a scored row, see :class:`~.interface.TaskRequest`.
+        truth_views: of a scored row, see :class:`~embodied_perceptron_training.training.training_run.TrainingRun`.
         occlusion: of a scored row: hidden voxels do not read an image.
     """
 
@@ -133,7 +130,7 @@ class Budget:
 
     Attributes:
         minutes, steps: one of them; equal steps compare networks, equal minutes what a machine's time buys.
-        preset, data, val, seed, options: see :class:`TaskRequest`.
+        preset, data, val, seed: see :class:`TrainingRun`; options: its ``--set`` options, in words.
         settings: training settings that differ from the preset's.
         weights: of the scored rows, None when there are none.
     """
@@ -270,20 +267,10 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
         temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def _request(row: Row, budget: Budget, options: Mapping[str, str]) -> TaskRequest:
-    return TaskRequest(
-        task=row.task,
-        preset=budget.preset,
-        data=budget.data,
-        val=budget.val,
-        seed=budget.seed,
-        modality=row.modality,
-        variant=row.variant,
-        box_loss=row.box_loss,
-        views=row.views,
-        truth_views=row.truth_views,
-        options=options,
-    )
+def _run(row: Row, budget: Budget, options: Mapping[str, str], **values: Any) -> TrainingRun:
+    kind = {k: getattr(row, k) for k in ("task", "modality", "variant", "box_loss", "views", "truth_views")}
+    data = {k: getattr(budget, k) for k in ("preset", "data", "val", "seed")}
+    return TrainingRun.of(options, **kind, **data, **values)
 
 
 def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, Any] | None:
@@ -291,12 +278,9 @@ def _trained(row: Row, budget: Budget, folder: Path, quiet: bool) -> dict[str, A
         raise ValueError("a row that is trained needs minutes or steps")
     geometry_alone = row.modality == "depth"
     options = {k: v for k, v in budget.options.items() if not (geometry_alone and k == "images")}
-    request = vars(_request(row, budget, options))
-    # all of them, also those of the preset: a training that goes on is not given these again
-    usual = {k: v for k, v in default_settings(row.task, budget.preset).items() if k != "epochs"}
-    settings = {**usual, "validations": 1, "validate_first": False, **budget.settings}
-    resume = RunFolder(folder).state.exists()
-    outcome: Outcome | None = start(request, settings, budget.length(), folder, resume, quiet)
+    settings = {"validations": 1, "validate_first": False, **budget.settings}
+    run = _run(row, budget, options, **settings, **budget.length())
+    outcome = train_run(run, folder, RunFolder(folder).state.exists(), quiet)
     if outcome is None:
         return None
     checks = [line for line in RunFolder(folder).lines() if line["event"] == "validation"]
@@ -311,13 +295,15 @@ def _scored(row: Row, budget: Budget) -> dict[str, Any]:
         raise ValueError(f"row {row.name} scores given weights: --weights must say which")
     # features have to come from the weights' own image encoder
     options = {**budget.options, "images": str(budget.weights)}
-    task = build_task(dataclasses.replace(_request(row, budget, options), weights=budget.weights))
+    task = build_task(_run(row, budget, options, weights=budget.weights))
     assert isinstance(task, SceneTask)
+    network = task.model
+    assert isinstance(network, PerceptionNetwork)
     if not row.occlusion:
-        task.fusion = dataclasses.replace(task.fusion, occlusion_margin_m=None)
+        network.view_sampling = dataclasses.replace(network.view_sampling, occlusion_margin_m=None)
     torch.manual_seed(budget.seed)
     with torch.no_grad():
-        result = {"figures": task.validate(task.model.eval()), "steps": 0, "seconds": 0.0}
+        result = {"figures": task.validate(network.eval()), "steps": 0, "seconds": 0.0}
     there = max(len(scan.images) for scan in EmbodiedScanDataset(budget.val, "val"))
     if row.views > there:  # it is the row of fewer views, and must not read as if it were more
         result["label"] = f"{row.label} (scans have {there})"
@@ -342,62 +328,3 @@ def markdown(results: Sequence[Mapping[str, Any]]) -> str:
 
 def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and bool(np.isfinite(value))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# ``embodied-perceptron ablate ...``.
-
-
-def ablate(
-    data: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the training split.")],
-    val: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the split that scores.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder: one below it per row, tables, JSON.")],
-    rows: Annotated[
-        str,
-        typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
-    ] = "all",
-    minutes_per_row: Annotated[float, typer.Option(min=0, help="Wall clock of every training.")] = 0.0,
-    steps_per_row: Annotated[int, typer.Option(min=0, help="Steps of every training, instead.")] = 0,
-    preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
-    weights: Annotated[
-        Path | None, typer.Option(dir_okay=False, exists=True, help="Of the rows that only score.")
-    ] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
-    ema_decay: Annotated[float | None, typer.Option(help="Of the averaged weights.")] = None,
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes that load data.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, augmentation.")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="name=value: an option of the tasks.")] = None,
-    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
-) -> None:
-    """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on.
-
-    Run as often as there are processors, with the same --out: each takes a row that no other works on.
-    """
-    pass  # MOVED
-
-    given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
-    settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
-    try:
-        if minutes_per_row and steps_per_row:
-            raise ValueError("one of --minutes-per-row and --steps-per-row, not both")
-        budget = Budget(
-            data=data.resolve(),
-            val=val.resolve(),
-            minutes=minutes_per_row,
-            steps=steps_per_row,
-            preset=preset,
-            seed=seed,
-            options=parse_options(set_ or []),
-            settings=settings,
-            weights=weights and weights.resolve(),
-        )
-        out.mkdir(parents=True, exist_ok=True)
-        chosen = chosen_rows([name.strip() for name in rows.split(",")])
-        if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
-            typer.echo("stopped; nothing is lost: the same command goes on")
-            raise typer.Exit(EXIT_STOPPED)
-    except ValueError as error:
-        raise CommandError(str(error)) from error
-    typer.echo(markdown(write_tables(out)))

@@ -83,7 +83,7 @@ class MotionRange:
         mirror: probability.
         scale: factor uniform in [1 - scale, 1 + scale].
         shift_m: horizontal shift, uniform in a square of this half size; a robot's odometry starts anywhere.
-        floor_m: vertical shift, uniform: where the lattice cuts the floor.
+        floor_m: vertical shift, uniform: where the grid cuts the floor.
         shift_sigma_m: additional normal shift per axis (the paper's 0.1).
     """
 
@@ -111,6 +111,7 @@ class MotionRange:
         )
 
 
-# a live network's lattice is turned with the walls; what is left is the error of finding them, and four directions
+# a live network's grid frame is turned with the walls; what is left is the error of finding them, and four directions
 ALIGNED_MOTION = MotionRange(yaw_rad=math.radians(4.0), quarter_turns=True)
+MOTIONS = {"aligned": ALIGNED_MOTION, "any": MotionRange()}  # by the name of option ``turns``
 PAPER_MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)

@@ -17,9 +17,12 @@ from torch.nn import functional
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.nn.detection import DetectionLevel
+from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.object_grounding import ObjectGroundingOutput
 from embodied_perceptron_training.training.losses import (
     BoxParts,
+    Losses,
     Reduce,
     contrastive_alignment,
     decoupled_corner_loss,
@@ -32,7 +35,6 @@ from embodied_perceptron_training.training.losses import (
 )
 from embodied_perceptron_training.training.matching import QueryMatcher, assign_points, objects_reach
 
-Losses = dict[str, Tensor]
 # weights of the corner distances by centre, size, rotation alone and by the whole box: as the paper, and without
 DECOUPLED = (0.2, 0.2, 0.2, 0.4)
 PLAIN = (0.0, 0.0, 0.0, 1.0)
@@ -61,6 +63,33 @@ class DetectionPrediction:
     class_logits: Tensor
     reaches: list[float] = field(default_factory=list)
     object_logits: list[Tensor | None] = field(default_factory=list)
+
+
+def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> list[DetectionPrediction]:
+    """Batched levels -> one prediction per scene, levels finest first; ``voxel_size_m`` of an input site."""
+    batch_size = levels[0].sites.batch_size if levels else 0
+    parts = [level.parts() for level in levels]
+    scenes = []
+    for sample in range(batch_size):
+        rows = [slice(level.sites.bounds[sample], level.sites.bounds[sample + 1]) for level in levels]
+        scenes.append(
+            DetectionPrediction(
+                points=[level.points_m[r] for level, r in zip(levels, rows, strict=True)],
+                centerness=_rows([level.center_logits for level in levels], rows)[:, 0],
+                boxes=BoxParts(*(_rows([p[i] for p in parts], rows) for i in range(3))),
+                class_logits=_rows([level.class_logits for level in levels], rows),
+                reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
+                object_logits=[
+                    None if level.object_logits is None else level.object_logits[r, 0]
+                    for level, r in zip(levels, rows, strict=True)
+                ],
+            )
+        )
+    return scenes
+
+
+def _rows(values: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
+    return torch.cat([v[r] for v, r in zip(values, rows, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -226,6 +255,11 @@ class GroundingLayer:
     boxes: Tensor
     query_embeddings: Tensor | None = None
     token_embeddings: Tensor | None = None
+
+
+def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:
+    """Every layer of a decoder over voxels, first to last."""
+    return [GroundingLayer(logits, boxes) for logits, boxes in zip(output.logits, output.boxes, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ number, the samples that went before; batches may straddle epochs, so that no sa
 from __future__ import annotations
 
 import contextlib
+import math
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,6 +42,7 @@ class Fetched:
     corrupt: tuple[Corrupt, ...]
 
 
+# not torch's DistributedSampler: it begins at epochs only, pads their ends, and knows no place to go on from
 class Order(Sampler[list[Place]]):
     """Batches of this process, endlessly.
 
@@ -142,3 +145,21 @@ def sample_stream(
             for process in processes:
                 if process.is_alive():
                     process.kill()
+
+
+def repeat_factor_order(classes: Sequence[set[str]], share: float) -> list[int]:
+    """Repeat-factor sampling (Gupta, Dollar, Girshick, LVIS, CVPR 2019): classes of every scene -> scenes of one epoch.
+
+    A scene comes ``sqrt(share / f)`` times, at least once, ``f`` being the share of scenes that have the rarest of its
+    classes. Fractions add up along the scenes, so
+    that the number of all is right to one.
+    """
+    count = Counter(name for scene in classes for name in scene)
+    order: list[int] = []
+    due = 0.0
+    for index, scene in enumerate(classes):
+        rarest = min((count[name] for name in scene), default=len(classes)) / len(classes)
+        due += max(1.0, math.sqrt(share / rarest))
+        while len(order) + 1 <= due + 1e-9:
+            order.append(index)
+    return order

@@ -25,7 +25,9 @@ from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_c
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron.weights.checkpoint import Checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.training.task import Losses, Reduce, SampleError, TaskRequest, to_device
+from embodied_perceptron_training.training.losses import Losses, Reduce
+from embodied_perceptron_training.training.task import SampleError, to_device
+from embodied_perceptron_training.training.training_run import TrainingRun
 
 _PREFIXES = ("image_encoder.", "image_projection.")
 
@@ -78,7 +80,7 @@ class LabelledViews:
         return self._tables[scan]
 
     def sample(self, index: int, rng: np.random.Generator) -> LabelledImage:
-        """See :class:`~.interface.SampleSource`."""
+        """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
         scan, view = self._views[index]
         image = self.dataset[scan].images[view]
         stored = cv2.imread(str(image.color_path), cv2.IMREAD_COLOR)
@@ -164,22 +166,19 @@ class ImageModel(nn.Module):
 
 
 class ImageTask:
-    """``train --task images``. See the module docstring and :class:`~.interface.TrainingTask`.
-
-    Options: ``size`` (HxW of the crops, default half of the preset's input), ``pixels`` per image and level that the
-    loss reads (default 400).
-    """
+    """``train --task images``. See the module docstring and
+    :class:`~embodied_perceptron_training.training.task.TrainingTask`."""
 
     best_metric = "pixel_accuracy"
 
-    def __init__(self, request: TaskRequest) -> None:
-        torch.manual_seed(request.seed)
-        config = network_config(request.preset, "detection", request.modality)
+    def __init__(self, run: TrainingRun) -> None:
+        torch.manual_seed(run.seed)
+        config = network_config(run.preset, "detection", run.modality)
         self.model: nn.Module = ImageModel(config)
-        self.size = _crop_size(request.options.get("size", ""), config.image)
-        self.pixels = int(request.options.get("pixels", 400))
-        self.samples = LabelledViews(request.data, "train", self.size, augment=True)
-        self._validation = None if request.val is None else LabelledViews(request.val, "val", config.image.size, False)
+        self.size = _crop_size(run.size, config.image)
+        self.pixels = run.pixels
+        self.samples = LabelledViews(run.data, "train", self.size, augment=True)
+        self._validation = None if run.val is None else LabelledViews(run.val, "val", config.image.size, False)
 
     def collate(self, samples: Sequence[LabelledImage]) -> LabelledImage:
         """A batch."""

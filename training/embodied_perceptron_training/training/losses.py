@@ -14,12 +14,13 @@ from torch.nn import functional
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry import overlap
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 
 Tensor = torch.Tensor
-IGNORE_LABEL = 255
 _EPS = 1e-6
 _PROBABILITY_FLOOR = 1e-12  # keeps log and its gradient finite
-Reduce = Callable[[Tensor], Tensor]
+Losses = dict[str, Tensor]  # named, weighted scalars; their sum is minimised
+Reduce = Callable[[Tensor], Tensor]  # mean of a value over processes, without gradient
 
 
 def same(value: Tensor) -> Tensor:
@@ -146,12 +147,14 @@ def occupancy_cross_entropy(
 ) -> Tensor:
     """(B, C, ...) logits, (B, ...) labels with 255 = ignore -> scalar. 0 when everything is ignored (release: NaN)."""
     target = target.long()
-    known = target[target != IGNORE_LABEL]
+    known = target[target != OCCUPANCY_IGNORED]
     count = known.numel() if class_weights is None else class_weights[known].sum()
     norm = reduce(torch.as_tensor(count, dtype=logits.dtype, device=logits.device))
     if not released and float(norm) == 0:
         return logits.sum() * 0.0
-    total = functional.cross_entropy(logits, target, weight=class_weights, ignore_index=IGNORE_LABEL, reduction="sum")
+    total = functional.cross_entropy(
+        logits, target, weight=class_weights, ignore_index=OCCUPANCY_IGNORED, reduction="sum"
+    )
     return total / norm
 
 
@@ -159,7 +162,7 @@ def semantic_affinity(logits: Tensor, target: Tensor, reduce: Reduce = same) -> 
     """(B, C, ...) logits, (B, ...) labels -> scalar: per class present, minus the logarithms of soft precision, recall
     and specificity; mean over the classes present. 0 when everything is ignored."""
     classes = logits.shape[1]
-    known = target != IGNORE_LABEL
+    known = target != OCCUPANCY_IGNORED
     p = torch.softmax(logits, dim=1).movedim(1, -1)[known]  # (V, C)
     y = functional.one_hot(target[known].long(), classes).to(p.dtype)  # (V, C)
     there = reduce(y.sum(0))
@@ -181,7 +184,7 @@ def geometric_affinity(logits: Tensor, target: Tensor, released: bool = False, r
     A term without a single voxel to measure it on is left out. The release instead divides by a small number and takes
     the logarithm of the resulting 0, which adds a constant 100 without gradient: ``released=True``.
     """
-    known = target != IGNORE_LABEL
+    known = target != OCCUPANCY_IGNORED
     if logits.ndim == target.ndim + 1:
         free = torch.softmax(logits, dim=1)[:, 0][known]
     else:

@@ -15,7 +15,10 @@ import torch
 from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.geometry import boxes as bx
-from embodied_perceptron_training.training.losses import IGNORE_LABEL
+from embodied_perceptron.nn.neck import SiteMask
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
 
 Tensor = torch.Tensor
 
@@ -127,6 +130,38 @@ def learning_levels(points: Sequence[Tensor], boxes: Tensor, min_points: int) ->
     return _learning_level(counts, min_points)
 
 
+def sites_in_boxes(
+    boxes: Sequence[Tensor], levels: Sequence[SparseTensor], voxel_size_m: float, min_points: int
+) -> SiteMask:
+    """For :meth:`PerceptionNetwork.detect`: sites whose centre lies in one of their scene's (G, 9) boxes, down to
+    the level that each box is learned on, as far as the fused ``levels`` (finest first) can tell.
+
+    ``min_points``: see :func:`assign_points`.
+    """
+    strides = torch.tensor([level.stride for level in levels])
+    centers_m = [_centers(level.sites, voxel_size_m) for level in levels]
+    needed = []  # per sample (G,) stride of the level that each box is learned on
+    for sample, scene in enumerate(boxes):
+        rows = [slice(x.sites.bounds[sample], x.sites.bounds[sample + 1]) for x in levels]
+        points = [centers[r] for centers, r in zip(centers_m, rows, strict=True)]
+        needed.append(strides.to(scene.device)[learning_levels(points, scene, min_points)])
+
+    def mask(sites: Sites) -> Tensor:
+        centers = _centers(sites, voxel_size_m)
+        inside = torch.zeros(len(sites), dtype=torch.bool, device=sites.device)
+        for sample, (scene, stride) in enumerate(zip(boxes, needed, strict=True)):
+            rows = slice(sites.bounds[sample], sites.bounds[sample + 1])
+            inside[rows] = bx.points_in_boxes(centers[rows], scene[stride <= sites.stride].to(centers)).any(dim=1)
+        return inside
+
+    return mask
+
+
+def _centers(sites: Sites, voxel_size_m: float) -> Tensor:
+    """(N, 3) metres."""
+    return (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
+
+
 def _pair_face_distances(points: Tensor, boxes: Tensor) -> Tensor:
     """(K, 3), (K, 9) -> (K, 6) distances of the i-th point to the faces of the i-th box."""
     local = torch.einsum("kij,ki->kj", bx.rotations(boxes), points - boxes[:, :3])
@@ -229,7 +264,7 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     B, X, Y, Z = labels.shape
     if ratio < 1 or X % ratio or Y % ratio or Z % ratio:
         raise ValueError(f"ratio must divide the grid {(X, Y, Z)}, got {ratio}")
-    known = labels != IGNORE_LABEL
+    known = labels != OCCUPANCY_IGNORED
     if bool((labels[known] >= classes).any()) or bool((labels < 0).any()):
         worst = labels[(known & (labels >= classes)) | (labels < 0)][0]
         raise ValueError(f"label {int(worst)} is not below {classes}")
@@ -242,8 +277,8 @@ def coarse_labels(labels: Tensor, ratio: int, classes: int) -> Tensor:
     counts = torch.bincount(index.flatten(), minlength=len(cells) * 256).reshape(-1, 256)
     occupied = counts[:, 1:classes]
     best = occupied.argmax(1) + 1
-    unknown = counts[:, IGNORE_LABEL] == ratio**3
-    result = torch.where(occupied.sum(1) > 0, best, torch.where(unknown, IGNORE_LABEL, 0))
+    unknown = counts[:, OCCUPANCY_IGNORED] == ratio**3
+    result = torch.where(occupied.sum(1) > 0, best, torch.where(unknown, OCCUPANCY_IGNORED, 0))
     return result.reshape(shape).to(labels.dtype)
 
 
@@ -257,5 +292,5 @@ def released_coarse_labels(occupancy: Tensor, mask: Tensor | None, grid: tuple[i
         coarse[x // ratio, y // ratio, z // ratio] = label
     if mask is not None:
         seen = mask.cpu().numpy().reshape(grid[0] // ratio, ratio, grid[1] // ratio, ratio, grid[2] // ratio, ratio)
-        coarse[~seen.any(axis=(1, 3, 5))] = IGNORE_LABEL
+        coarse[~seen.any(axis=(1, 3, 5))] = OCCUPANCY_IGNORED
     return torch.from_numpy(coarse)

@@ -1,81 +1,170 @@
-"""From the network's outputs to what the criteria compare with the truth."""
+"""Objectives: what each head of a scene network learns from one pass over a batch.
+
+An objective is called with the pass and the mean over processes (``reduce``), and gives named, weighted losses. Every
+process calls ``reduce`` equally often, whatever its samples teach: one that has nothing for a head counts along.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import points_in_boxes
-from embodied_perceptron.nn.detection import DetectionLevel
-from embodied_perceptron.nn.grounding import GroundingOutput
-from embodied_perceptron.nn.neck import SiteMask
-from embodied_perceptron.sparse.tensor import Sites, SparseTensor
-from embodied_perceptron_training.training.criteria import DetectionPrediction, GroundingLayer
-from embodied_perceptron_training.training.losses import BoxParts
-from embodied_perceptron_training.training.matching import learning_levels
+from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron_training.training.criteria import (
+    DECOUPLED,
+    PLAIN,
+    BoxTarget,
+    DetectionCriterion,
+    GroundingCriterion,
+    GroundingTarget,
+    OccupancyCriterion,
+    PointerCriterion,
+    detection_predictions,
+    grounding_layers,
+)
+from embodied_perceptron_training.training.losses import Losses, Reduce, sigmoid_focal
+from embodied_perceptron_training.training.matching import coarse_labels
+from embodied_perceptron_training.training.scene_pass import MIN_BOX_M, ScenePass, VoxelAnswers, clamp_min_size
+from embodied_perceptron_training.training.training_run import TrainingRun
+
+Objective = Callable[[ScenePass, Reduce], Losses]
 
 
-def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> list[DetectionPrediction]:
-    """Batched levels -> one prediction per scene, levels finest first; ``voxel_size_m`` of an input site."""
-    batch_size = levels[0].sites.batch_size if levels else 0
-    parts = [level.parts() for level in levels]
-    scenes = []
-    for sample in range(batch_size):
-        rows = [slice(level.sites.bounds[sample], level.sites.bounds[sample + 1]) for level in levels]
-        scenes.append(
-            DetectionPrediction(
-                points=[level.points_m[r] for level, r in zip(levels, rows, strict=True)],
-                centerness=_rows([level.center_logits for level in levels], rows)[:, 0],
-                boxes=BoxParts(*(_rows([p[i] for p in parts], rows) for i in range(3))),
-                class_logits=_rows([level.class_logits for level in levels], rows),
-                reaches=[0.5 * level.sites.stride * voxel_size_m for level in levels],
-                object_logits=[
-                    None if level.object_logits is None else level.object_logits[r, 0]
-                    for level, r in zip(levels, rows, strict=True)
-                ],
-            )
-        )
-    return scenes
+def objectives(config: NetworkConfig, run: TrainingRun) -> dict[str, Objective]:
+    """The objective of every head that the network has, weighted as the run says, by the head's name."""
+    found: dict[str, Objective] = {}
+    if config.detection is not None:
+        found["detection"] = _Weighted(run.w_detection, "", DetectionObjective(detection_criterion(run)))
+    if config.occupancy is not None:
+        found["occupancy"] = _Weighted(run.w_occupancy, "occupancy/", OccupancyObjective())
+    if config.grounding is not None:
+        grounding = ObjectObjective() if config.grounding.queries == "objects" else VoxelObjective()
+        found["grounding"] = _Weighted(run.w_grounding, "grounding/", grounding)
+    return found
 
 
-def _rows(values: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
-    return torch.cat([v[r] for v, r in zip(values, rows, strict=True)])
+def detection_criterion(run: TrainingRun) -> DetectionCriterion:
+    """The criterion of boxes, with the corner distances of the run's ``box_loss``."""
+    corners = PLAIN if run.box_loss == "plain" else DECOUPLED
+    return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=1.0, corner_weights=corners, two_sided=True)
 
 
-def sites_in_boxes(
-    boxes: Sequence[Tensor], levels: Sequence[SparseTensor], voxel_size_m: float, min_points: int
-) -> SiteMask:
-    """For :meth:`PerceptionNetwork.detect`: the sites whose centre lies in one of their scene's (G, 9) boxes, down to
-    the level that each box is learned on, as far as the fused ``levels`` (finest first) can tell.
+@dataclass(frozen=True)
+class _Weighted:
+    weight: float
+    prefix: str
+    objective: Objective
 
-    ``min_points``: see :func:`~embodied_perceptron_training.training.matching.assign_points`.
-    """
-    strides = torch.tensor([level.stride for level in levels])
-    centers_m = [_centers(level.sites, voxel_size_m) for level in levels]
-    needed = []  # per sample (G,) stride of the level that each box is learned on
-    for sample, scene in enumerate(boxes):
-        rows = [slice(x.sites.bounds[sample], x.sites.bounds[sample + 1]) for x in levels]
-        points = [centers[r] for centers, r in zip(centers_m, rows, strict=True)]
-        needed.append(strides.to(scene.device)[learning_levels(points, scene, min_points)])
-
-    def mask(sites: Sites) -> Tensor:
-        centers = _centers(sites, voxel_size_m)
-        inside = torch.zeros(len(sites), dtype=torch.bool, device=sites.device)
-        for sample, (scene, stride) in enumerate(zip(boxes, needed, strict=True)):
-            rows = slice(sites.bounds[sample], sites.bounds[sample + 1])
-            inside[rows] = points_in_boxes(centers[rows], scene[stride <= sites.stride].to(centers)).any(dim=1)
-        return inside
-
-    return mask
+    def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
+        return {self.prefix + name: self.weight * value for name, value in self.objective(passed, reduce).items()}
 
 
-def _centers(sites: Sites, voxel_size_m: float) -> Tensor:
-    """(N, 3) metres."""
-    return (sites.coords.float() + 0.5 * sites.stride) * voxel_size_m
+@dataclass(frozen=True)
+class DetectionObjective:
+    """Boxes."""
+
+    criterion: DetectionCriterion
+
+    def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
+        """``{"class", "center", "box", "iou"[, "object"]}``."""
+        detection = passed.features.detection
+        assert detection is not None
+        predictions = detection_predictions(detection.levels, passed.network.config.voxel_size_m)
+        targets = [BoxTarget(s.boxes, s.labels) for s in passed.batch.samples]
+        return dataclasses.replace(self.criterion, reduce=reduce)(predictions, targets)
 
 
-def grounding_layers(output: GroundingOutput) -> list[GroundingLayer]:
-    """Every decoder layer, first to last."""
-    return [GroundingLayer(logits, boxes) for logits, boxes in zip(output.logits, output.boxes, strict=True)]
+@dataclass(frozen=True)
+class OccupancyObjective:
+    """Cells of the samples that bring occupancy."""
+
+    criterion: OccupancyCriterion = dataclasses.field(default_factory=OccupancyCriterion)
+
+    def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
+        """``{"cross_entropy", "semantic", "geometric"}``, sums over scales; {} when no process has a sample."""
+        samples = passed.batch.samples
+        rows = [i for i, s in enumerate(samples) if s.occupancy is not None]
+        device = passed.features.levels[0].device
+        if float(reduce(torch.tensor(float(len(rows)), device=device))) == 0:
+            return {}
+        config = passed.network.config.occupancy
+        assert config is not None
+        classes = config.num_classes + 1
+        if rows:
+            logits = passed.occupancy(rows)
+            truth = torch.stack([o for s in samples if (o := s.occupancy) is not None])
+            targets = [coarse_labels(truth, truth.shape[1] // scores.shape[2], classes) for scores in logits]
+        else:  # other processes have some: this one counts along
+            logits = [torch.zeros((0, classes, 1, 1, 1), device=device)] * config.levels
+            targets = [torch.zeros((0, 1, 1, 1), dtype=torch.int64, device=device)] * len(logits)
+        losses = dataclasses.replace(self.criterion, reduce=reduce)(logits, targets)
+        # one figure per kind: nine curves of one head tell little
+        return {
+            kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).sum()
+            for kind in ("cross_entropy", "semantic", "geometric")
+        }
+
+
+@dataclass(frozen=True)
+class VoxelObjective:
+    """Sentences, by a decoder over voxels."""
+
+    criterion: GroundingCriterion = dataclasses.field(
+        default_factory=lambda: GroundingCriterion(iou_weight=1.0, two_sided=True)
+    )
+
+    def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
+        """``{"class", "box", "iou"}``, means over layers, and ``"selection"``; {} without sentences."""
+        answers = passed.voxel_answers()
+        if answers is None:
+            nothing = passed.features.levels[0].feats.new_zeros(())
+            assert passed.network.config.grounding is not None
+            for _ in range(passed.network.config.grounding.layers + 1):  # as often as processes that have sentences
+                reduce(nothing)
+            return {}
+        targets = [
+            GroundingTarget(boxes, named[None].expand(len(boxes), -1))
+            for boxes, named in zip(answers.boxes, answers.named, strict=True)
+        ]
+        selection, positives = _selection(answers, targets)
+        layers = grounding_layers(answers.output)
+        losses = dataclasses.replace(self.criterion, reduce=reduce)(layers, targets, ~answers.token_pad)
+        kinds = sorted({k.split("/")[1] for k in losses})
+        summed = {kind: torch.stack([v for k, v in losses.items() if k.endswith(kind)]).mean() for kind in kinds}
+        return {**summed, "selection": selection / reduce(positives).clamp_min(1.0)}
+
+
+def _selection(answers: VoxelAnswers, targets: list[GroundingTarget]) -> tuple[Tensor, Tensor]:
+    """Focal loss of every voxel with every token, summed: a voxel inside of what the sentence names fits its words;
+    and how many do."""
+    points, pad, token_pad = answers.points_m, answers.pad, answers.token_pad
+    total, positives = points.new_zeros(()), points.new_zeros(())
+    for b, target in enumerate(targets):
+        inside = points_in_boxes(points[b], clamp_min_size(target.boxes)).float()  # (N, G)
+        wanted = (inside @ target.positive.float()).clamp(max=1.0)
+        real, words = ~pad[b], ~token_pad[b]
+        logits = answers.output.selection_logits[b][real][:, words]
+        total = total + sigmoid_focal(logits, wanted[real][:, words]).sum()
+        positives = positives + wanted[real].sum()
+    return total, positives
+
+
+@dataclass(frozen=True)
+class ObjectObjective:
+    """Sentences, by a decoder over detected objects."""
+
+    criterion: PointerCriterion = dataclasses.field(default_factory=PointerCriterion)
+
+    def __call__(self, passed: ScenePass, reduce: Reduce) -> Losses:
+        """``{"named", "others"}``."""
+        pointed = passed.pointed()
+        losses = dataclasses.replace(self.criterion, reduce=reduce)(pointed, passed.features.levels[0].feats)
+        if not pointed:  # nothing else may be learned: there has to be a gradient, of zero
+            assert passed.network.grounding is not None
+            losses["named"] = losses["named"] + 0.0 * sum(p.sum() for p in passed.network.grounding.parameters())
+        return losses

@@ -1,10 +1,10 @@
-"""One step of optimization: forward and backward passes, accumulation, precision, shared gradients; averaged
-weights."""
+"""One step of optimization: forward and backward passes, precision, gradients shared by processes, averaged weights."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
+import datetime
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,67 +12,172 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import swa_utils
 
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Place
-from embodied_perceptron_training.training.processes import Processes
-from embodied_perceptron_training.training.settings import TrainSettings
-from embodied_perceptron_training.training.task import Losses, TrainingTask, to_device
+from embodied_perceptron_training.training.losses import Losses
+from embodied_perceptron_training.training.task import TrainingTask, to_device
+from embodied_perceptron_training.training.training_run import Precision, TrainingRun
+
+_WAIT = datetime.timedelta(hours=2)  # the others wait while the first one validates
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among its peers, as torchrun starts them; one alone needs no process group and behaves like a group
+    of one (torch.distributed knows no mean without gradient, and no group without a rendezvous).
+
+    Attributes:
+        rank, world: position and number.
+        device: that this process computes on.
+    """
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @staticmethod
+    def start(device: str = "cpu") -> Processes:
+        """Join the group that torchrun describes in the environment, or stay alone when it did not start us.
+
+        Raises ``ValueError`` when the device is not there.
+        """
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        chosen = torch.device(device)
+        if chosen.type == "cuda":
+            if not torch.cuda.is_available():
+                raise ValueError(f"device {device!r}: this installation sees no CUDA device")
+            if ":" not in device:
+                chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+            if chosen.index >= torch.cuda.device_count():
+                raise ValueError(f"device {chosen} does not exist; there are {torch.cuda.device_count()}")
+            torch.cuda.set_device(chosen)
+        if world == 1:
+            return Processes(0, 1, chosen)
+        if not dist.is_initialized():
+            dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo", timeout=_WAIT)
+        return Processes(dist.get_rank(), dist.get_world_size(), chosen)
+
+    def stop(self) -> None:
+        """Leave the group."""
+        if self.world > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def mean(self, value: Tensor) -> Tensor:
+        """Mean over processes, without gradient; the identity for one process. Shapes agree, precisions need not."""
+        if self.world == 1:
+            return value.detach()
+        out = value.detach().to(torch.float64)
+        dist.all_reduce(out)
+        return (out / self.world).to(value.dtype)
+
+    def total(self, values: list[float]) -> list[float]:
+        """Element-wise sums over processes."""
+        if self.world == 1:
+            return values
+        out = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(out)
+        return [float(v) for v in out.tolist()]
+
+    def gather(self, value: Any) -> list[Any]:
+        """``value`` of every process, by rank, in every process. It travels pickled, between our own processes only."""
+        if self.world == 1:
+            return [value]
+        out: list[Any] = [None] * self.world
+        dist.all_gather_object(out, value)
+        return out
+
+    def from_first(self, value: Any) -> Any:
+        """``value`` of the first process, in every process."""
+        values = [value]
+        if self.world > 1:
+            dist.broadcast_object_list(values)
+        return values[0]
+
 
 # --------------------------------------------------------------------------------------------------------------------
-# Averaged weights: what is validated and deployed.
+# parameters
 
 
-class AveragedModel:
+class AveragedModel(swa_utils.AveragedModel):
     """An exponential moving average of parameters and of floating-point buffers; other buffers are copied.
 
     The decay rises with the number of updates, ``min(decay, (1 + n) / (10 + n))``, so that the first weights are
-    forgotten soon.
+    forgotten soon. ``module`` is the averaged copy, in evaluation mode, without gradients.
 
-    Attributes:
-        model: the averaged copy, in evaluation mode, without gradients.
-        updates: how many there were.
+    Args:
+        model: whose weights are averaged, those that it has now being the first.
+        decay: the highest; 0 = the average is the current model.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self.decay = decay
+        def average(mine: Any, theirs: Any, number: Any) -> None:
+            n = self.updates + 1  # ``number`` says the same, on the device
+            weight = 1.0 - min(decay, (1 + n) / (10 + n)) if decay else 1.0
+            if mine[0].is_floating_point() and weight < 1.0:
+                torch._foreach_lerp_(mine, theirs, weight)
+            else:
+                torch._foreach_copy_(mine, theirs)
+
+        super().__init__(model, multi_avg_fn=average, use_buffers=True)
+        self.eval().requires_grad_(False)
         self.updates = 0
 
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        """Move towards ``model``."""
-        self.updates += 1
-        weight = 1.0 - min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.decay else 1.0
-        mine: list[Tensor] = []
-        theirs: list[Tensor] = []
-        copied: list[Tensor] = []
-        sources: list[Tensor] = []
-        for own, other in zip(_tensors(self.model), _tensors(model), strict=True):
-            if own.is_floating_point() and weight < 1.0:
-                mine.append(own)
-                theirs.append(other)
-            else:
-                copied.append(own)
-                sources.append(other)
-        if mine:
-            torch._foreach_lerp_(mine, theirs, weight)
-        if copied:
-            torch._foreach_copy_(copied, sources)
+    @property
+    def updates(self) -> int:
+        """How many there were."""
+        return int(self.n_averaged) - 1
+
+    @updates.setter
+    def updates(self, number: int) -> None:
+        self.n_averaged.fill_(number + 1)  # torch would copy the model instead of averaging where it counts from zero
 
 
-def _tensors(model: nn.Module) -> list[Tensor]:
-    return [*(p.detach() for p in model.parameters()), *model.buffers()]
+def parameter_groups(
+    model: nn.Module, weight_decay: float, rate_scales: tuple[tuple[str, float], ...]
+) -> list[dict[str, Any]]:
+    """Groups for AdamW: by factor of the learning rate (``scale``), and whether they decay.
+
+    Vectors and scalars (biases, norms) do not decay. Raises ``ValueError`` when nothing is to be learned or a prefix
+    fits no parameter.
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    used = set()
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        scale = 1.0
+        for prefix, factor in rate_scales:
+            if name.startswith(prefix):
+                scale = factor
+                used.add(prefix)
+                break
+        decay = weight_decay if parameter.ndim > 1 else 0.0
+        groups.setdefault((scale, decay), []).append(parameter)
+    unused = sorted({prefix for prefix, _ in rate_scales} - used)
+    if unused:
+        raise ValueError(f"rate_scales: no parameter that learns starts with {', '.join(unused)}")
+    if not groups:
+        raise ValueError("no parameter of the model requires a gradient")
+    return [
+        {"params": parameters, "weight_decay": decay, "scale": scale} for (scale, decay), parameters in groups.items()
+    ]
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Forward and backward passes of one step: accumulation, precision, and processes that share the gradient.
+# forward and backward passes
 
 
 @dataclass
 class StepResult:
-    """What one step's passes met.
+    """Losses and incidents of one step.
 
     Attributes:
         terms: losses of this process, means over its passes.
@@ -94,14 +199,14 @@ class ForwardBackward:
 
     Args:
         task: its model, on this process's device.
-        settings: accumulation and precision.
+        config: accumulation and precision.
         processes: with whom the gradient is averaged.
     """
 
-    def __init__(self, task: TrainingTask, settings: TrainSettings, processes: Processes) -> None:
-        self.accumulate = settings.accumulate
+    def __init__(self, task: TrainingTask, config: TrainingRun, processes: Processes) -> None:
+        self.accumulate = config.accumulate
         self.device = processes.device
-        self.autocast, self.scaler = _precision(settings, processes.device)
+        self.autocast, self.scaler = _precision(config, processes.device)
         self._losses: nn.Module = _Losses(task, processes)
         if processes.world > 1:
             # parameters of heads that a batch does not reach have no gradient
@@ -150,10 +255,10 @@ class _Losses(nn.Module):
 
 
 def _precision(
-    settings: TrainSettings, device: torch.device
+    config: TrainingRun, device: torch.device
 ) -> tuple[Callable[[], AbstractContextManager[Any]], torch.amp.GradScaler]:
     """A maker of autocast contexts and the scaler of gradients (which does nothing without float16)."""
-    chosen = settings.precision
+    chosen: Precision = config.precision
     if chosen == "auto":
         half = torch.cuda.is_available() and torch.cuda.is_bf16_supported()
         chosen = "float32" if device.type != "cuda" else ("bfloat16" if half else "float16")

@@ -32,6 +32,7 @@ from embodied_perceptron.nn.view_fusion import view_projection
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.evaluation.scenes import choose_views
 
 PREPARED_VERSION = 2
 MAX_DEPTH_M = 5.0
@@ -171,7 +172,7 @@ class SceneCache:
         if not scan.images:
             raise DatasetError(f"{scan.sample_idx} has no images")
         self.folder.mkdir(parents=True, exist_ok=True)
-        chosen = spread(len(scan.images), self.preparation.views)
+        chosen = choose_views(len(scan.images), self.preparation.views)
         posed = [_posed(scan, i, n) for n, i in enumerate(chosen)]
         if not path.exists():
             tensors, meta = self._make(scan, chosen, posed)
@@ -266,13 +267,6 @@ class SceneCache:
                 tensors[f"text{start + i}"] = features.tokens[i, :length].half()
                 tensors[f"spans{start + i}"] = features.spans[i, :length].to(torch.int32)
         return tensors
-
-
-def spread(count: int, wanted: int) -> list[int]:
-    """At most ``wanted`` of ``count`` indices, evenly over all of them, in order."""
-    if count <= wanted:
-        return list(range(count))
-    return [int(i) for i in np.linspace(0, count - 1, wanted).round()]
 
 
 def _posed(scan: Scan, index: int, order: int) -> PosedFrame:

@@ -1,4 +1,14 @@
-"""A run's folder: what was asked, what happened, how to go on; learning curves."""
+"""A run's folder: what was asked, what happened, how to go on.
+
+run.json             task, settings, versions, command
+resume.sh            goes on with the run
+log.jsonl            a line per log interval, validation and incident
+state.safetensors    the last checkpoint, whole
+last.safetensors     deployable weights of the last checkpoint
+best.safetensors     deployable weights of the best validation
+curves.png           learning curves
+tensorboard/         the same for TensorBoard, where it is installed
+"""
 
 from __future__ import annotations
 
@@ -21,55 +31,6 @@ import numpy as np
 import torch
 
 from embodied_perceptron.recordings.files import atomic_path
-
-# --------------------------------------------------------------------------------------------------------------------
-# Learning curves from a run's log.
-
-
-def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """PNG at ``path``: the losses (logarithmic), the learning rate, the validation figures, over steps."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    train = [line for line in lines if line.get("event") == "train"]
-    checks = [line for line in lines if line.get("event") == "validation"]
-    figure = Figure(figsize=(15, 4.2), layout="constrained")
-    losses, rates, figures = figure.subplots(1, 3)
-    names = sorted({k for line in train for k in line if k.startswith("loss/")})
-    for name in ["loss", *names]:
-        points = [(line["step"], line[name]) for line in train if isinstance(line.get(name), float)]
-        if points:
-            x, y = np.array(points, float).T
-            width = max(1, len(y) // 50)
-            smooth = np.convolve(y, np.ones(width) / width, mode="valid")  # mean over 2 % of the run
-            losses.plot(x[width - 1 :], smooth, label=name.removeprefix("loss/"), linewidth=2 if name == "loss" else 1)
-    losses.set(title="losses", xlabel="step", yscale="log")
-    rates.plot([line["step"] for line in train], [line["rate"] for line in train])
-    rates.set(title="learning rate", xlabel="step")
-    keys = sorted({k for line in checks for k, v in line["figures"].items() if isinstance(v, (int, float))})
-    shown = [k for k in keys if "/" not in k] or keys  # figures of single classes and subsets would hide the others
-    for key in shown[:12]:
-        points = [(line["step"], line["figures"][key]) for line in checks if key in line["figures"]]
-        figures.plot(*zip(*points, strict=True), marker=".", label=key)
-    figures.set(title="validation", xlabel="step")
-    for axes in (losses, figures):
-        axes.grid(alpha=0.3)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7)
-    FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# A run's folder: what was asked, what happened, how to go on.
-#
-# run.json             task, settings, versions, command
-# resume.sh            goes on with the run
-# log.jsonl            a line per log interval, validation and incident
-# state.safetensors    the last checkpoint, whole
-# last.safetensors     deployable weights of the last checkpoint
-# best.safetensors     deployable weights of the best validation
-# curves.png           learning curves
-# tensorboard/         the same for TensorBoard, where it is installed
 
 
 class RunFolderError(ValueError):
@@ -195,8 +156,6 @@ class RunFolder:
             return True
         if importlib.util.find_spec("matplotlib") is None:
             return False
-        pass  # MOVED
-
         with atomic_path(self.curves) as temporary:
             draw_curves(self.lines(), temporary)
         return True
@@ -227,3 +186,36 @@ def versions() -> dict[str, str]:
         done = subprocess.run(describe, capture_output=True, text=True, check=True, timeout=10)
         found["commit"] = done.stdout.strip()
     return found
+
+
+def draw_curves(lines: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """PNG at ``path``: the losses (logarithmic), the learning rate, the validation figures, over steps."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    train = [line for line in lines if line.get("event") == "train"]
+    checks = [line for line in lines if line.get("event") == "validation"]
+    figure = Figure(figsize=(15, 4.2), layout="constrained")
+    losses, rates, figures = figure.subplots(1, 3)
+    names = sorted({k for line in train for k in line if k.startswith("loss/")})
+    for name in ["loss", *names]:
+        points = [(line["step"], line[name]) for line in train if isinstance(line.get(name), float)]
+        if points:
+            x, y = np.array(points, float).T
+            width = max(1, len(y) // 50)
+            smooth = np.convolve(y, np.ones(width) / width, mode="valid")  # mean over 2 % of the run
+            losses.plot(x[width - 1 :], smooth, label=name.removeprefix("loss/"), linewidth=2 if name == "loss" else 1)
+    losses.set(title="losses", xlabel="step", yscale="log")
+    rates.plot([line["step"] for line in train], [line["rate"] for line in train])
+    rates.set(title="learning rate", xlabel="step")
+    keys = sorted({k for line in checks for k, v in line["figures"].items() if isinstance(v, (int, float))})
+    shown = [k for k in keys if "/" not in k] or keys  # figures of single classes and subsets would hide the others
+    for key in shown[:12]:
+        points = [(line["step"], line["figures"][key]) for line in checks if key in line["figures"]]
+        figures.plot(*zip(*points, strict=True), marker=".", label=key)
+    figures.set(title="validation", xlabel="step")
+    for axes in (losses, figures):
+        axes.grid(alpha=0.3)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(fontsize=7)
+    FigureCanvasAgg(figure).print_png(str(path))  # type: ignore[no-untyped-call]

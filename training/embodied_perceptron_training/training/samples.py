@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_perceptron.nn.input_features import mean_sites
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, WINDOW_M
+from embodied_perceptron.nn.input_features import occupancy_origin, rgb_grid, sites_of_voxels
 from embodied_perceptron.nn.presets import NetworkConfig
-from embodied_perceptron.nn.windows import occupancy_origin, rgb_grid
+from embodied_perceptron.nn.text_encoder import tokens_between
 from embodied_perceptron.sparse.tensor import SparseTensor
-from embodied_perceptron_training.datasets.embodiedscan import OCCUPANCY_SHAPE, Prompt
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
+from embodied_perceptron_training.datasets.embodiedscan import Prompt
+from embodied_perceptron_training.evaluation.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections, spread
+from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
 
-OCCUPANCY_ORIGIN_M = (-3.2, -3.2, -0.78)  # of the truth's grid, in the scene's frame
-OCCUPANCY_CELL_M = 0.16
-UNKNOWN = 255
 ViewChoice = Literal["all", "prefix", "one"]
 
 
@@ -75,7 +75,7 @@ class SceneSample:
 
 
 @dataclass(frozen=True)
-class SampleSpec:
+class WindowSpec:
     """How scenes become samples.
 
     Attributes:
@@ -92,7 +92,7 @@ class SampleSpec:
         sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
     """
 
-    window_m: float = 6.4
+    window_m: float = WINDOW_M
     motion: MotionRange | None = None
     choice: ViewChoice = "all"
     views: int = 0
@@ -119,7 +119,7 @@ class SampleMaker:
         self,
         config: NetworkConfig,
         classes: tuple[str, ...],
-        spec: SampleSpec,
+        spec: WindowSpec,
         scenes: SceneCache,
         colors: bool = False,
     ) -> None:
@@ -170,7 +170,7 @@ class SampleMaker:
             return [int(rng.integers(count))]
         if self.spec.choice == "prefix":
             return list(range(int(rng.integers(1, count + 1))))
-        return spread(count, self.spec.views or count)
+        return choose_views(count, self.spec.views or count)
 
     def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
         if self.spec.choice != "all" or self.spec.motion is None or self.spec.min_views >= len(chosen):
@@ -195,9 +195,7 @@ class SampleMaker:
         points = motion.points(voxels.points_m.numpy())
         inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
         points, colors, hits = points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside]
-        coords = torch.from_numpy(np.floor(points / config.voxel_size_m).astype(np.int64))
-        size_m = config.voxel_size_m
-        return mean_sites(coords, points, colors, hits, size_m, config.inputs, floor_z_m, config.max_sites)
+        return sites_of_voxels(points, colors, hits, config.voxel_size_m, config.inputs, floor_z_m, config.max_sites)
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator
@@ -303,16 +301,14 @@ class SampleMaker:
 def named_tokens(prompt: Prompt, spans: Tensor, length: int) -> Tensor:
     """(length,) bool: the tokens that name the target; all tokens when the sentence does not say which."""
     mask = torch.zeros(length, dtype=torch.bool)
-    first, last = spans[:, 0], spans[:, 1]
     for start, end in prompt.tokens_positive or ((0, len(prompt.text)),):
-        mask[: len(spans)] |= (first < end) & (last > start) & (last > first)
+        mask[: len(spans)] |= tokens_between(spans, start, end)
     return mask
 
 
 def read_truth(grid: NDArray[np.uint8], points_m: NDArray[np.float64]) -> Tensor:
     """(X, Y, Z) labels in the scene's frame, (N, 3) places there -> (N,) int64 labels, 255 outside of the grid."""
-    index = np.floor((points_m - np.array(OCCUPANCY_ORIGIN_M)) / OCCUPANCY_CELL_M).astype(np.int64)
-    inside = ((index >= 0) & (index < np.array(OCCUPANCY_SHAPE))).all(axis=1)
-    labels = np.full(len(points_m), UNKNOWN, np.int64)
+    index, inside = BENCHMARK_GRID.locate(points_m)
+    labels = np.full(len(points_m), OCCUPANCY_IGNORED, np.int64)
     labels[inside] = grid[tuple(index[inside].T)]
     return torch.from_numpy(labels)

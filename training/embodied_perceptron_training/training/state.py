@@ -135,37 +135,6 @@ def optimized_names(model: nn.Module, optimizer: Optimizer) -> list[str]:
     return [names[id(p)] for group in optimizer.param_groups for p in group["params"]]
 
 
-def parameter_groups(
-    model: nn.Module, weight_decay: float, rate_scales: tuple[tuple[str, float], ...]
-) -> list[dict[str, Any]]:
-    """Groups for AdamW: by factor of the learning rate (``scale``), and whether they decay.
-
-    Vectors and scalars (biases, norms) do not decay. Raises ``ValueError`` when nothing is to be learned or a prefix
-    fits no parameter.
-    """
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    used = set()
-    for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        scale = 1.0
-        for prefix, factor in rate_scales:
-            if name.startswith(prefix):
-                scale = factor
-                used.add(prefix)
-                break
-        decay = weight_decay if parameter.ndim > 1 else 0.0
-        groups.setdefault((scale, decay), []).append(parameter)
-    unused = sorted({prefix for prefix, _ in rate_scales} - used)
-    if unused:
-        raise ValueError(f"rate_scales: no parameter that learns starts with {', '.join(unused)}")
-    if not groups:
-        raise ValueError("no parameter of the model requires a gradient")
-    return [
-        {"params": parameters, "weight_decay": decay, "scale": scale} for (scale, decay), parameters in groups.items()
-    ]
-
-
 def torch_seed(seed: int, step: int, rank: int) -> int:
     """Of a step's dropout and the like: well mixed, so that neighbouring steps share nothing."""
     return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)

@@ -1,4 +1,4 @@
-"""What the training loop asks of a task. The loop (:mod:`trainer`) knows nothing about voxels, boxes or text.
+"""The interface between the training loop and a task. The loop (:mod:`trainer`) knows nothing of voxels, boxes, text.
 
 Exact resume and distributed training rest on one rule: **a sample is a pure function of its index and its random
 generator**. The loop draws the order of the samples from (seed, epoch), gives sample ``index`` of ``epoch`` the
@@ -9,25 +9,15 @@ randomness has to be stored, and N processes see the samples of one process with
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from embodied_perceptron.nn.presets import Modality
-
-Reduce = Callable[[Tensor], Tensor]
-Losses = dict[str, Tensor]
-Variant = Literal["ours", "fcaf3d", "fcaf3d+decoder"]
-BoxLoss = Literal["decoupled", "plain"]
-TASKS = (
-    *("detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy"),
-    *("grounding", "multi", "images"),
-)
+from embodied_perceptron_training.training.losses import Losses, Reduce
 
 
 class SampleError(ValueError):
@@ -102,44 +92,6 @@ class TrainingTask(Protocol):
         """Write the deployable file of ``model`` (averaged weights); ``extra`` holds plain values of the run (seed,
         steps, samples, command, version, figures). Raises ``OSError``."""
         ...
-
-
-@dataclass(frozen=True)
-class TaskRequest:
-    """What ``build_task`` of :mod:`tasks` is asked for; a table's row is one of these.
-
-    Attributes:
-        task: one of :data:`TASKS`.
-        preset: ``tiny``, ``base`` or ``paper``.
-        data: folder of the training split.
-        val: folder of the validation split (the same folder when it holds both); None = no validation.
-        seed: of the initial weights.
-        modality: what the network sees.
-        variant: the network of the paper's comparison.
-        box_loss: corners decoupled or plain.
-        views: of a sample; 0 = the preset's default.
-        truth_views: of a validation where more than ``views``: what is asked for is what so many views show, and a
-            sample shows ``views`` of them. 0 = what the sample's own views show.
-        weights: file to start from, or None.
-        options: anything else, by name, as the command line's ``--set name=value`` gives it.
-    """
-
-    task: str
-    preset: str
-    data: Path
-    val: Path | None = None
-    seed: int = 0
-    modality: Modality = "rgbd"
-    variant: Variant = "ours"
-    box_loss: BoxLoss = "decoupled"
-    views: int = 0
-    truth_views: int = 0
-    weights: Path | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ValueError(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
 
 
 T = TypeVar("T")

@@ -21,17 +21,19 @@ from rich.progress import Progress as RichProgress
 from torch import nn
 
 from embodied_perceptron_training.training.data_order import Corrupt, Fetched, Order, sample_stream
-from embodied_perceptron_training.training.optimization import AveragedModel, ForwardBackward
-from embodied_perceptron_training.training.processes import Processes
+from embodied_perceptron_training.training.optimization import (
+    AveragedModel,
+    ForwardBackward,
+    Processes,
+    parameter_groups,
+)
 from embodied_perceptron_training.training.run_folder import RunFolder
-from embodied_perceptron_training.training.settings import TrainSettings
-from embodied_perceptron_training.training.state import Counters, load_state, parameter_groups, save_state, seed_step
+from embodied_perceptron_training.training.state import Counters, load_state, save_state, seed_step
 from embodied_perceptron_training.training.task import TrainingTask
+from embodied_perceptron_training.training.training_run import TrainingRun
 
-# --------------------------------------------------------------------------------------------------------------------
-# What a person sees while a training runs.
-
-_LINE_EVERY_S = 30.0
+_LINE_EVERY_S = 30.0  # where the console is no terminal
+_RETRY_S = 20.0  # after a checkpoint that could not be written
 
 
 class Progress:
@@ -96,12 +98,6 @@ def _clock(seconds: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The training loop: one task, one folder, any number of processes, interruptible at every step.
-
-_RETRY_S = 20.0  # after a checkpoint that could not be written
-
-
 class TrainingError(RuntimeError):
     """A training that cannot go on; the message says why and what was kept."""
 
@@ -109,7 +105,7 @@ class TrainingError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingOutcome:
     """How a training ended.
 
     Attributes:
@@ -128,13 +124,13 @@ class Outcome:
 
 
 class Trainer:
-    """Trains ``task`` as ``settings`` say, in ``folder``.
+    """Trains ``task`` as ``config`` says, in ``folder``.
 
     Args:
         task: see :class:`~embodied_perceptron_training.training.task.TrainingTask`.
-        settings: the numbers.
+        config: the numbers; of its task nothing is read.
         folder: of the run.
-        processes: this process among its peers; None = alone, on ``settings.device``.
+        processes: this process among its peers; None = alone, on ``config.device``.
         information: of ``run.json`` and of the weights files: task, command, data.
         quiet: no progress on the console.
     """
@@ -142,35 +138,33 @@ class Trainer:
     def __init__(
         self,
         task: TrainingTask,
-        settings: TrainSettings,
+        config: TrainingRun,
         folder: RunFolder | str | Path,
         processes: Processes | None = None,
         information: Mapping[str, Any] | None = None,
         quiet: bool = False,
     ) -> None:
-        self.task, self.settings = task, settings
+        self.task, self.config = task, config
         self.folder = folder if isinstance(folder, RunFolder) else RunFolder(folder)
-        self.processes = processes or Processes.start(settings.device)
+        self.processes = processes or Processes.start(config.device)
         self.information: dict[str, Any] = dict(information or {})
         self.device = self.processes.device
-        self.total_steps = settings.total_steps(len(task.samples), self.processes.world)
+        self.total_steps = config.total_steps(len(task.samples), self.processes.world)
         self.model = task.model.to(self.device)
-        self.average = AveragedModel(self.model, settings.ema_decay)
-        groups = parameter_groups(self.model, settings.weight_decay, settings.rate_scales)
-        self.optimizer = torch.optim.AdamW(groups, lr=settings.learning_rate, betas=settings.betas, fused=True)
-        self.passes = ForwardBackward(task, settings, self.processes)
+        self.average = AveragedModel(self.model, config.ema_decay)
+        groups = parameter_groups(self.model, config.weight_decay, config.rate_scales)
+        self.optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=config.betas, fused=True)
+        self.passes = ForwardBackward(task, config, self.processes)
         self.scaler = self.passes.scaler
         self.counters = Counters()
         self.parameters = [p for group in groups for p in group["params"]]
-        self.progress = Progress(self.total_steps, 60 * settings.minutes, quiet or not self.processes.first)
+        self.progress = Progress(self.total_steps, 60 * config.minutes, quiet or not self.processes.first)
         self._asked = ""  # the signal that asked this process to stop
         self._stop = ""  # the same, once all processes know
         self._unsaved = ""  # why the last checkpoint could not be written
         self._saved_at = self._started = self._resumed_elapsed_s = 0.0
 
-    # -- from the first step to the last
-
-    def run(self, resume: bool = False) -> Outcome:
+    def run(self, resume: bool = False) -> TrainingOutcome:
         """Train until the end, or until SIGTERM or SIGINT asks for a stop at the next step's end.
 
         ``resume`` goes on with what the folder holds (from the start when there is no checkpoint yet).
@@ -179,7 +173,7 @@ class Trainer:
         written; what the folder and the data raise.
         """
         if self.processes.first:
-            information = {**self.information, "settings": self.settings.to_json()}
+            information = {**self.information, "settings": self.config.to_json()["settings"]}
             self.information = self.folder.open(information, resume, self.processes.world)
         try:
             with self._signals(), self.progress:
@@ -188,7 +182,7 @@ class Trainer:
             if self.processes.first:
                 self.folder.close()
 
-    def _run(self, resume: bool) -> Outcome:
+    def _run(self, resume: bool) -> TrainingOutcome:
         if resume and self.processes.from_first(self.folder.state.exists()):
             self._load()
         elif resume and self.processes.first:
@@ -202,7 +196,7 @@ class Trainer:
             self._train()
         seconds = max(time.monotonic() - self._started, 1e-9)
         done = self.counters.step - first_step
-        return Outcome(
+        return TrainingOutcome(
             self.counters.finished,
             self.counters.step,
             self.counters.best,
@@ -211,19 +205,19 @@ class Trainer:
         )
 
     def _train(self) -> None:
-        settings, processes = self.settings, self.processes
+        config, processes = self.config, self.processes
         order = Order(
             len(self.task.samples),
-            settings.batch,
-            settings.seed,
+            config.batch,
+            config.seed,
             self.counters.position,
             processes.rank,
             processes.world,
         )
-        if self.counters.step == 0 and settings.validate_first and settings.validations:
+        if self.counters.step == 0 and config.validate_first and config.validations:
             self._validate()
         self.counters.elapsed_s = self._elapsed_s()
-        with sample_stream(self.task.samples, self.task.collate, order, settings.workers) as batches:
+        with sample_stream(self.task.samples, self.task.collate, order, config.workers) as batches:
             while self._passed() < 1.0 and not self._stop:
                 self._train_mode()
                 self._step(batches)
@@ -236,7 +230,7 @@ class Trainer:
 
     def _train_mode(self) -> None:
         self.model.train()
-        if self.settings.freeze_norms:
+        if self.config.freeze_norms:
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
@@ -244,8 +238,8 @@ class Trainer:
     # -- one step
 
     def _step(self, batches: Iterator[Fetched]) -> None:
-        settings, counters = self.settings, self.counters
-        seed_step(settings.seed, counters.step, self.processes.rank)
+        config, counters = self.config, self.counters
+        seed_step(config.seed, counters.step, self.processes.rank)
         buffers = [b.detach().clone() for b in self.model.buffers()]
         self.optimizer.zero_grad(set_to_none=True)
         passed = self.passes.run(batches)
@@ -259,7 +253,7 @@ class Trainer:
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]
         )
         loss /= self.processes.world
-        rate = settings.rate(self._passed(), counters.step)
+        rate = config.rate(self._passed(), counters.step)
         norm = self._update(rate, math.isfinite(loss))
         counters.elapsed_s = elapsed
         counters.step += 1
@@ -270,7 +264,7 @@ class Trainer:
             self._count_bad(terms, places)
         else:
             counters.bad_in_a_row = 0
-            self.average.update(self.model)
+            self.average.update_parameters(self.model)
             counters.average_updates = self.average.updates
             self._log_step({"loss": loss, "norm": norm, **{f"loss/{k}": v for k, v in terms.items()}}, rate)
         if errors:
@@ -290,8 +284,8 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             self.scaler.update()
             return None
-        if self.settings.clip and length > self.settings.clip and math.isfinite(length):
-            torch._foreach_mul_(gradients, self.settings.clip / length)
+        if self.config.clip and length > self.config.clip and math.isfinite(length):
+            torch._foreach_mul_(gradients, self.config.clip / length)
         self.scaler.step(self.optimizer)  # leaves out steps whose scaled gradients overflow
         self.scaler.update()
         return length
@@ -303,7 +297,7 @@ class Trainer:
         bad = [name for name, value in terms.items() if not math.isfinite(value)] or ["gradient"]
         self._log({"event": "skipped", "step": counters.step, "terms": bad, "samples": places})
         self.progress.say(f"step {counters.step} skipped: {', '.join(bad)} not finite")
-        if counters.bad_in_a_row >= self.settings.max_bad_steps:
+        if counters.bad_in_a_row >= self.config.max_bad_steps:
             raise TrainingError(
                 f"{counters.bad_in_a_row} steps in a row were not finite, the last for {', '.join(bad)} "
                 f"(step {counters.step}, samples {places}); the last checkpoint in {self.folder.path} is whole"
@@ -320,17 +314,17 @@ class Trainer:
             self._log({"event": "corrupt", "step": counters.step, "sample": one.name, "reason": one.reason})
             self.progress.say(f"skipped a corrupt sample: {one.name}: {one.reason}")
         names, samples = counters.corrupt_names, len(self.task.samples)
-        if len(names) > self.settings.max_corrupt_share * samples:
+        if len(names) > self.config.max_corrupt_share * samples:
             shown = "; ".join(f"{c.name}: {c.reason}" for c in corrupt[:3])
             raise TrainingError(
                 f"{len(names)} of an epoch's {samples} samples are corrupt, more than "
-                f"{100 * self.settings.max_corrupt_share:g} %: {', '.join(names[:10])}. The last: {shown}"
+                f"{100 * self.config.max_corrupt_share:g} %: {', '.join(names[:10])}. The last: {shown}"
             )
 
     # -- time
 
     def _samples_per_step(self) -> int:
-        return self.settings.batch * self.settings.accumulate * self.processes.world
+        return self.config.batch * self.config.accumulate * self.processes.world
 
     def _elapsed_s(self) -> float:
         return self._resumed_elapsed_s + time.monotonic() - self._started
@@ -339,12 +333,12 @@ class Trainer:
         """How much of the training is over, in [0, 1]; the same in all processes."""
         if self.total_steps:
             return min(1.0, self.counters.step / self.total_steps)
-        return min(1.0, self.counters.elapsed_s / (60 * self.settings.minutes))
+        return min(1.0, self.counters.elapsed_s / (60 * self.config.minutes))
 
     # -- validation, checkpoints, log
 
     def _validate_when_due(self) -> None:
-        due = int(self._passed() * self.settings.validations + 1e-9)
+        due = int(self._passed() * self.config.validations + 1e-9)
         if due <= self.counters.validations:
             return
         self._save()  # whatever happens in the validation
@@ -366,7 +360,7 @@ class Trainer:
         figures: dict[str, float] = {}
         if self.processes.first:
             with torch.no_grad():
-                figures = self.task.validate(self.average.model.eval())
+                figures = self.task.validate(self.average.module.eval())
         figures = self.processes.from_first(figures)
         if not figures:
             return {}
@@ -389,7 +383,7 @@ class Trainer:
                 self.progress.say(f"curves.png could not be written: {error}")
 
     def _save_when_due(self) -> None:
-        wait = _RETRY_S if self._unsaved else self.settings.checkpoint_s
+        wait = _RETRY_S if self._unsaved else self.config.checkpoint_s
         if self.processes.first and not self._stop and time.monotonic() - self._saved_at >= wait:
             self._save()
 
@@ -400,7 +394,7 @@ class Trainer:
         self._saved_at = time.monotonic()
         try:
             scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
-            save_state(self.folder.state, self.counters, self.model, self.average.model, self.optimizer, scaler)
+            save_state(self.folder.state, self.counters, self.model, self.average.module, self.optimizer, scaler)
             self._unsaved = ""
         except OSError as error:
             self._unsaved = str(error)
@@ -434,13 +428,13 @@ class Trainer:
             "figures": dict(figures),
         }
         try:
-            self.task.save_weights(path, self.average.model, extra)
+            self.task.save_weights(path, self.average.module, extra)
         except OSError as error:
             self._log({"event": "weights failed", "step": counters.step, "reason": str(error)})
             self.progress.say(f"{path} could not be written: {error}")
 
     def _load(self) -> None:
-        self.counters, scaler = load_state(self.folder.state, self.model, self.average.model, self.optimizer)
+        self.counters, scaler = load_state(self.folder.state, self.model, self.average.module, self.optimizer)
         self.average.updates = self.counters.average_updates
         if scaler is not None and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaler)
@@ -459,7 +453,7 @@ class Trainer:
         for name, value in values.items():
             counters.counts[name] = counters.counts.get(name, counters.summed) + 1
             counters.sums[name] = counters.sums.get(name, 0.0) + value
-        if counters.step % self.settings.log_every:
+        if counters.step % self.config.log_every:
             return
         means = {k: v / counters.counts[k] for k, v in counters.sums.items() if k in counters.counts}
         counters.sums, counters.counts, counters.summed = {}, {}, 0

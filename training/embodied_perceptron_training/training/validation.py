@@ -1,4 +1,4 @@
-"""What a network answers about validation samples, and the figures of it."""
+"""Validation metrics: figures of a network over validation samples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Collection
 import numpy as np
 import torch
 
-from embodied_perceptron.nn.detection import decode_detections
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.occupancy import EMPTY
 from embodied_perceptron.nn.presets import TASKS
@@ -16,20 +15,19 @@ from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 from embodied_perceptron_training.evaluation.grounding_metrics import GroundingQuery, grounding_metrics
 from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.training.samples import SceneSample, Sentences
-from embodied_perceptron_training.training.scene_pass import Run
+from embodied_perceptron_training.training.scene_pass import ScenePass
 
 
-class Judged:
-    """Answers and truth of one sample after the other.
+class ValidationMetrics:
+    """Predictions and truth of one sample after the other, and their figures.
 
     Args:
-        network: which heads are asked.
+        network: whose heads predict.
         classes: of its boxes.
-        heads: that are judged, of those that the network has.
+        heads: that are scored, of those that the network has.
     """
 
     def __init__(self, network: PerceptionNetwork, classes: tuple[str, ...], heads: Collection[str] = TASKS) -> None:
-        self._network = network
         self._heads = {h for h in heads if getattr(network, h) is not None}
         self._classes = classes
         self._found: dict[str, SceneBoxes] = {}
@@ -37,20 +35,20 @@ class Judged:
         self._occupancies: list[SceneOccupancy] = []
         self._queries: list[GroundingQuery] = []
 
-    def take(self, sample: SceneSample, run: Run | None) -> None:
-        """``run`` over the sample alone, on any device, the ``sample`` itself being on the CPU; None where it shows
-        nothing: then nothing is found, and cells are free."""
+    def add(self, sample: SceneSample, passed: ScenePass | None) -> None:
+        """``passed``: the pass over the sample alone, on any device, the ``sample`` itself being on the CPU; None where
+        it shows nothing: then nothing is found, and cells are free."""
         if "detection" in self._heads:
-            self._found[sample.name] = _found_boxes(run)
+            self._found[sample.name] = _boxes(passed)
             self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy(), sample.labels.numpy())
         if "occupancy" in self._heads and sample.occupancy is not None:
             predicted = torch.full_like(sample.occupancy, EMPTY)
-            if run is not None:
-                (logits,) = run.occupancy([0], scales=1)
+            if passed is not None:
+                (logits,) = passed.occupancy([0], scales=1)
                 predicted = logits[0].argmax(0).cpu()
             self._occupancies.append(SceneOccupancy(predicted.numpy(), sample.occupancy.numpy()))
         if "grounding" in self._heads and sample.sentences is not None:
-            self._queries.extend(_answers(run, sample.sentences))
+            self._queries.extend(_answers(passed, sample.sentences))
 
     def figures(self) -> dict[str, float]:
         """In percent, of the heads that there is truth for."""
@@ -66,27 +64,18 @@ class Judged:
         return figures
 
 
-def _found_boxes(run: Run | None) -> SceneBoxes:
-    """Decoded boxes of a run of one sample; none without a run."""
-    if run is None:
+def _boxes(passed: ScenePass | None) -> SceneBoxes:
+    """Decoded boxes of a pass over one sample; none without a pass."""
+    if passed is None:
         return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
-    config = run.network.config.detection
-    assert run.detection is not None
-    assert config is not None
-    (boxes,) = decode_detections(
-        run.detection.levels,
-        config.max_per_level,
-        config.min_score,
-        config.iou_threshold,
-        max_candidates=config.max_candidates,
-    )
+    (boxes,) = passed.network.boxes(passed.features.detection)
     return SceneBoxes(boxes.boxes.double().cpu().numpy(), boxes.labels.cpu().numpy(), boxes.scores.cpu().numpy())
 
 
-def _answers(run: Run | None, sentences: Sentences) -> list[GroundingQuery]:
+def _answers(passed: ScenePass | None, sentences: Sentences) -> list[GroundingQuery]:
     """Ranked boxes of every sentence: by the mean probability of the tokens that name the target; none where nothing
     is seen."""
-    out = None if run is None else run.answers()
+    out = None if passed is None else passed.answers()
     if out is None:
         return [GroundingQuery(np.zeros((0, 9)), boxes.double().numpy(), {}) for boxes in sentences.boxes]
     queries = []

@@ -1,6 +1,6 @@
-"""The lattice of cells that scene analysis works on: a few centimetres, moments and normals per cell.
+"""The grid of cells of scene segmentation: a few centimetres, moments and normals per cell.
 
-Cells are aligned with the world's origin, so that the lattice stands still while the map around it grows.
+Cells are aligned with the world's origin, so that the grid stands still while the map around it grows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Cells:
 
     Attributes:
         size_m: edge length.
-        coords: (M, 3) int64 lattice coordinates.
+        coords: (M, 3) int64 grid coordinates.
         mean_m: (M, 3) float64 mean point.
         voxels: (M,) int64 map voxels inside.
         normal: (M, 3) float64 unit normal of the surface through the 3x3x3 neighbourhood, sign undefined; zero where
             fewer than 3 voxels are there or the surface has no clear direction.
         cell_of_voxel: (N,) int64 row of the cell that each voxel of the snapshot belongs to; -1 for voxels left out.
         index: (X, Y, Z) int32 dense row numbers, -1 where empty, with one empty cell of border on every side.
-        origin: (3,) int64 lattice coordinates of ``index[0, 0, 0]``.
+        origin: (3,) int64 grid coordinates of ``index[0, 0, 0]``.
         dense: (M, 3) int64 subscripts of the cells in ``index``.
     """
 
@@ -75,7 +75,7 @@ def build_cells(snapshot: VoxelSnapshot, size_m: float, keep: NDArray[np.bool_] 
 
 
 def assign_cells(points_m: NDArray[np.float64], size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(K, 3) points -> (M, 3) lattice coordinates of the occupied cells, sorted, and the (K,) cell of each point."""
+    """(K, 3) points -> (M, 3) grid coordinates of the occupied cells, sorted, and the (K,) cell of each point."""
     if len(points_m) == 0:
         return np.zeros((0, 3), np.int64), np.zeros(0, np.int64)
     coords = world_to_voxel(points_m, size_m)

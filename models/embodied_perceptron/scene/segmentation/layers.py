@@ -1,4 +1,10 @@
-"""What of a map is floor, what is building (walls, ceiling), and what is left: the first cut of every perception."""
+"""Layers of a map, from geometry alone: floor, building (walls, ceiling), and the things in between.
+
+Heights above the floor cut off floor and ceiling. Walls are long, tall, vertical planes, found by a Hough transform in
+which cells vote with their own normals. Only cells whose normal agrees with the plane belong to it, so a counter that
+stands against a wall keeps its top. The front of a wardrobe is a plane too; what shows that it is furniture is the wall
+that goes on close behind it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.geometry.manhattan import wall_yaw
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, build_cells
 
-# --------------------------------------------------------------------------------------------------------------------
-# Walls: long, tall, vertical planes, found by a Hough transform in which cells vote with their own normals.
-#
-# Only cells whose normal agrees with the plane belong to it, so a counter that stands against a wall keeps its top. The
-# front of a wardrobe is a plane too; what shows that it is furniture is the wall that goes on close behind it.
+FLOOR, STRUCTURE, THING = 1, 2, 3
 
 _MIN_LENGTH_M = 0.8
 _MIN_TOP_M = 1.25  # a wall behind a counter may be seen only above it, so its top decides, not its extent
@@ -37,6 +40,42 @@ _COS_WALL = float(np.cos(np.radians(35.0)))
 _COS_CROSSING = float(np.cos(np.radians(45.0)))
 _COS_PARALLEL = float(np.cos(np.radians(8.0)))
 _MAX_WALL_NORMAL_Z = 0.35
+
+
+@dataclass(frozen=True, eq=False)
+class Layers:
+    """A map cut into layers.
+
+    Attributes:
+        floor_z_m: height of the floor, world frame; NaN when the map is empty or shows no floor.
+        label: (N,) int8 per voxel of the snapshot: FLOOR, STRUCTURE or THING.
+        cells: everything between floor and ``max_height_m``, on the grid of cells.
+        cell_label: (M,) int8 per cell: STRUCTURE or THING.
+        yaw_rad: direction of the walls in [0, pi/2); 0 when there are none.
+    """
+
+    floor_z_m: float
+    label: NDArray[np.int8]
+    cells: Cells
+    cell_label: NDArray[np.int8]
+    yaw_rad: float
+
+
+def separate_layers(snapshot: VoxelSnapshot, floor_z_m: float, config: ObjectsConfig) -> Layers:
+    """Label every voxel of ``snapshot``. Deterministic; an empty snapshot gives empty layers."""
+    height_m = snapshot.mean_point_m[:, 2].astype(np.float64) - floor_z_m
+    between = (height_m >= config.min_height_m) & (height_m <= config.max_height_m)
+    cells = build_cells(snapshot, config.cell_size_m, between)
+    yaw_rad = wall_yaw(cells.normal[_upright(cells)])
+    cell_label = np.where(find_walls(cells, floor_z_m), STRUCTURE, THING).astype(np.int8)
+    label = np.full(len(snapshot), FLOOR, dtype=np.int8)
+    label[height_m > config.max_height_m] = STRUCTURE
+    label[between] = cell_label[cells.cell_of_voxel[between]]
+    return Layers(floor_z_m, label, cells, cell_label, yaw_rad)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# walls
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,20 +108,6 @@ def _upright(cells: Cells) -> NDArray[np.bool_]:
     has_normal = np.abs(cells.normal).max(axis=1, initial=0.0) > 0
     upright: NDArray[np.bool_] = has_normal & (np.abs(cells.normal[:, 2]) < _MAX_WALL_NORMAL_Z)
     return upright
-
-
-def wall_direction(cells: Cells) -> float:
-    """Main direction of the vertical surfaces, in [0, pi/2): the angle that most of them meet at right angles."""
-    normal = cells.normal[_upright(cells)]
-    if len(normal) == 0:
-        return 0.0
-    # four times the angle maps all four directions of a right-angled room to one, so that they can be averaged
-    angle = 4.0 * np.arctan2(normal[:, 1], normal[:, 0])
-    rough = np.arctan2(np.sin(angle).sum(), np.cos(angle).sum())
-    error = np.angle(np.exp(1j * (angle - rough)))
-    near = np.abs(error) < np.radians(4 * 12.0)  # a second pass without clutter
-    refined = rough + (error[near].mean() if near.any() else 0.0)
-    return float((refined / 4.0) % (np.pi / 2))
 
 
 def find_walls(cells: Cells, floor_z_m: float) -> NDArray[np.bool_]:
@@ -238,44 +263,3 @@ def _grow(cells: Cells, wall: NDArray[np.bool_]) -> NDArray[np.bool_]:
                 walls_around += is_wall
                 things_around += (cells.index[x + dx, y + dy, z + dz] >= 0) & ~is_wall
     return wall | ((walls_around >= 4) & (walls_around > things_around))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# What of a map is floor, what is building (walls, ceiling), and what is left: the first cut of every perception.
-#
-# Geometry alone decides: heights above the floor, and walls as :mod:`embodied_perceptron.scene.segmentation.layers`
-# finds them.
-
-FLOOR, STRUCTURE, THING = 1, 2, 3
-
-
-@dataclass(frozen=True, eq=False)
-class Layers:
-    """A map cut into layers.
-
-    Attributes:
-        floor_z_m: height of the floor, world frame; NaN when the map is empty or shows no floor.
-        label: (N,) int8 per voxel of the snapshot: FLOOR, STRUCTURE or THING.
-        cells: everything between floor and ``max_height_m``, on the lattice.
-        cell_label: (M,) int8 per cell: STRUCTURE or THING.
-        yaw_rad: direction of the walls in [0, pi/2); 0 when there are none.
-    """
-
-    floor_z_m: float
-    label: NDArray[np.int8]
-    cells: Cells
-    cell_label: NDArray[np.int8]
-    yaw_rad: float
-
-
-def separate_layers(snapshot: VoxelSnapshot, floor_z_m: float, config: ObjectsConfig) -> Layers:
-    """Label every voxel of ``snapshot``. Deterministic; an empty snapshot gives empty layers."""
-    height_m = snapshot.mean_point_m[:, 2].astype(np.float64) - floor_z_m
-    between = (height_m >= config.min_height_m) & (height_m <= config.max_height_m)
-    cells = build_cells(snapshot, config.cell_size_m, between)
-    yaw_rad = wall_direction(cells)
-    cell_label = np.where(find_walls(cells, floor_z_m), STRUCTURE, THING).astype(np.int8)
-    label = np.full(len(snapshot), FLOOR, dtype=np.int8)
-    label[height_m > config.max_height_m] = STRUCTURE
-    label[between] = cell_label[cells.cell_of_voxel[between]]
-    return Layers(floor_z_m, label, cells, cell_label, yaw_rad)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import Rng, carcass, hinged_door, model, top_surface
-from embodied_perceptron_training.homes.mesh import MeshBuilder
-from embodied_perceptron_training.homes.objects import Joint, ObjectModel, Surface, part_from
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Surface, part_from
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 _STEEL = mat.Material((0.75, 0.76, 0.78), "brushed", 0, 0.3, 0.8, 0.0, "gray", "metal")

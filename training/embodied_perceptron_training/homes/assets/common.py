@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
 
 import numpy as np
 
-from embodied_perceptron_training.homes.mesh import MeshBuilder
-from embodied_perceptron_training.homes.objects import Joint, ObjectModel, Part, Surface, part_from
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part, Surface, part_from
 from embodied_perceptron_training.homes.rendering.materials import Material
 
 Rng = np.random.Generator
@@ -41,15 +41,11 @@ def model(
         category,
         (part_from(body), *parts),
         tuple(surfaces),
-        _frozen(words),
+        MappingProxyType(words),
         tuple(synonyms),
         has_front,
         tuple(states),
     )
-
-
-def _frozen(words: dict[str, str]) -> Mapping[str, str]:
-    return MappingProxyType(words)
 
 
 def four_legs(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import Rng, choice, model, top_surface
-from embodied_perceptron_training.homes.mesh import MeshBuilder, rotation
-from embodied_perceptron_training.homes.objects import ObjectModel
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
+from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 from embodied_perceptron_training.homes.rendering.materials import MOTIFS
 

@@ -1,16 +1,13 @@
-"""Devices and lamps."""
+"""Devices and lamps. Those that shine carry an emissive part; the home adds the light itself."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import Rng, choice, model, top_surface
-from embodied_perceptron_training.homes.mesh import MeshBuilder, rotation
-from embodied_perceptron_training.homes.objects import Joint, ObjectModel, part_from
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, part_from
 from embodied_perceptron_training.homes.rendering import materials as mat
-
-# --------------------------------------------------------------------------------------------------------------------
-# Devices.
 
 _DARK = mat.Material((0.09, 0.09, 0.10), gloss=0.4, color_name="black", substance="plastic")
 
@@ -227,8 +224,7 @@ def clothes_dryer(rng: Rng) -> ObjectModel:
     return ObjectModel(made.category, made.parts, made.surfaces, made.attributes, ("tumble dryer", "dryer"))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Lamps. Those that shine carry an emissive part; the home adds the light itself.
+# -- lamps and candles
 
 
 def table_lamp(rng: Rng) -> ObjectModel:

@@ -14,12 +14,11 @@ from embodied_perceptron_training.homes.assets.common import (
     model,
     top_surface,
 )
-from embodied_perceptron_training.homes.mesh import MeshBuilder, rotation
-from embodied_perceptron_training.homes.objects import ObjectModel, Part, Surface
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
+from embodied_perceptron_training.homes.assets.objects import ObjectModel, Part, Surface
 from embodied_perceptron_training.homes.rendering import materials as mat
 
-# --------------------------------------------------------------------------------------------------------------------
-# Things to sit on.
+# -- seats
 
 
 def chair(rng: Rng) -> ObjectModel:
@@ -167,8 +166,7 @@ def beanbag(rng: Rng) -> ObjectModel:
     return model("beanbag", b, cover, has_front=False, synonyms=("bean bag chair",))
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Tables and desks.
+# -- tables and desks
 
 
 def dining_table(rng: Rng) -> ObjectModel:
@@ -269,8 +267,7 @@ def kitchen_island(rng: Rng) -> ObjectModel:
     )
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Cases with doors, drawers and shelves.
+# -- cases with doors, drawers and shelves
 
 
 def shelf(rng: Rng) -> ObjectModel:
@@ -480,8 +477,7 @@ def coat_rack(rng: Rng) -> ObjectModel:
     return model("rack", b, m, has_front=False, synonyms=("coat rack", "coat stand"), style="standing")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Rare large things: the tail of the class distribution.
+# -- rare large things: the tail of the class distribution
 
 
 def piano(rng: Rng) -> ObjectModel:
@@ -518,20 +514,6 @@ def bicycle(rng: Rng) -> ObjectModel:
     b.rod((0.37, -0.27, 0.98), (0.37, 0.27, 0.98), 0.013, dark)
     b.rounded_box((0.26, 0.15, 0.06), (-0.21, 0, 0.94), dark, 0.4)
     return model("bicycle", b, m, synonyms=("bike",), has_front=False)
-
-
-def treadmill(rng: Rng) -> ObjectModel:
-    """A treadmill."""
-    b = MeshBuilder()
-    m = mat.metal(rng, ("black", "gray"))
-    dark = mat.plastic(rng, ("black",))
-    b.box((0.75, 1.5, 0.14), (0, 0, 0.07), m)
-    b.box((0.5, 1.35, 0.01), (0, 0, 0.145), dark)
-    for s in (-1, 1):
-        b.rod((s * 0.34, 0.6, 0.12), (s * 0.34, 0.68, 1.2), 0.03, m)
-        b.rod((s * 0.34, 0.66, 0.95), (s * 0.34, 0.25, 0.93), 0.022, m)
-    b.box((0.75, 0.1, 0.28), (0, 0.66, 1.22), m, rotation("x", -0.3), faces={"-y": mat.picture("screen", 4)})
-    return model("treadmill", b, m)
 
 
 def exercise_bike(rng: Rng) -> ObjectModel:

@@ -13,15 +13,13 @@ from embodied_perceptron_training.homes.assets.common import (
     model,
     top_surface,
 )
-from embodied_perceptron_training.homes.mesh import MeshBuilder
-from embodied_perceptron_training.homes.objects import Joint, ObjectModel, Part, Surface, part_from
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part, Surface, part_from
 from embodied_perceptron_training.homes.rendering import materials as mat
 
-# --------------------------------------------------------------------------------------------------------------------
-# Kitchen furniture and appliances.
-
 _DARK = mat.Material((0.09, 0.09, 0.10), gloss=0.5, color_name="black", substance="glass")
-COUNTER_H, COUNTER_D = 0.9, 0.6
+_DISH = ("white", "white", "blue", "green", "yellow", "red", "gray")
+COUNTER_H, COUNTER_D = 0.9, 0.6  # metres
 
 
 def counter(rng: Rng, width: float, front: mat.Material, top: mat.Material, with_drawers: bool) -> ObjectModel:
@@ -259,10 +257,7 @@ def dish_rack(rng: Rng) -> ObjectModel:
     return model("dish rack", b, m, synonyms=("drying rack",), has_front=False)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Dishes, pots, food.
-
-_DISH = ("white", "white", "blue", "green", "yellow", "red", "gray")
+# -- dishes, pots, food
 
 
 def _fill(b: MeshBuilder, rng: Rng, radius: float, z: float, colors: tuple[str, ...]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import Rng, choice, model
-from embodied_perceptron_training.homes.mesh import MeshBuilder, rotation
-from embodied_perceptron_training.homes.objects import ObjectModel, Surface
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
+from embodied_perceptron_training.homes.assets.objects import ObjectModel, Surface
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 
@@ -286,32 +286,6 @@ def mop(rng: Rng) -> ObjectModel:
         [(0, 0), (0.14, 0.0), (0.1, 0.08), (0.02, 0.14), (0, 0.14)], (0, 0, 0), mat.fabric(rng, ("white", "gray")), 16
     )
     return model("mop", b, m, has_front=False)
-
-
-def vacuum_cleaner(rng: Rng) -> ObjectModel:
-    """A canister vacuum cleaner with its hose."""
-    b = MeshBuilder()
-    m, dark = mat.plastic(rng, ("red", "blue", "green", "gray")), mat.plastic(rng, ("black",))
-    b.rounded_box((0.28, 0.4, 0.22), (0, 0, 0.14), m, 0.4)
-    for s in (-1, 1):
-        b.cylinder(0.08, 0.03, (s * 0.15, 0.1, 0.08), dark, axis="x", segments=16)
-    b.tube(
-        [(0, -0.18, 0.2), (0, -0.32, 0.4), (0.05, -0.42, 0.75), (0.06, -0.5, 0.3), (0.06, -0.6, 0.06)], 0.02, dark, 8
-    )
-    b.box((0.28, 0.09, 0.05), (0.06, -0.62, 0.025), dark)
-    return model("vacuum cleaner", b, m, synonyms=("hoover",))
-
-
-def ladder(rng: Rng) -> ObjectModel:
-    """A step ladder leaning flat against the wall."""
-    b = MeshBuilder()
-    m = mat.metal(rng, ("gray",))
-    h = rng.uniform(1.3, 1.8)
-    for s in (-1, 1):
-        b.box((0.035, 0.06, h), (s * 0.2, 0, h / 2), m)
-    for z in np.arange(0.25, h - 0.05, 0.26):
-        b.box((0.37, 0.07, 0.025), (0, 0, z), m)
-    return model("ladder", b, m, synonyms=("step ladder",))
 
 
 def fire_extinguisher(rng: Rng) -> ObjectModel:

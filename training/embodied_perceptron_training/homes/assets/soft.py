@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import Rng, choice, four_legs, model, top_surface
-from embodied_perceptron_training.homes.mesh import MeshBuilder, rotation
-from embodied_perceptron_training.homes.objects import ObjectModel
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder, rotation
+from embodied_perceptron_training.homes.assets.objects import ObjectModel
 from embodied_perceptron_training.homes.rendering import materials as mat
 from embodied_perceptron_training.homes.rendering.materials import MOTIFS
 
@@ -123,17 +123,6 @@ def curtain(rng: Rng) -> ObjectModel:
     y = 0.035 * np.sin(2 * np.pi * x / w * int(rng.integers(4, 7)))
     b.sheet(np.stack([x, y, z], -1), m, 0.006)
     return model("curtain", b, m, synonyms=("drape",))
-
-
-def blinds(rng: Rng) -> ObjectModel:
-    """Horizontal slats."""
-    b = MeshBuilder()
-    m = mat.plastic(rng, ("white", "beige", "gray"))
-    w, h = rng.uniform(0.9, 1.3), rng.uniform(0.5, 1.1)
-    b.box((w, 0.05, 0.04), (0, 0, h - 0.02), m)
-    for z in np.arange(0.01, h - 0.06, 0.045):
-        b.box((w - 0.02, 0.035, 0.003), (0, 0, z), m, R=rotation("x", 0.5))
-    return model("blinds", b, m, synonyms=("venetian blinds", "window shades"))
 
 
 def carpet(rng: Rng) -> ObjectModel:

@@ -1,4 +1,4 @@
-"""What belongs to the building: doors, windows, radiators, switches."""
+"""Parts of the building: doors, windows, radiators, switches."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from embodied_perceptron_training.homes.assets.common import Rng, model, top_surface
-from embodied_perceptron_training.homes.mesh import MeshBuilder
-from embodied_perceptron_training.homes.objects import Joint, ObjectModel, part_from
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
+from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, part_from
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 DOOR_FRAME_M = 0.06

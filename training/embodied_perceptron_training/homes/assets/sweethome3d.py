@@ -20,8 +20,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron_training.homes.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_normals
-from embodied_perceptron_training.homes.objects import ObjectModel, Part
+from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_normals
+from embodied_perceptron_training.homes.assets.objects import ObjectModel, Part
 from embodied_perceptron_training.homes.rendering.materials import COLORS, Material
 
 F64 = NDArray[np.float64]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,10 +99,9 @@ class Room:
         x0, y0, x1, y1 = self.rect
         return ((x0 + x1) / 2, (y0 + y1) / 2)
 
-    def contains(self, x: float, y: float) -> bool:
-        """Whether (x, y) lies inside."""
-        x0, y0, x1, y1 = self.rect
-        return x0 <= x <= x1 and y0 <= y <= y1
+    def as_dict(self) -> dict[str, Any]:
+        """JSON form: kind, rect, height_m."""
+        return {"kind": self.kind, "rect": list(self.rect), "height_m": self.height_m}
 
 
 @dataclass(frozen=True)

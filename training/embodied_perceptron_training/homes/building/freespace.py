@@ -1,4 +1,4 @@
-"""Where a robot can drive in a home: a grid, its clearance, and shortest safe paths on it."""
+"""Free floor for a robot in a home: a grid, its clearance in metres, and shortest safe paths on it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from scipy.sparse.csgraph import dijkstra
 
 from embodied_perceptron_training.homes.building.floorplan import WALL_M, HomeError
 from embodied_perceptron_training.homes.building.home import Home
-from embodied_perceptron_training.homes.building.placement import CELL_M, ROBOT_HEIGHT_M, Pieces
+from embodied_perceptron_training.homes.building.placement import CELL_M, ROBOT_HEIGHT_M, ROBOT_RADIUS_M, Pieces
 
 F64 = NDArray[np.float64]
-_OPEN_ENOUGH = 0.6  # a door leaf beyond this lets the robot through
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +24,11 @@ class FreeSpace:
     Attributes:
         origin_m: (2,) world x, y of the lower-left corner of cell (0, 0).
         clearance_m: (rows along y, columns along x) distance to the nearest obstacle, 0 inside of one.
-        radius_m: of the robot.
         region: (rows, columns) bool: the largest connected part where the robot's centre may be.
     """
 
     origin_m: F64
     clearance_m: F64
-    radius_m: float
     region: NDArray[np.bool_]
 
     def cell_of(self, xy: F64) -> tuple[int, int]:
@@ -112,7 +109,7 @@ class FreeSpace:
         return points[chosen]
 
 
-def free_space(home: Home, radius_m: float = 0.24) -> FreeSpace:
+def free_space(home: Home, radius_m: float = ROBOT_RADIUS_M) -> FreeSpace:
     """The grid of ``home`` for a round robot. Raises :class:`HomeError` when nothing is free."""
     rects = np.array([room.rect for room in home.rooms])
     origin = rects[:, :2].min(0) - 0.5
@@ -148,4 +145,4 @@ def free_space(home: Home, radius_m: float = 0.24) -> FreeSpace:
     if count == 0:
         raise HomeError(f"home {home.seed} has no free floor for a robot of radius {radius_m} m")
     largest = int(np.bincount(labels.ravel())[1:].argmax()) + 1
-    return FreeSpace(origin, clearance, radius_m, labels == largest)
+    return FreeSpace(origin, clearance, labels == largest)

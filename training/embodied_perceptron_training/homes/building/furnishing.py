@@ -1,4 +1,4 @@
-"""What stands in a room of each kind, and how: the co-occurrence of real homes as short programs."""
+"""Furniture and small things of rooms of each kind: the co-occurrence of real homes as short programs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from embodied_perceptron_training.homes.assets import (
     soft,
     structure,
 )
-from embodied_perceptron_training.homes.assets import kitchen as kitchen_assets
+from embodied_perceptron_training.homes.assets.mesh import rotation
+from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject
 from embodied_perceptron_training.homes.building.floorplan import Room, Side
 from embodied_perceptron_training.homes.building.placement import SIDES, RoomArranger
-from embodied_perceptron_training.homes.mesh import rotation
-from embodied_perceptron_training.homes.objects import ObjectModel, PlacedObject
 from embodied_perceptron_training.homes.rendering import materials as mat
 
-# --------------------------------------------------------------------------------------------------------------------
-# Things that belong together: cushions on a seat, chairs around a table, curtains at a window.
-
 Family = Callable[[np.random.Generator], ObjectModel]
+
+# -- things that belong together
 
 
 def chance(a: RoomArranger, p: float) -> bool:
@@ -111,6 +109,7 @@ def opposite(a: RoomArranger, couch: PlacedObject) -> PlacedObject | None:
 
 
 def rug(a: RoomArranger, anchor: PlacedObject) -> None:
+    """A carpet before a couch or a bed."""
     low, _ = anchor.model.bounds()
     a.relative(soft.carpet(a.rng), anchor, (0.0, float(low[1]) - 0.75))
 
@@ -161,12 +160,11 @@ def sockets(a: RoomArranger) -> None:
         a.on_wall(structure.socket(a.rng), 0.3)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Which small things belong on which surface, and how often.
+# -- small things on surfaces
 
 
 # accepts -> (expected things per square metre, upper limit, [(family, weight)])
-SURFACE_ITEMS: dict[str, tuple[float, int, list[tuple[Family, float]]]] = {
+_SURFACE_ITEMS: dict[str, tuple[float, int, list[tuple[Family, float]]]] = {
     "books": (5.0, 3, [(small.book_row, 5), (small.book, 3), (decor.vase, 0.6), (decor.photo_frame, 0.8),
                        (small.box, 0.4), (decor.small_plant, 0.7), (small.folder, 1.0), (decor.globe, 0.2),
                        (decor.trophy, 0.2), (electronics.camera, 0.2), (small.basket, 0.4)]),
@@ -222,10 +220,10 @@ _TILTED = {decor.photo_frame: 0.22}
 def fill_surface(arranger: RoomArranger, anchor: PlacedObject, index: int, density: float = 1.0) -> list[PlacedObject]:
     """Put fitting things on surface number ``index`` of ``anchor``; how many follows a Poisson law."""
     surface = anchor.model.surfaces[index]
-    if surface.accepts not in SURFACE_ITEMS:
+    if surface.accepts not in _SURFACE_ITEMS:
         return []
     rng = arranger.rng
-    rate, limit, families = SURFACE_ITEMS[surface.accepts]
+    rate, limit, families = _SURFACE_ITEMS[surface.accepts]
     area = 4 * surface.half_m[0] * surface.half_m[1]
     count = min(int(rng.poisson(rate * area * density)), limit)
     weights = np.array([w for _, w in families])
@@ -243,22 +241,21 @@ def fill_surface(arranger: RoomArranger, anchor: PlacedObject, index: int, densi
     return placed
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Kitchens and bathrooms: rows of units along a wall, and what belongs to them.
+# -- rooms of each kind
 
 
-def kitchen(a: RoomArranger) -> None:
+def _kitchen(a: RoomArranger) -> None:
     """A line of units with sink and stove, cabinets above, a fridge, perhaps a table."""
     row = _best_row(a)
     stove = next((o for o in row if o.label == "stove"), None)
     if stove and chance(a, 0.75):
-        a.on_wall(kitchen_assets.range_hood(a.rng), 1.55, above=stove)
+        a.on_wall(kitchen.range_hood(a.rng), 1.55, above=stove)
     for unit in row:
         if unit.label in ("counter", "dishwasher") and chance(a, 0.6):
             a.on_wall(furniture.wall_cabinet(a.rng), 1.45, above=unit)
     _appliances(a, [o for o in row if o.label in ("counter", "dishwasher")])
     if not any(o.label == "refrigerator" for o in row):
-        a.against_wall(kitchen_assets.refrigerator(a.rng), corner=True)
+        a.against_wall(kitchen.refrigerator(a.rng), corner=True)
     if chance(a, 0.2):
         a.middle(furniture.kitchen_island(a.rng))
         stand_some(a, [(furniture.stool, 0.6), (furniture.stool, 0.6)], 0.0)
@@ -295,16 +292,16 @@ def _row(
     a: RoomArranger, side: Side, rng: np.random.Generator, front: mat.Material, top: mat.Material
 ) -> list[PlacedObject]:
     units: list[ObjectModel] = [
-        kitchen_assets.sink(rng, 0.8, front, top),
-        kitchen_assets.counter(rng, float(rng.uniform(0.5, 0.9)), front, top, bool(rng.random() < 0.5)),
-        kitchen_assets.stove(rng),
-        kitchen_assets.counter(rng, float(rng.uniform(0.4, 0.8)), front, top, bool(rng.random() < 0.5)),
-        kitchen_assets.counter(rng, float(rng.uniform(0.5, 1.0)), front, top, False),
+        kitchen.sink(rng, 0.8, front, top),
+        kitchen.counter(rng, float(rng.uniform(0.5, 0.9)), front, top, bool(rng.random() < 0.5)),
+        kitchen.stove(rng),
+        kitchen.counter(rng, float(rng.uniform(0.4, 0.8)), front, top, bool(rng.random() < 0.5)),
+        kitchen.counter(rng, float(rng.uniform(0.5, 1.0)), front, top, False),
     ]
     if rng.random() < 0.5:
-        units.insert(1, kitchen_assets.dishwasher(rng, top))
+        units.insert(1, kitchen.dishwasher(rng, top))
     if rng.random() < 0.6:
-        units.insert(0 if rng.random() < 0.5 else len(units), kitchen_assets.refrigerator(rng))
+        units.insert(0 if rng.random() < 0.5 else len(units), kitchen.refrigerator(rng))
     placed: list[PlacedObject] = []
     cursor = 0.02
     length = a.length(side)
@@ -322,19 +319,19 @@ def _row(
 
 def _appliances(a: RoomArranger, counters: list[PlacedObject]) -> None:
     for family, p in (
-        (kitchen_assets.microwave, 0.6),
-        (kitchen_assets.coffee_maker, 0.5),
-        (kitchen_assets.kettle, 0.6),
-        (kitchen_assets.toaster, 0.45),
-        (kitchen_assets.dish_rack, 0.35),
-        (kitchen_assets.oven, 0.15),
+        (kitchen.microwave, 0.6),
+        (kitchen.coffee_maker, 0.5),
+        (kitchen.kettle, 0.6),
+        (kitchen.toaster, 0.45),
+        (kitchen.dish_rack, 0.35),
+        (kitchen.oven, 0.15),
     ):
         if counters and chance(a, p):
             unit = counters[int(a.rng.integers(len(counters)))]
             a.on_surface(family(a.rng), unit, unit.model.surfaces[0], float(a.rng.normal(0, 0.06)))
 
 
-def bathroom(a: RoomArranger) -> None:
+def _bathroom(a: RoomArranger) -> None:
     """Toilet, basin with mirror, tub or shower, towels, perhaps a washing machine."""
     if chance(a, 0.55):
         a.against_wall(bath.bathtub(a.rng), corner=True)
@@ -358,11 +355,7 @@ def bathroom(a: RoomArranger) -> None:
                      (furniture.wall_shelf, 0.25, 1.4)])  # fmt: skip
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# What stands in a room of each kind, and how: the co-occurrence of real homes as short programs.
-
-
-def living_room(a: RoomArranger) -> None:
+def _living_room(a: RoomArranger) -> None:
     """A couch facing a television over a coffee table, perhaps a dining corner, shelves, plants."""
     couch = a.against_wall(furniture.couch(a.rng))
     if couch:
@@ -399,7 +392,7 @@ def living_room(a: RoomArranger) -> None:
                      (furniture.wall_shelf, 0.3, 1.5), (decor.poster, 0.15, 1.3)])  # fmt: skip
 
 
-def bedroom(a: RoomArranger) -> None:
+def _bedroom(a: RoomArranger) -> None:
     """A bed with stands and lamps, wardrobe, dresser, perhaps a desk."""
     bed = a.against_wall(soft.bed(a.rng))
     if bed:
@@ -442,7 +435,7 @@ def _make_bed(a: RoomArranger, bed: PlacedObject) -> None:
             a.on_surface(family(a.rng), bed, cover, float(a.rng.uniform(-np.pi, np.pi)))
 
 
-def office(a: RoomArranger) -> None:
+def _office(a: RoomArranger) -> None:
     """Two or three desks with computers, shelves, a board."""
     for _ in range(int(a.rng.integers(1, 4))):
         desk_group(a)
@@ -461,7 +454,7 @@ def office(a: RoomArranger) -> None:
                      (furniture.wall_shelf, 0.3, 1.5)])  # fmt: skip
 
 
-def corridor(a: RoomArranger) -> None:
+def _corridor(a: RoomArranger) -> None:
     """Little that stands in the way: shoes, coats, a mirror."""
     a.tries = 6
     stand_some(a, [(furniture.rack, 0.6), (furniture.coat_rack, 0.4), (furniture.commode, 0.35), (furniture.bench, 0.2),
@@ -475,13 +468,13 @@ def corridor(a: RoomArranger) -> None:
                      (soft.hanging_jacket, 0.3, 1.0)])  # fmt: skip
 
 
-RECIPES: dict[str, Callable[[RoomArranger], None]] = {
-    "living room": living_room,
-    "bedroom": bedroom,
-    "kitchen": kitchen,
-    "bathroom": bathroom,
-    "office": office,
-    "corridor": corridor,
+_RECIPES: dict[str, Callable[[RoomArranger], None]] = {
+    "living room": _living_room,
+    "bedroom": _bedroom,
+    "kitchen": _kitchen,
+    "bathroom": _bathroom,
+    "office": _office,
+    "corridor": _corridor,
 }
 
 # What large rooms get more of.
@@ -497,7 +490,7 @@ _AREA_PER_MORE_M2 = 9.0
 def furnish(a: RoomArranger, room: Room, clutter: float) -> None:
     """Fill one room: lights, the recipe of its kind, curtains, then small things on every surface."""
     ceiling_lights(a)
-    RECIPES[room.kind](a)
+    _RECIPES[room.kind](a)
     more = _MORE.get(room.kind, [])
     for _ in range(int(a.rng.poisson(room.area_m2 / _AREA_PER_MORE_M2)) if more else 0):
         a.against_wall(more[int(a.rng.integers(len(more)))](a.rng), corner=chance(a, 0.3))

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron_training.homes.assets.objects import PlacedObject
 from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary, open_library
 from embodied_perceptron_training.homes.building.floorplan import (
     FloorPlan,
@@ -22,24 +22,14 @@ from embodied_perceptron_training.homes.building.floorplan import (
 from embodied_perceptron_training.homes.building.furnishing import furnish
 from embodied_perceptron_training.homes.building.placement import Placer, RoomArranger
 from embodied_perceptron_training.homes.building.shell import build_shell
-from embodied_perceptron_training.homes.objects import PlacedObject
 from embodied_perceptron_training.homes.rendering.scene import Light, RenderScene, assemble_scene
-
-# --------------------------------------------------------------------------------------------------------------------
-# Which categories the generator can make, and where the names come from.
-
-CATEGORIES = ALL_CATEGORIES  # semantic id = position + 1
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# A furnished home from a seed.
 
 _ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
 class HomeSpec:
-    """What kind of home.
+    """Specification of a home.
 
     Attributes:
         rooms: number of furnished rooms, 1..9; 0 = drawn from the seed.
@@ -90,8 +80,8 @@ class Home:
 
     def render_scene(self, objects: Sequence[PlacedObject] | None = None) -> RenderScene:
         """Geometry for a renderer; ``objects`` replaces the home's own (moved joints, objects left out)."""
-        parts = [(o.mesh(), o.id, o.label) for o in (self.objects if objects is None else objects)]
-        return assemble_scene(parts, CATEGORIES, self.lights, self.ambient)
+        parts = [(o.mesh(), o.id) for o in (self.objects if objects is None else objects)]
+        return assemble_scene(parts, self.lights, self.ambient)
 
     def triangles(self) -> NDArray[np.float64]:
         """(F, 3, 3) all faces, world frame."""
@@ -173,7 +163,6 @@ def _lights(
                 (r, g, b),
                 radius,
                 (float(d[0]), float(d[1]), float(d[2])),
-                room,
                 plan.rooms[room].rect,
             )
         )

@@ -1,4 +1,7 @@
-"""Where things may stand, and ways to place a piece of furniture in one room."""
+"""Places for things: collisions, keep-out zones, the robot's way between the doors, and where in a room to try.
+
+:class:`Placer` accepts or refuses a pose; :class:`RoomArranger` proposes poses against a wall, beside or on something.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from embodied_perceptron_training.homes.assets.mesh import Piece, rotation
+from embodied_perceptron_training.homes.assets.objects import ObjectModel, PlacedObject, Surface, pose_at
 from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, Room, Side
-from embodied_perceptron_training.homes.mesh import Piece, rotation
-from embodied_perceptron_training.homes.objects import ObjectModel, PlacedObject, Surface, pose_at
-
-# --------------------------------------------------------------------------------------------------------------------
-# Where things may stand: collision of oriented boxes, keep-out zones, and a robot's way between the doors.
 
 F64 = NDArray[np.float64]
 Zone = tuple[float, float, float, float, float, float]
@@ -24,6 +24,14 @@ CONTACT_M = 0.002  # boxes that overlap by less only touch
 CELL_M = 0.05
 ROBOT_RADIUS_M = 0.24
 ROBOT_HEIGHT_M = 1.4
+_WALL_GAP_M = 0.012  # between a wall and the back of a piece of furniture
+SIDES: tuple[Side, ...] = ("S", "N", "W", "E")
+_INWARD: dict[Side, F64] = {  # (2,) from the wall into the room
+    "S": np.array([0.0, 1.0]),
+    "N": np.array([0.0, -1.0]),
+    "W": np.array([1.0, 0.0]),
+    "E": np.array([-1.0, 0.0]),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +139,7 @@ class Placer:
         return placed
 
     def move_joint(self, object_id: int, part: str, state: float) -> bool:
-        """Move one joint where nothing is in its way and the robot still gets through; says whether it moved."""
+        """Move one joint where nothing is in its way and the robot still gets through; True if it moved."""
         old, old_pieces = self.objects[object_id], self._pieces[object_id]
         new = replace(old, joint_states=MappingProxyType({**old.joint_states, part: state}))
         pieces = Pieces.of(new.model.posed_pieces(new.joint_states), new.T_world_object)
@@ -211,13 +219,6 @@ class Placer:
         return bool(size * CELL_M**2 >= self.rooms[room].area_m2 / 12)
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Ways to place a piece of furniture in one room: against a wall, beside, around, on the wall, on top of something.
-
-SIDES: tuple[Side, ...] = ("S", "N", "W", "E")
-_WALL_GAP_M = 0.012
-
-
 @dataclass
 class RoomArranger:
     """Places models in one room, trying a few random places each; every method returns None when nothing fitted."""
@@ -266,18 +267,19 @@ class RoomArranger:
     ) -> PlacedObject | None:
         """Back to the wall ``side``, centred ``along`` metres from its lower end, base at height ``z``."""
         low, high = model.bounds()
+        x, y = self._wall_place(side, along, float(high[1]) + gap, float(low[0] + high[0]) / 2)
+        T = pose_at((x, y, z), SIDE_YAW[side])
+        return self.placer.put(model, T, self.room.index, mounted=mounted, zones=zones)
+
+    def _wall_place(self, side: Side, along: float, depth: float, shift: float = 0.0) -> tuple[float, float]:
+        """World (x, y) of a point ``depth`` before the wall; ``shift`` runs along the local x of what stands there."""
         x0, y0, x1, y1 = self.room.rect
-        depth = float(high[1]) + gap
-        shift = float(low[0] + high[0]) / 2
-        yaw = SIDE_YAW[side]
-        positions = {
+        return {
             "S": (x0 + along + shift, y0 + depth),
             "N": (x0 + along - shift, y1 - depth),
             "W": (x0 + depth, y0 + along - shift),
             "E": (x1 - depth, y0 + along + shift),
-        }
-        x, y = positions[side]
-        return self.placer.put(model, pose_at((x, y, z), yaw), self.room.index, mounted=mounted, zones=zones)
+        }[side]
 
     def on_wall(self, model: ObjectModel, z: float, above: PlacedObject | None = None) -> PlacedObject | None:
         """Hang on a wall with its base at height ``z``; ``above`` centres it over something against that wall."""
@@ -301,7 +303,7 @@ class RoomArranger:
     def side_of(self, placed: PlacedObject) -> Side:
         """The wall that it turns its back to."""
         front = placed.front
-        return min(SIDES, key=lambda s: -float(_inward(s) @ front[:2]))
+        return min(SIDES, key=lambda s: -float(_INWARD[s] @ front[:2]))
 
     def along(self, side: Side, position: F64) -> float:
         """Metres along the wall ``side`` of a world position."""
@@ -313,18 +315,11 @@ class RoomArranger:
         tilt = rotation("x", -angle_rad)
         corners = model.posed_mesh().triangles.reshape(-1, 3) @ tilt.T
         low, high = corners.min(0), corners.max(0)
-        x0, y0, x1, y1 = self.room.rect
         for _ in range(self.tries):
             side = SIDES[int(self.rng.integers(4))]
             width = float(high[0] - low[0])
             along = float(self.rng.uniform(width / 2 + 0.05, self.length(side) - width / 2 - 0.05))
-            depth = float(high[1]) + 0.004
-            x, y = {
-                "S": (x0 + along, y0 + depth),
-                "N": (x0 + along, y1 - depth),
-                "W": (x0 + depth, y0 + along),
-                "E": (x1 - depth, y0 + along),
-            }[side]
+            x, y = self._wall_place(side, along, float(high[1]) + 0.004)
             T = pose_at((x, y, -float(low[2])), SIDE_YAW[side], tilt)
             placed = self.placer.put(model, T, self.room.index)
             if placed:
@@ -428,12 +423,3 @@ class RoomArranger:
             if placed:
                 return placed
         return None
-
-
-def _inward(side: Side) -> F64:
-    return {
-        "S": np.array([0.0, 1.0]),
-        "N": np.array([0.0, -1.0]),
-        "W": np.array([1.0, 0.0]),
-        "E": np.array([-1.0, 0.0]),
-    }[side]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from embodied_perceptron_training.homes.assets import structure
+from embodied_perceptron_training.homes.assets.mesh import MeshBuilder
+from embodied_perceptron_training.homes.assets.objects import ObjectModel, part_from, pose_at
 from embodied_perceptron_training.homes.building.floorplan import SIDE_YAW, WALL_M, FloorPlan, Opening, Room, Side, Wall
 from embodied_perceptron_training.homes.building.placement import Placer
-from embodied_perceptron_training.homes.mesh import MeshBuilder
-from embodied_perceptron_training.homes.objects import ObjectModel, part_from, pose_at
 from embodied_perceptron_training.homes.rendering import materials as mat
 
 Rng = np.random.Generator
@@ -208,7 +208,7 @@ def _put_window(rng: Rng, plan: FloorPlan, wall: Wall, opening: Opening, placer:
 
 
 def wall_side(wall: Wall, room: Room) -> Side:
-    """Which side of ``room`` the wall bounds."""
+    """Side of ``room`` that the wall bounds."""
     cx, cy = room.center
     if wall.horizontal:
         return "N" if wall.level_m > cy else "S"

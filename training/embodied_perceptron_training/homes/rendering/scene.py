@@ -1,4 +1,4 @@
-"""What a renderer needs of a home: one soup with ids, materials and lights."""
+"""Input of the renderers: one triangle soup with ids, materials and lights."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron_training.homes.mesh import Mesh, merge_meshes
+from embodied_perceptron_training.homes.assets.mesh import Mesh, merge_meshes
 from embodied_perceptron_training.homes.rendering.materials import SIZE, Material, texture
 
 
@@ -20,15 +20,13 @@ class Light:
         color: linear RGB intensity at 1 m.
         radius_m: size, which makes shadows soft.
         direction: (x, y, z) that a window shines along, or zeros for all around.
-        room: index of its room.
-        region: (x0, y0, x1, y1) floor rectangle of that room.
+        region: (x0, y0, x1, y1) floor rectangle of its room.
     """
 
     position_m: tuple[float, float, float]
     color: tuple[float, float, float]
     radius_m: float
     direction: tuple[float, float, float]
-    room: int
     region: tuple[float, float, float, float]
 
 
@@ -39,23 +37,19 @@ class RenderScene:
     Attributes:
         mesh: all faces, world frame.
         instance: (F,) int32, object id + 1; 0 = belongs to no object.
-        semantic: (F,) int32 index into ``categories`` + 1; 0 = none.
-        categories: names.
         lights: at least one.
         ambient: linear RGB that reaches every surface.
     """
 
     mesh: Mesh
     instance: NDArray[np.int32]
-    semantic: NDArray[np.int32]
-    categories: tuple[str, ...]
     lights: tuple[Light, ...]
     ambient: tuple[float, float, float] = (0.30, 0.30, 0.31)
 
     def __post_init__(self) -> None:
         if len(self.mesh) == 0:
             raise ValueError("a scene needs at least one face")
-        if self.instance.shape != (len(self.mesh),) or self.semantic.shape != (len(self.mesh),):
+        if self.instance.shape != (len(self.mesh),):
             raise ValueError(f"scene ids must have shape ({len(self.mesh)},), got {self.instance.shape}")
         if not self.lights:
             raise ValueError("a scene needs at least one light")
@@ -71,26 +65,16 @@ class RenderScene:
         lights = tuple(replace(light, color=scaled(light.color, level)) for light in self.lights)
         return replace(self, lights=lights, ambient=scaled(self.ambient, 0.06 + 0.94 * level))
 
-    def without(self, object_ids: set[int]) -> RenderScene:
-        """The same scene without the objects ``object_ids``."""
-        keep = ~np.isin(self.instance, [i + 1 for i in object_ids])
-        m = self.mesh
-        mesh = Mesh(m.triangles[keep], m.normals[keep], m.uv[keep], m.material[keep], m.materials)
-        return replace(self, mesh=mesh, instance=self.instance[keep], semantic=self.semantic[keep])
-
 
 def assemble_scene(
-    parts: list[tuple[Mesh, int, str]],
-    categories: tuple[str, ...],
+    parts: list[tuple[Mesh, int]],
     lights: tuple[Light, ...],
     ambient: tuple[float, float, float] = (0.30, 0.30, 0.31),
 ) -> RenderScene:
-    """One scene from (world mesh, object id or -1, category or '') triples."""
-    index = {name: i + 1 for i, name in enumerate(categories)}
-    counts = [len(mesh) for mesh, _, _ in parts]
-    instance = np.repeat([object_id + 1 for _, object_id, _ in parts], counts).astype(np.int32)
-    semantic = np.repeat([index.get(name, 0) for _, _, name in parts], counts).astype(np.int32)
-    return RenderScene(merge_meshes([m for m, _, _ in parts]), instance, semantic, categories, lights, ambient)
+    """One scene from (world mesh, object id or -1) pairs."""
+    counts = [len(mesh) for mesh, _ in parts]
+    instance = np.repeat([object_id + 1 for _, object_id in parts], counts).astype(np.int32)
+    return RenderScene(merge_meshes([mesh for mesh, _ in parts]), instance, lights, ambient)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,13 @@
-"""Per-pixel shading kernels: textures, lights, soft shadows, contact shadows. Geometry comes as hits of rays."""
+"""Per-pixel shading kernels: textures, lights, soft shadows, contact shadows. Geometry comes as hits of rays.
+
+The two strongest lights of a pixel shine on it and cast shadows.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-
-SHADOW_RAYS = 2  # the strongest lights of each pixel cast shadows
 
 
 @njit(cache=True, inline="always")

@@ -20,14 +20,13 @@ from vision_msgs.msg import (
 )
 from visualization_msgs.msg import Marker, MarkerArray
 
-from embodied_perceptron.geometry.boxes import corners, euler_to_matrix, matrix_to_euler
+from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.visualization.drawing import color_of_class
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
-BOX_EDGES = ((0, 1), (1, 3), (3, 2), (2, 0), (4, 5), (5, 7), (7, 6), (6, 4), (0, 4), (1, 5), (2, 6), (3, 7))
-_UNIT_CORNERS = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)])
+_UNIT_CORNERS = 0.5 * CORNER_SIGNS.numpy().astype(np.float64)
 MarkerKey = tuple[str, int]  # namespace, id
 
 
@@ -39,11 +38,6 @@ def box_pose(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None =
     """(9,) box -> (4, 4) pose of its centre, in the world frame or moved by ``T_out_world``."""
     T = make_transform(euler_to_matrix(torch.from_numpy(np.asarray(box[6:9], np.float64))).numpy(), box[:3])
     return T if T_out_world is None else T_out_world @ T
-
-
-def box_corners(box: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(9,) box -> (8, 3) corners in the world frame, joined by :data:`BOX_EDGES`."""
-    return corners(torch.from_numpy(np.asarray(box, np.float64))[None])[0].numpy()
 
 
 def box_to_message(box: NDArray[np.float64], T_out_world: NDArray[np.float64] | None = None) -> BoundingBox3D:
@@ -103,12 +97,6 @@ def detections_to_objects(message: Detection3DArray) -> tuple[SceneObject, ...]:
 # markers
 
 
-def label_color(label: str) -> tuple[float, float, float]:
-    """The same colour for the same label in every run, RGB in [0, 1]."""
-    r, g, b = color_of_class(label)
-    return r / 255, g / 255, b / 255
-
-
 def object_markers(
     objects: Sequence[SceneObject],
     shown: Iterable[MarkerKey],
@@ -126,7 +114,8 @@ def object_markers(
     """
     markers = []
     for item in objects:
-        rgb = label_color(item.label)
+        r, g, b = color_of_class(item.label)
+        rgb = r / 255, g / 255, b / 255
         text = f"{item.label} {item.id} ({item.score:.2f})"
         markers += _box_marker_triple(item.box, rgb, text, namespace, item.id, stamp_ns, frame_id, T_out_world)
     return _with_deletions(markers, shown, stamp_ns, frame_id)
@@ -199,16 +188,15 @@ def grounding_to_message(
     stamp_ns: int,
     frame_id: str,
     T_out_world: NDArray[np.float64] | None = None,
-    top_k: int | None = None,
 ) -> GroundingResult:
-    """Answer -> embodied_perceptron_msgs/GroundingResult with at most ``top_k`` candidates, best first."""
+    """Answer -> embodied_perceptron_msgs/GroundingResult, its candidates best first."""
     return GroundingResult(
         header=make_header(stamp_ns, frame_id),
         id=query_id,
         text=grounding.text,
         status=int(grounding.status),
         standing=standing,
-        candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates[:top_k]],
+        candidates=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.candidates],
         reason=grounding.reason,
         tagged_text=grounding.tagged_text,
         latency_ms=float(grounding.latency_ms),

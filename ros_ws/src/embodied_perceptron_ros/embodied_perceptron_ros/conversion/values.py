@@ -1,6 +1,6 @@
 """ROS message <-> value: stamps, transforms, byte arrays, camera models. Pure functions, no node.
 
-Messages of the map stand in ``map_messages.py``, those of objects and answers in ``object_messages.py``.
+Messages of the map stand in ``maps.py``, those of objects and answers in ``objects.py``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from embodied_perceptron.recordings.image_codec import (
     COLOR_ENCODINGS,
     DEPTH_ENCODINGS,
     ImageDecodeError,
-    decode_compressed_color,
+    decode_color_file,
     decode_compressed_depth,
     decode_image,
 )
 from embodied_perceptron.sensors.camera_model import CameraModel, camera_model_from_info
 from embodied_perceptron.sensors.frame import canonical_depth
-
-NANOSECONDS = 1_000_000_000
-
+from embodied_perceptron.sensors.poses import NS_PER_S
 
 # --------------------------------------------------------------------------------------------------------------------
 # arrays, stamps, headers
@@ -47,12 +45,12 @@ def message_array(values: NDArray[Any], typecode: str = "B") -> array.array[Any]
 
 def stamp_to_ns(stamp: Time) -> int:
     """Nanoseconds of a message stamp."""
-    return int(stamp.sec) * NANOSECONDS + int(stamp.nanosec)
+    return int(stamp.sec) * NS_PER_S + int(stamp.nanosec)
 
 
 def ns_to_stamp(stamp_ns: int) -> Time:
     """Message stamp of non-negative nanoseconds."""
-    sec, nanosec = divmod(int(stamp_ns), NANOSECONDS)
+    sec, nanosec = divmod(int(stamp_ns), NS_PER_S)
     return Time(sec=sec, nanosec=nanosec)
 
 
@@ -136,7 +134,7 @@ def color_from_message(message: Image | CompressedImage) -> NDArray[np.uint8]:
     Raises ``ValueError`` naming the encoding, size or defect.
     """
     if isinstance(message, CompressedImage):
-        return decode_compressed_color(message.data)
+        return decode_color_file(message.data)
     if message.encoding not in COLOR_ENCODINGS:
         raise ImageDecodeError(f"colour encoding {message.encoding!r} is none of {', '.join(COLOR_ENCODINGS)}")
     return _raw_image(message)

@@ -27,7 +27,7 @@ from embodied_perceptron.visualization.drawing import draw_boxes_on_image
 from embodied_perceptron.visualization.rerun import write_rrd
 from embodied_perceptron.visualization.room_view import render_3d
 from embodied_perceptron.weights import available
-from embodied_perceptron_ros.demo.mission import Question, verdict
+from embodied_perceptron_ros.demo.mission import MissionQuestion, verdict
 from embodied_perceptron_ros.demo.simulated import (
     DEFAULT_SEED,
     SimulationError,
@@ -49,10 +49,10 @@ from embodied_perceptron_ros.players.replaying import (
     write_result_files,
 )
 
-# --------------------------------------------------------------------------------------------------------------------
-# What the demonstration says of itself: ``results.json``, the tables, and what keeps it from having succeeded.
-
 MAX_MAP_ERROR_M = 0.02
+_SHOWN_IMAGES = 60  # camera images in the Rerun recording
+_VIEW_WIDTH = 960  # of the camera image with named boxes, about
+_WEIGHTS = "tiny"  # where they are shipped
 _SCORES = ("AP25", "AP50", "AP25_furniture", "AR25", "mIoU", "mIoU_classes")
 
 
@@ -61,7 +61,7 @@ def summarise(
     outcome: ReplayOutcome,
     perception: Perception,
     map_error_m: float | None,
-    questions: Sequence[Question] = (),
+    questions: Sequence[MissionQuestion] = (),
     scores: Mapping[str, float] | None = None,
     weights: str = "",
 ) -> dict[str, Any]:
@@ -180,14 +180,6 @@ def status_table(status: NodeStatus) -> Table:
     return table
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The demonstration: a whole mission through the real node over real topics; pictures and figures afterwards.
-
-_SHOWN_IMAGES = 60  # camera images in the Rerun recording
-_VIEW_WIDTH = 960  # of the camera image with named boxes, about
-_WEIGHTS = "tiny"  # where they are shipped
-
-
 @dataclass(frozen=True)
 class DemoResult:
     """What the demonstration gave.
@@ -234,8 +226,7 @@ def run_demo(
     if not weights:
         console.print("no trained weights: boxes have no class, and sentences cannot be understood")
     questions = _questions(source, sentences, console)
-    parameters = {"weights": weights} if weights else {}
-    plan = ReplayPlan(source, out, rate, parameters=parameters, questions=questions)
+    plan = ReplayPlan(source, out, rate, parameters={"weights": weights}, questions=questions)
     display = ProgressDisplay(console)
     with display.live:
         outcome = replay_over_ros(plan, display.update)
@@ -253,8 +244,8 @@ def run_demo(
     return DemoResult(results, find_problems(results))
 
 
-def _questions(source: Path, sentences: Sequence[str], console: Console) -> tuple[Question, ...]:
-    asked = tuple(Question(f"asked-{n}", text) for n, text in enumerate(sentences, 1))
+def _questions(source: Path, sentences: Sequence[str], console: Console) -> tuple[MissionQuestion, ...]:
+    asked = tuple(MissionQuestion(f"asked-{n}", text) for n, text in enumerate(sentences, 1))
     if not has_truth(source):
         return asked
     try:

@@ -20,7 +20,7 @@ RIGHT_IOU = 0.25  # an answer's box overlaps the true one by more, as for the be
 
 
 @dataclass(frozen=True)
-class Question:
+class MissionQuestion:
     """What to ask, and what is right where that is known.
 
     Attributes:
@@ -51,10 +51,10 @@ class Question:
         return json.dumps(fields)
 
 
-def read_questions(rows: Sequence[Mapping[str, Any]]) -> tuple[Question, ...]:
+def read_questions(rows: Sequence[Mapping[str, Any]]) -> tuple[MissionQuestion, ...]:
     """Questions as the simulation tells them (JSON)."""
     names = ("id", "text", "kind", "standing", "stamp_ns", "expected")
-    return tuple(Question(**{name: row[name] for name in names}, box=tuple(row["box"])) for row in rows)
+    return tuple(MissionQuestion(**{name: row[name] for name in names}, box=tuple(row["box"])) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class TimedAnswer:
     """One answer.
 
     Attributes:
-        grounding: what it says.
+        grounding: the answer itself.
         ms: from asking to hearing it; of later answers to a standing question, since the one before.
         stamp_ns: of the map that was asked.
     """
@@ -72,7 +72,7 @@ class TimedAnswer:
     stamp_ns: int = 0
 
 
-def is_right(question: Question, answers: Sequence[TimedAnswer]) -> bool | None:
+def is_right(question: MissionQuestion, answers: Sequence[TimedAnswer]) -> bool | None:
     """Whether the last answer is the right one; None where nobody knows."""
     if not question.expected:
         return None
@@ -84,7 +84,7 @@ def is_right(question: Question, answers: Sequence[TimedAnswer]) -> bool | None:
     return bool(box_iou(meant[:1], meant[1:])[0, 0] > RIGHT_IOU)
 
 
-def verdict(question: Question, answers: Sequence[TimedAnswer]) -> dict[str, Any]:
+def verdict(question: MissionQuestion, answers: Sequence[TimedAnswer]) -> dict[str, Any]:
     """One row of ``queries`` in ``results.json``."""
     last = answers[-1].grounding if answers else None
     found = last is not None and bool(last.candidates) and last.status == GroundingStatus.FOUND

@@ -1,10 +1,12 @@
 """The simulated drive that demo and launch files use: where it is kept, and the commands that make and judge it.
 
-Rendering belongs to the training package, which the node does not import: it runs as a process of its own.
+Rendering belongs to the training package, which the node does not import: it runs as a process of its own. Neither
+numpy nor torch is imported at the head: launch files run in the system's Python.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import json
@@ -14,9 +16,10 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from embodied_perceptron_ros.demo.mission import Question, read_questions
+if TYPE_CHECKING:
+    from embodied_perceptron_ros.demo.mission import MissionQuestion
 
 RENDERER = "embodied_perceptron_training"
 # Outside of the seeds that networks are trained and tested on; two rooms, so that there is something to find
@@ -36,7 +39,7 @@ def renderer_digest() -> str:
     spec = importlib.util.find_spec(RENDERER)
     if spec is None or not spec.submodule_search_locations:
         raise SimulationError(f"{RENDERER} is not installed: pip install -e '.[train]' in the repository")
-    folder = Path(next(iter(spec.submodule_search_locations))) / "synthetic"
+    folder = Path(next(iter(spec.submodule_search_locations))) / "homes"
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
@@ -99,11 +102,13 @@ def has_truth(recording: Path) -> bool:
     return (recording / "scene.json").is_file()
 
 
-def mission_questions(recording: Path) -> tuple[Question, ...]:
+def mission_questions(recording: Path) -> tuple[MissionQuestion, ...]:
     """Five questions about the home that a simulated recording shows, with their right answers.
 
     Raises :class:`SimulationError` when the home has none of some kind.
     """
+    from embodied_perceptron_ros.demo.mission import read_questions
+
     return read_questions(_told("asking about the home", "mission-questions", str(recording)))
 
 
@@ -127,8 +132,6 @@ def _told(what: str, command: str, *arguments: str) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m embodied_perceptron_ros.demo.simulated FOLDER --seed N``: render unless it is there."""
-    import argparse
-
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("recording", type=Path)
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)

@@ -6,9 +6,8 @@ import dataclasses
 import threading
 import time
 import traceback
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from embodied_perceptron.config import AssemblerConfig
@@ -54,23 +53,6 @@ class CameraPoses:
         return self._transforms.lookup(self._fusion_frame, frame, stamp_ns)
 
 
-@dataclass(frozen=True, eq=False)
-class FusedFrame:
-    """The newest frame in the map.
-
-    Attributes:
-        posed: images and pose.
-        report: what fusing it did.
-        frame_id: optical frame of the camera.
-        sent_ns: wall clock when its colour image was published.
-    """
-
-    posed: PosedFrame
-    report: FusionReport
-    frame_id: str
-    sent_ns: int
-
-
 class FusionWorker:
     """See the module's docstring. All public methods may be called from any thread."""
 
@@ -101,7 +83,6 @@ class FusionWorker:
         self._max_backlog = max_backlog
         self._reset_on_time_jump = reset_on_time_jump
         self._ready: deque[PosedFrame] = deque()
-        self._sent_ns: OrderedDict[tuple[str, int], int] = OrderedDict()
         self._calibrations: dict[str, tuple[Any, CameraModel | BadCalibration]] = {}
         self._own_drops: Counter[str] = Counter()
         self._fused = 0
@@ -114,7 +95,6 @@ class FusionWorker:
         self._counts = FrameCounts()
         self.map_statistics: dict[str, Any] = {}
         self._statistics_s = float("-inf")
-        self._newest: FusedFrame | None = None
         self.on_fused: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="fusion", daemon=True)
 
@@ -140,18 +120,13 @@ class FusionWorker:
         if self._waiting_for_pose:
             self._wake.set()
 
-    @property
-    def newest(self) -> FusedFrame | None:
-        """The newest frame in the map."""
-        return self._newest
-
     def camera_frame(self, camera: str) -> str:
         """Optical frame that the images of a camera name; empty before the first."""
         return self._poses.frames.get(camera, "")
 
     @property
     def counts(self) -> FrameCounts:
-        """What became of the exposures so far."""
+        """What became of the frames so far."""
         return self._counts
 
     # ---- the thread
@@ -196,11 +171,8 @@ class FusionWorker:
         if received.kind == "info":
             self._feed_info(received, stamp_ns, now_ns)
         elif received.kind == "color":
-            self._sent_ns[(camera, stamp_ns)] = received.sent_ns
-            while len(self._sent_ns) > 256:
-                self._sent_ns.popitem(last=False)
             self._poses.frames[camera] = received.message.header.frame_id
-            self._assembler.add_color(camera, stamp_ns, self._decode_color(received), now_ns)
+            self._assembler.add_color(camera, stamp_ns, self._decode_color(received), now_ns, received.sent_ns)
         else:
             self._assembler.add_depth(camera, stamp_ns, self._decode_depth(received), now_ns)
 
@@ -257,12 +229,9 @@ class FusionWorker:
             self._drop(report.reason or "not_fused", posed.frame.camera, "")
             return
         self._fused += 1
-        sent_ns = self._sent_ns.get((posed.frame.camera, posed.frame.stamp_ns), time.time_ns())
-        self._health.latency("fused", (time.time_ns() - sent_ns) / 1e6)
+        self._health.latency("fused", (time.time_ns() - posed.arrival_ns) / 1e6)
         self._health.tick("fusion")
         self._count_evictions(report)
-        frame_id = self._poses.frames[posed.frame.camera]
-        self._newest = FusedFrame(posed, report, frame_id, sent_ns)
         self.on_fused()
 
     def _count_evictions(self, report: FusionReport) -> None:
@@ -291,7 +260,6 @@ class FusionWorker:
         self._last_reset_s = now_s
         self._logger.warning("time went back: the map is reset")
         self._perceptron.reset()
-        self._newest = None
 
     # ---- accounting
 

@@ -21,16 +21,16 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
+from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding
 from embodied_perceptron.sensors.poses import Found, TooEarly
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
-from embodied_perceptron_ros.node.queries import Answer, Begin, Query, QueryError, QueryWorker, invalid, parse_query
+from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, invalid, parse_query
 from embodied_perceptron_ros.node.services import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
@@ -81,14 +81,15 @@ class GroundingInterface:
         transforms: TransformSource,
         health: Health,
         parameters: Callable[[], NodeParameters],
-        newest: Callable[[], FusedFrame | None],
+        camera_frame: Callable[[str], str],
     ) -> None:
+        """``camera_frame``: optical frame of a camera by its name."""
         self._node = node
         self._perceptron = perceptron
         self._transforms = transforms
         self._health = health
         self._parameters = parameters
-        self._newest = newest
+        self._camera_frame = camera_frame
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
         self._shown: set[MarkerKey] = set()
         self._worker: QueryWorker | None = None
@@ -159,12 +160,12 @@ class GroundingInterface:
         pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, self._stamp_ns())
         if isinstance(pose, str):
             return invalid(query, f"the answer cannot be given in {frame_id!r}: {pose}")
-        return self._perceptron.ground(query.text, query.viewpoint)
+        return self._perceptron.ground(dataclasses.replace(query, top_k=query.top_k or parameters.default_top_k))
 
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
         """Where the robot was at ``stamp_ns`` (0 = now), in the fusion frame; None before the first frame."""
-        parameters, newest = self._parameters(), self._newest()
-        frame_id = parameters.viewpoint_frame or (newest.frame_id if newest is not None else "")
+        parameters, newest = self._parameters(), self._perceptron.newest_frame
+        frame_id = parameters.viewpoint_frame or ("" if newest is None else self._camera_frame(newest.frame.camera))
         if not frame_id:
             return None
         try:
@@ -173,7 +174,7 @@ class GroundingInterface:
         except ViewpointError:
             if stamp_ns or newest is None or parameters.viewpoint_frame:
                 raise
-            return newest.posed.T_world_camera
+            return newest.T_world_camera
 
     def _submit(self, query: Query, deliver: Callable[[Answer], None], begin: Begin = lambda: None) -> None:
         """Have it answered; from where the robot is now, or was at its stamp."""
@@ -189,8 +190,8 @@ class GroundingInterface:
         worker.submit(query, deliver, begin)
 
     def _stamp_ns(self) -> int:
-        newest = self._newest()
-        return 0 if newest is None else newest.posed.frame.stamp_ns
+        newest = self._perceptron.newest_frame
+        return 0 if newest is None else newest.frame.stamp_ns
 
     # ---- answering
 
@@ -201,12 +202,11 @@ class GroundingInterface:
         grounding = answer.grounding
         if isinstance(pose, str):
             if grounding.candidates:  # the transform went away between asking and answering
-                grounding = dataclasses.replace(invalid(query, pose), latency_ms=grounding.latency_ms)
+                grounding = invalid(query, pose)
             frame_id, T = parameters.fusion_frame, None
         else:
             frame_id, T = pose.frame_id, pose.T_out_world
-        top_k = query.top_k or parameters.default_top_k
-        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, top_k)
+        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
         if self._on_answer is not None:
             self._on_answer(grounding)
@@ -227,7 +227,7 @@ class GroundingInterface:
         try:
             query = parse_query(message.data)
         except QueryError as error:
-            worker.refuse(Query(error.query_id, error.text), str(error), self._publish_answer)
+            worker.refuse(Query(error.text, id=error.query_id), str(error), self._publish_answer)
             return
         self._submit(query, self._publish_answer)
 
@@ -248,7 +248,8 @@ class GroundingInterface:
 
     async def _execute_goal(self, goal: Any) -> Ground.Result:
         request = goal.request
-        query = Query(bytes(goal.goal_id.uuid).hex(), request.text, request.top_k, frame_id=request.frame_id)
+        query_id = bytes(goal.goal_id.uuid).hex()
+        query = Query(request.text, request.top_k or None, frame_id=request.frame_id, id=query_id)
         goal.publish_feedback(Ground.Feedback(stage="waiting"))
         done = self._ask_once(query, lambda: goal.publish_feedback(Ground.Feedback(stage="answering")))
         await await_in_executor(self._node, done)
@@ -262,7 +263,8 @@ class GroundingInterface:
         return Ground.Result(result=result)
 
     async def _serve(self, request: Ask.Request, response: Ask.Response) -> Ask.Response:
-        query = Query("", request.text, request.top_k, frame_id=request.frame_id, stamp_ns=stamp_to_ns(request.stamp))
+        stamp_ns = stamp_to_ns(request.stamp)
+        query = Query(request.text, request.top_k or None, frame_id=request.frame_id, stamp_ns=stamp_ns)
         done = self._ask_once(query)
         await await_in_executor(self._node, done)
         response.result = done.result()

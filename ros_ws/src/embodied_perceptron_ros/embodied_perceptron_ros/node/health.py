@@ -69,7 +69,7 @@ class Rate:
 
 @dataclass
 class FrameCounts:
-    """What became of the exposures: ``received == fused + sum(dropped) + pending``."""
+    """What became of the frames: ``received == fused + sum(dropped) + pending``."""
 
     received: int = 0
     fused: int = 0

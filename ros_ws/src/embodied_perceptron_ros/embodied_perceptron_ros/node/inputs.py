@@ -8,19 +8,17 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.subscription import Subscription
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import Health
-from embodied_perceptron_ros.node.parameters import CameraParameters
+from embodied_perceptron_ros.node.parameters import CameraParameters, Kind
 
-Kind = Literal["color", "depth", "info"]
 INBOX_SIZE = 30  # per camera and kind: one second of a usual camera, while the worker saves a map
 _MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks are told when a message was sent; not in Humble
 _MAX_TRANSPORT_S = 10.0  # a longer way from the publisher means that the two machines' clocks differ
@@ -85,11 +83,8 @@ class CameraSubscriptions:
         self._health = health
         self._subscriptions: list[Any] = []
         for camera in cameras:
-            color_type = Image if camera.color_transport == "raw" else CompressedImage
-            depth_type = Image if camera.depth_transport == "raw" else CompressedImage
-            self._subscribe(camera.name, "color", color_type, camera.color_subscription)
-            self._subscribe(camera.name, "depth", depth_type, camera.depth_subscription)
-            self._subscribe(camera.name, "info", CameraInfo, camera.info_topic)
+            for kind, (message_type, topic) in camera.subscriptions.items():
+                self._subscribe(camera.name, kind, message_type, topic)
 
     def _subscribe(self, camera: str, kind: Kind, message_type: Any, topic: str) -> None:
         # Best effort matches every publisher; the overrides (qos_overrides.<topic>.subscription.reliability) are for

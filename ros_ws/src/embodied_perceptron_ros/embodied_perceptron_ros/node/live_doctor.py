@@ -1,67 +1,40 @@
-"""Looks at a running ROS graph and says why a map is wrong or missing."""
+"""``doctor --live``: why the map of a running ROS graph is wrong or missing.
+
+In this order: does anybody publish what the node listens to, does the QoS of every publisher and subscriber fit, does
+data arrive, is depth in the right unit and registered, do stamps, clocks and transforms agree
+(:func:`~embodied_perceptron.apps.checks.check_camera`), and what does the node report about itself.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from numpy.typing import NDArray
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import GetParameters
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, ReliabilityPolicy, qos_check_compatible
-from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
-from embodied_perceptron.apps.checks import (
-    Finding,
-    Severity,
-    check_clocks,
-    check_depth,
-    check_level,
-    check_order,
-    check_pairing,
-    check_poses,
-    check_registration,
-    check_sizes,
-)
+from embodied_perceptron.apps.checks import CameraEvidence, Finding, Severity, check_camera, check_delays
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.geometry.transforms import back_project, transform_points
-from embodied_perceptron.sensors.camera_model import CameraModel
-from embodied_perceptron.sensors.poses import Found, PoseLookup
 from embodied_perceptron_ros.conversion.values import camera_model, color_from_message, depth_from_message, stamp_to_ns
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
-from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraParameters
+from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraParameters, Kind, default_topics
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
-# --------------------------------------------------------------------------------------------------------------------
-# Pure checks of a running graph: endpoints, arrivals, clocks, frames, the node's words; evidence in, findings out.
-
-_OLD_S, _AHEAD_S = 5.0, 0.5  # stamps this far from this machine's clock belong to another one
-_POINTS_PER_IMAGE = 3000
-
-
-@dataclass
-class CameraEvidence:
-    """What arrived of one camera while listening."""
-
-    color_ns: list[int] = field(default_factory=list)
-    depth_ns: list[int] = field(default_factory=list)
-    delays_s: dict[str, list[float]] = field(default_factory=dict)
-    frames: dict[str, str] = field(default_factory=dict)  # color, depth, info -> frame id
-    color_size: tuple[int, int] | None = None
-    depth_size: tuple[int, int] | None = None
-    model: CameraModel | None = None
-    depths: list[tuple[int, NDArray[np.float32]]] = field(default_factory=list)
-    faults: Counter[str] = field(default_factory=Counter)
+NODE_NAME = "perception"
+_DISCOVERY_S = 2.0
+_ANSWER_S = 3.0
+_LOOKED_AT = 6  # depth images of each camera
 
 
 @dataclass(frozen=True)
@@ -118,33 +91,6 @@ def check_time_source(clock_publishers: int, node_uses_sim_time: bool | None) ->
     return []
 
 
-def check_delays(delays_s: Mapping[str, float], simulated: bool) -> list[Finding]:
-    """Are stamps near this machine's clock? ``delays_s``: median of arrival minus stamp, by topic."""
-    findings = check_clocks(delays_s)
-    if simulated:
-        return findings
-    far = {topic: delay for topic, delay in delays_s.items() if not -_AHEAD_S <= delay <= _OLD_S}
-    if far:
-        topic, delay = max(far.items(), key=lambda item: abs(item[1]))
-        direction = "behind" if delay > 0 else "ahead of"
-        message = f"stamps of {topic} are {abs(delay):.1f} s {direction} this machine's clock"
-        remedy = "synchronise the clocks (chrony); for a recording, play with --clock and use simulated time"
-        findings.append(Finding("clock offset", Severity.ERROR, message, remedy))
-    return findings
-
-
-def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64]]) -> list[Finding]:
-    """Is the image's frame an optical one (z forward)? With a body frame (z up) the camera seems to look up."""
-    if not poses:
-        return []
-    upward = float(np.median([T[2, 2] for T in poses]))
-    if upward > 0.9:
-        message = f"{camera}: frame {frame_id!r} has its z axis up: it is no optical frame (z forward, REP-103)"
-        remedy = "let the driver stamp images with its *_optical_frame, and publish that frame"
-        return [Finding("camera frame", Severity.ERROR, message, remedy)]
-    return [Finding("camera frame", Severity.OK, f"{camera}: {frame_id!r} looks forward")]
-
-
 def check_arrival(topic: str, publishers: int, received: int, seconds: float) -> list[Finding]:
     """Does data come where somebody publishes?"""
     if not publishers:
@@ -159,7 +105,7 @@ def check_arrival(topic: str, publishers: int, received: int, seconds: float) ->
 
 
 def check_node(status: NodeStatus) -> list[Finding]:
-    """What the node says of itself."""
+    """Drops and problems that the node reports in its diagnostics."""
     if status.state != "active":
         remedy = "ros2 lifecycle set /perception configure, then activate (or parameter autostart: true)"
         return [Finding("node", Severity.ERROR, f"the node is {status.state}", remedy)]
@@ -178,51 +124,8 @@ def check_node(status: NodeStatus) -> list[Finding]:
     return findings
 
 
-def judge_camera(
-    camera: str, evidence: CameraEvidence, answers: Sequence[PoseLookup], config: AssemblerConfig
-) -> list[Finding]:
-    """Everything that the images themselves tell."""
-    findings = [Finding("images", Severity.ERROR, f"{n} times: {text}") for text, n in evidence.faults.items()]
-    if not evidence.color_ns and not evidence.depth_ns:
-        return findings
-    size = None if evidence.model is None else (evidence.model.intrinsics.width, evidence.model.intrinsics.height)
-    findings += check_sizes(evidence.color_size, evidence.depth_size, size)
-    if "color" in evidence.frames and "depth" in evidence.frames:
-        findings += check_registration(evidence.frames["color"], evidence.frames["depth"])
-    findings += check_depth([depth for _, depth in evidence.depths])
-    findings += check_order(f"{camera} colour", evidence.color_ns)
-    findings += check_order(f"{camera} depth", evidence.depth_ns)
-    findings += check_pairing(evidence.color_ns[1:-1], evidence.depth_ns, config.pair_tolerance_s)
-    findings += check_poses(camera, answers)
-    found = [answer.T for answer in answers if isinstance(answer, Found)]
-    optical = check_optical(camera, evidence.frames.get("color", ""), found)
-    findings += optical
-    if found and evidence.model is not None and evidence.depth_size == size and optical[0].severity == Severity.OK:
-        findings += check_level(_points(evidence, found[len(found) // 2]))
-    return findings
-
-
-def _points(evidence: CameraEvidence, T_world_camera: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 3) points of one depth image: enough to see which way is up."""
-    assert evidence.model is not None
-    depth = evidence.depths[len(evidence.depths) // 2][1]
-    points, valid = back_project(np.where(depth < 5.0, depth, 0.0), evidence.model.intrinsics)
-    cloud = points[valid]
-    return transform_points(T_world_camera, cloud[:: max(1, len(cloud) // _POINTS_PER_IMAGE)])
-
-
 # --------------------------------------------------------------------------------------------------------------------
-# Looks at a running ROS graph and says why a map is wrong or missing.
-#
-# What is asked, in this order: does anybody publish what the node listens to, does the QoS of every publisher and
-# subscriber fit, does data arrive, is depth in the right unit and registered, do stamps, clocks and transforms agree,
-# and what does the node itself say. The judgements are pure and stand in
-# :mod:`embodied_perceptron_ros.node.live_doctor`.
-
-NODE_NAME = "perception"
-_DISCOVERY_S = 2.0
-_ANSWER_S = 3.0
-_LOOKED_AT = 6
+# collecting
 
 
 class _Listener:
@@ -235,6 +138,8 @@ class _Listener:
         self.transforms = make_transform_source(self.node)
         self.status: NodeStatus | None = None
         self.evidence: dict[str, CameraEvidence] = {}
+        self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
+        self.faults: dict[str, Counter[str]] = {}  # messages that cannot be used, by camera
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 
     def spin(self, seconds: float) -> None:
@@ -284,22 +189,22 @@ class _Listener:
         """Other topics of that type."""
         return sorted(n for n, types in self.node.get_topic_names_and_types() if kind in types and n != topic)[:8]
 
-    def listen_to(self, camera: CameraParameters, topics: Mapping[str, str]) -> None:
+    def listen_to(self, camera: CameraParameters, topics: Mapping[Kind, tuple[type, str]]) -> None:
         """Subscribe as modestly as possible: whatever is published is heard."""
         self.evidence[camera.name] = CameraEvidence()
+        self.faults[camera.name] = Counter()
         qos = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
-        for kind, topic in topics.items():
-            receive = partial(self._receive, camera, kind, topic)
-            self.node.create_subscription(_class_of(camera, kind), topic, receive, qos)
+        for kind, (message_type, topic) in topics.items():
+            self.node.create_subscription(message_type, topic, partial(self._receive, camera, kind, topic), qos)
 
-    def _receive(self, camera: CameraParameters, kind: str, topic: str, message: Any) -> None:
+    def _receive(self, camera: CameraParameters, kind: Kind, topic: str, message: Any) -> None:
         evidence = self.evidence[camera.name]
         stamp_ns = stamp_to_ns(message.header.stamp)
-        evidence.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
+        self.delays_s.setdefault(topic, []).append((time.time_ns() - stamp_ns) * 1e-9)
         evidence.frames[kind] = message.header.frame_id
         try:
             if kind == "info":
-                evidence.model = camera_model(message, camera.rectified)
+                evidence.add_calibration(camera_model(message, camera.rectified))
             elif kind == "color":
                 evidence.color_ns.append(stamp_ns)
                 if evidence.color_size is None:
@@ -312,7 +217,7 @@ class _Listener:
                     evidence.depth_size = (depth.shape[1], depth.shape[0])
                     evidence.depths.append((stamp_ns, depth.copy()))
         except ValueError as error:
-            evidence.faults[f"{topic}: {error}"] += 1
+            self.faults[camera.name][f"{topic}: {error}"] += 1
 
 
 def _value(value: Any) -> Any:
@@ -325,30 +230,14 @@ def _value(value: Any) -> Any:
     return None if name is None else getattr(value, name)
 
 
-def _class_of(camera: CameraParameters, kind: str) -> Any:
-    if kind == "info":
-        return CameraInfo
-    transport = camera.color_transport if kind == "color" else camera.depth_transport
-    return Image if transport == "raw" else CompressedImage
-
-
-def _type_name(kind: Any) -> str:
-    return f"sensor_msgs/msg/{kind.__name__}"
-
-
 def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameters]:
     """As the node has them, or its defaults."""
     names = listener.ask(namespace, ["cameras"])[0] if namespace is not None else None
     names = list(names or ["camera"])
     cameras = []
     for name in names:
-        prefix = "" if len(names) == 1 else f"{name}/"
         values = {key: declaration.default for key, declaration in CAMERA_DECLARATIONS.items()}
-        values |= {
-            "color_topic": f"{prefix}color/image_raw",
-            "depth_topic": f"{prefix}depth/image_raw",
-            "info_topic": f"{prefix}color/camera_info",
-        }
+        values |= default_topics(name, alone=len(names) == 1)
         if namespace is not None:
             answers = listener.ask(namespace, [f"{name}.{key}" for key in values])
             values |= {key: answer for key, answer in zip(values, answers, strict=True) if answer not in (None, "")}
@@ -385,12 +274,8 @@ def _examine(listener: _Listener, duration_s: float) -> list[Finding]:
     root = "/" if namespace is None else namespace.rstrip("/") + "/"
     topics = {
         camera.name: {
-            kind: topic if topic.startswith("/") else root + topic
-            for kind, topic in (
-                ("color", camera.color_subscription),
-                ("depth", camera.depth_subscription),
-                ("info", camera.info_topic),
-            )
+            kind: (message_type, topic if topic.startswith("/") else root + topic)
+            for kind, (message_type, topic) in camera.subscriptions.items()
         }
         for camera in cameras
     }
@@ -402,20 +287,24 @@ def _examine(listener: _Listener, duration_s: float) -> list[Finding]:
     delays: dict[str, float] = {}
     for camera in cameras:
         evidence = listener.evidence[camera.name]
-        for kind, topic in topics[camera.name].items():
+        for message_type, topic in topics[camera.name].values():
             publishers, subscribers = listener.endpoints(topic)
-            expected = _type_name(_class_of(camera, kind))
+            expected = f"sensor_msgs/msg/{message_type.__name__}"
             findings += check_publishers(topic, expected, publishers, listener.similar(topic, expected))
             findings += check_qos(topic, publishers, subscribers)
-            arrived = evidence.delays_s.get(topic, [])
+            arrived = listener.delays_s.get(topic, [])
             findings += check_arrival(topic, len(publishers), len(arrived), duration_s)
             if arrived:
                 delays[topic] = float(np.median(arrived))
-        answers = [
-            listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp)
-            for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
+        findings += [
+            Finding("images", Severity.ERROR, f"{n} times: {text}") for text, n in listener.faults[camera.name].items()
         ]
-        findings += judge_camera(camera.name, evidence, answers, AssemblerConfig())
+        if evidence.color_ns or evidence.depth_ns:
+            evidence.poses = [
+                (stamp, listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp))
+                for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
+            ]
+            findings += check_camera(camera.name, evidence, AssemblerConfig(), live=True)
     findings += _examine_transforms(listener)
     findings += check_delays(delays, simulated=clock_publishers > 0)
     if namespace is not None:

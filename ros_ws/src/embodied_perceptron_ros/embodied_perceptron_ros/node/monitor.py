@@ -26,7 +26,7 @@ from vision_msgs.msg import Detection3DArray, LabelInfo
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_ros.conversion.objects import detections_to_objects, message_to_grounding
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
-from embodied_perceptron_ros.demo.mission import Question, TimedAnswer
+from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer
 from embodied_perceptron_ros.node.health import read_diagnostics
 
 _OUTPUTS = (
@@ -164,7 +164,7 @@ class NodeMonitor:
         while (left := deadline - time.monotonic()) > 0:
             self._executor.spin_once(timeout_sec=left)
 
-    def ask(self, question: Question, timeout_s: float = 30.0) -> bool:
+    def ask(self, question: MissionQuestion, timeout_s: float = 30.0) -> bool:
         """Publish a query and wait for its first answer; whether one came. See :attr:`answers`."""
         deadline = time.monotonic() + timeout_s
         while self._queries.get_subscription_count() == 0 and time.monotonic() < deadline:

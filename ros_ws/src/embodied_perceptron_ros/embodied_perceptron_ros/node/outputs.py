@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,28 +20,20 @@ from sensor_msgs.msg import Image, PointCloud2
 from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
-from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.results import Grounding, Perception, SceneObject
+from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
+from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_of_class, pixel
+from embodied_perceptron.visualization.rerun import RerunRecorder
 from embodied_perceptron_ros.conversion.maps import grid_to_message, make_label_info, semantic_to_cloud, voxels_to_cloud
-from embodied_perceptron_ros.conversion.objects import (
-    BOX_EDGES,
-    MarkerKey,
-    box_corners,
-    label_color,
-    object_markers,
-    objects_to_detections,
-)
+from embodied_perceptron_ros.conversion.objects import MarkerKey, object_markers, objects_to_detections
 from embodied_perceptron_ros.conversion.values import make_image
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame
 from embodied_perceptron_ros.node.health import WARN, Health
 from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.transforms import TransformSource
 
-# --------------------------------------------------------------------------------------------------------------------
-# Objects drawn into a camera image.
-
-_NEAR_M = 0.05
 _FAR_PIXELS = 1e5  # OpenCV clips lines itself, in 32-bit integers with 16 fractional bits to spare
 
 
@@ -53,14 +47,15 @@ def draw_objects(
     image = np.ascontiguousarray(color).copy()
     T_camera_world = invert_transform(T_world_camera)
     for item in objects:
-        corners = transform_points(T_camera_world, box_corners(item.box))
-        rgb = tuple(int(255 * c) for c in label_color(item.label))
+        corners = transform_points(T_camera_world, box_corners(item.box[None])[0])
+        rgb = color_of_class(item.label)
         seen: list[tuple[int, int]] = []
         for a, b in BOX_EDGES:
-            segment = clip_to_front(corners[a], corners[b])
+            segment = clip_to_near_plane(corners[a], corners[b])
             if segment is None:
                 continue
-            first, second = (_to_pixel(p, intrinsics) for p in segment)
+            ends = np.clip(pixel(np.stack(segment), intrinsics), -_FAR_PIXELS, _FAR_PIXELS)
+            first, second = ((round(float(u)), round(float(v))) for u, v in ends)
             inside, start, end = cv2.clipLine((0, 0, intrinsics.width, intrinsics.height), first, second)
             if inside:
                 cv2.line(image, start, end, rgb, 2, cv2.LINE_AA)
@@ -70,29 +65,6 @@ def draw_objects(
             where = (min(max(x, 2), max(intrinsics.width - 120, 2)), max(y - 6, 14))
             cv2.putText(image, f"{item.label} {item.id}", where, cv2.FONT_HERSHEY_SIMPLEX, 0.5, rgb, 1, cv2.LINE_AA)
     return image
-
-
-def clip_to_front(
-    a: NDArray[np.float64], b: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """The part of the segment between two (3,) optical-frame points that lies in front of the camera."""
-    if a[2] < _NEAR_M and b[2] < _NEAR_M:
-        return None
-    if a[2] < _NEAR_M:
-        a = a + (b - a) * ((_NEAR_M - a[2]) / (b[2] - a[2]))
-    elif b[2] < _NEAR_M:
-        b = b + (a - b) * ((_NEAR_M - b[2]) / (a[2] - b[2]))
-    return a, b
-
-
-def _to_pixel(point: NDArray[np.float64], intrinsics: Intrinsics) -> tuple[int, int]:
-    u = intrinsics.fx * point[0] / point[2] + intrinsics.cx
-    v = intrinsics.fy * point[1] / point[2] + intrinsics.cy
-    return round(float(np.clip(u, -_FAR_PIXELS, _FAR_PIXELS))), round(float(np.clip(v, -_FAR_PIXELS, _FAR_PIXELS)))
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Publishers of everything that perception yields; nothing is built that nobody listens to.
 
 
 @dataclass(frozen=True)
@@ -146,11 +118,14 @@ class Outputs:
         transforms: TransformSource,
         health: Health,
         parameters: Callable[[], NodeParameters],
+        camera_frame: Callable[[str], str],
     ) -> None:
+        """``camera_frame``: optical frame of a camera by its name."""
         self._node = node
         self._transforms = transforms
         self._health = health
         self._parameters = parameters
+        self._camera_frame = camera_frame
         reliable: dict[str, Any] = {"reliability": ReliabilityPolicy.RELIABLE, "history": HistoryPolicy.KEEP_LAST}
         plain: dict[str, Any] = {"depth": 2, **reliable}
         latched: dict[str, Any] = {"depth": 1, "durability": DurabilityPolicy.TRANSIENT_LOCAL, **reliable}
@@ -175,6 +150,7 @@ class Outputs:
         self._listeners: dict[str, int] = {}
         self._held: set[str] = set()
         self._voxels_limit, self._overlay_limit = Limiter(), Limiter()
+        self._timed: PosedFrame | None = None  # whose boxes' latency was counted last
 
     def close(self) -> None:
         """Destroy the publishers."""
@@ -192,7 +168,7 @@ class Outputs:
     def _heard(self, topic: str) -> bool:
         return bool(self._publishers[topic].get_subscription_count() > 0)
 
-    def publish(self, perception: Perception, newest: FusedFrame | None, *, everything: bool = False) -> None:
+    def publish(self, perception: Perception, everything: bool = False) -> None:
         """Publish one perception; ``everything``: rates do not hold this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         pose = find_output_pose(self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns)
@@ -205,8 +181,10 @@ class Outputs:
         # boxes first: theirs is the latency that is promised
         if self._heard("boxes"):
             self._send("boxes", objects_to_detections(perception.objects, *place))
-        if newest is not None:
-            self._health.latency("boxes", (time.time_ns() - newest.sent_ns) / 1e6)
+        source = perception.source
+        if source is not None and source is not self._timed:  # not again for those who began to listen later
+            self._health.latency("boxes", (time.time_ns() - source.arrival_ns) / 1e6)
+            self._timed = source
         if self._heard("box_markers"):
             markers, self._shown = object_markers(perception.objects, self._shown, *place)
             self._send("box_markers", markers)
@@ -217,9 +195,9 @@ class Outputs:
         if self._heard("semantic_voxels"):
             self._send("semantic_voxels", semantic_to_cloud(perception.semantic, *place))
         self._held = {"voxels", "overlay/image"}
-        self.publish_held(perception, newest, everything=everything)
+        self.publish_held(perception, everything)
 
-    def publish_held(self, perception: Perception, newest: FusedFrame | None, *, everything: bool = False) -> None:
+    def publish_held(self, perception: Perception, everything: bool = False) -> None:
         """Publish what its own rate held back, if it is due now: the last state of a map must reach its viewers."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         if (
@@ -231,11 +209,13 @@ class Outputs:
             if not isinstance(pose, str):
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
                 self._held.discard("voxels")
-        topic = "overlay/image"
-        if newest is None or topic not in self._held or not self._heard(topic):
+        topic, source = "overlay/image", perception.source
+        if source is None or topic not in self._held or not self._heard(topic):
             return
         if self._overlay_limit.due(parameters.overlay_hz, everything):
-            self._send(topic, _overlay(perception, newest))
+            frame = source.frame
+            drawn = draw_objects(frame.color, frame.intrinsics, source.T_world_camera, perception.objects)
+            self._send(topic, make_image(drawn, "rgb8", frame.stamp_ns, self._camera_frame(frame.camera)))
             self._held.discard(topic)
 
     def _send(self, topic: str, message: Any) -> None:
@@ -243,7 +223,55 @@ class Outputs:
         self._health.tick(f"published.{topic}")
 
 
-def _overlay(perception: Perception, newest: FusedFrame) -> Image:
-    frame = newest.posed.frame
-    drawn = draw_objects(frame.color, frame.intrinsics, newest.posed.T_world_camera, perception.objects)
-    return make_image(drawn, "rgb8", frame.stamp_ns, newest.frame_id)
+# --------------------------------------------------------------------------------------------------------------------
+# What the node sees and answers, shown by Rerun while it happens: a window, or a file.
+
+
+class LiveViewer:
+    """A recorder that may be told from several threads and that never harms the node: a viewer that fails is left.
+
+    Args:
+        path: file to write; empty opens a window.
+        logger: of the node.
+
+    Raises ``ViewerUnavailableError`` without the Rerun SDK, ``OSError`` for a file that cannot be written.
+    """
+
+    def __init__(self, path: str, logger: Any) -> None:
+        self._logger = logger
+        self._lock = threading.Lock()
+        self._last_frame_ns = -1
+        self._recorder: RerunRecorder | None = RerunRecorder(path or None)
+
+    def show(self, perception: Perception) -> None:
+        """One perception, and the image that it is of."""
+
+        def tell(recorder: RerunRecorder) -> None:
+            source = perception.source
+            if source is not None and source.frame.stamp_ns != self._last_frame_ns:
+                self._last_frame_ns = source.frame.stamp_ns
+                recorder.log_frame(source)
+            recorder.log_perception(perception)
+
+        self._tell(tell)
+
+    def answer(self, grounding: Grounding) -> None:
+        """One answer."""
+        self._tell(lambda recorder: recorder.log_grounding(grounding))
+
+    def close(self) -> None:
+        """Write everything out."""
+        with self._lock:
+            if self._recorder is not None:
+                self._recorder.close()
+                self._recorder = None
+
+    def _tell(self, what: Any) -> None:
+        with self._lock:
+            if self._recorder is None:
+                return
+            try:
+                what(self._recorder)
+            except Exception:
+                self._logger.error(f"the viewer failed and is left:\n{traceback.format_exc()}")
+                self._recorder = None

@@ -1,7 +1,8 @@
 """The node's parameters: names, defaults, ranges, and what may change while it runs.
 
 ROS parameters carry topics, frames, rates and one path to a configuration file; everything else stands in that file.
-The few that repeat a value of the file (``voxel_size_m`` ...) override it where they are not 0.
+The few that repeat a value of the file (``voxel_size_m`` ...) override it where they are not 0 or empty; ``weights``,
+of which "" means "no network" here as there, overrides it where it is not ``config``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rcl_interfaces.msg import (
     FloatingPointRange,
@@ -21,10 +22,11 @@ from rcl_interfaces.msg import (
 )
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron.config import PerceptronConfig, load_config
 
-TRANSPORTS = ("raw", "compressed", "compressedDepth")
+Kind = Literal["color", "depth", "info"]
 TIME_JUMP_ACTIONS = ("reset", "keep")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FRAME = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
@@ -78,7 +80,9 @@ DECLARATIONS: dict[str, _Declaration] = {
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
-    "weights": _D("", "Network: a shipped name or a weights file; empty = as in the configuration, 'none' = none"),
+    "weights": _D(
+        "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
+    ),
     "device": _D("", "Where the network runs: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
     "window_m": _D(0.0, "Edge of the square that the network looks at; 0 = as in the configuration", 0.0, 100.0),
     "voxel_size_m": _D(0.0, "Edge length of a map voxel; 0 = as in the configuration", 0.0, 1.0),
@@ -98,8 +102,8 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
 }
 _VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
 _ASSEMBLER_OVERRIDES = ("max_pose_wait_s", "pair_tolerance_s")
-_NETWORK_OVERRIDES = ("weights", "device", "window_m")
-NO_WEIGHTS = "none"
+_NETWORK_OVERRIDES = ("device", "window_m")
+AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
 @dataclass(frozen=True)
@@ -115,14 +119,15 @@ class CameraParameters:
     rectified: bool
 
     @property
-    def color_subscription(self) -> str:
-        """Topic that carries colour in the chosen transport."""
-        return self.color_topic if self.color_transport == "raw" else f"{self.color_topic}/{self.color_transport}"
-
-    @property
-    def depth_subscription(self) -> str:
-        """Topic that carries depth in the chosen transport."""
-        return self.depth_topic if self.depth_transport == "raw" else f"{self.depth_topic}/{self.depth_transport}"
+    def subscriptions(self) -> dict[Kind, tuple[type, str]]:
+        """Message type and topic of each kind, as image_transport names them."""
+        images: dict[Kind, tuple[type, str]] = {}
+        for kind, topic, transport in (
+            ("color", self.color_topic, self.color_transport),
+            ("depth", self.depth_topic, self.depth_transport),
+        ):
+            images[kind] = (Image, topic) if transport == "raw" else (CompressedImage, f"{topic}/{transport}")
+        return {**images, "info": (CameraInfo, self.info_topic)}
 
 
 @dataclass(frozen=True)
@@ -173,7 +178,7 @@ def read_parameters(node: Node) -> NodeParameters:
         if problem:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
-    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES)
+    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, "weights")
     overrides = {name: values.pop(name) for name in names}
     return NodeParameters(**values, cameras=cameras, config=_read_config(values["config_file"], overrides))
 
@@ -183,8 +188,8 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     volume = {k: overrides[k] for k in _VOLUME_OVERRIDES if overrides[k]}
     assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
     network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
-    if network.get("weights") == NO_WEIGHTS:
-        network["weights"] = ""
+    if overrides["weights"] != AS_CONFIGURED:
+        network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     return dataclasses.replace(
         config,
         volume=dataclasses.replace(config.volume, **volume),
@@ -193,16 +198,20 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     )
 
 
+def default_topics(camera: str, alone: bool) -> dict[str, str]:
+    """Topic parameters of a camera: one camera keeps the short names, several are told apart by their own."""
+    prefix = "" if alone else f"{camera}/"
+    return {
+        "color_topic": f"{prefix}color/image_raw",
+        "depth_topic": f"{prefix}depth/image_raw",
+        "info_topic": f"{prefix}color/camera_info",
+    }
+
+
 def _read_cameras(node: Node, names: Sequence[str]) -> tuple[CameraParameters, ...]:
     cameras = []
     for name in names:
-        # one camera keeps the short names; several are told apart by their own
-        prefix = "" if len(names) == 1 else f"{name}/"
-        defaults = {
-            "color_topic": f"{prefix}color/image_raw",
-            "depth_topic": f"{prefix}depth/image_raw",
-            "info_topic": f"{prefix}color/camera_info",
-        }
+        defaults = default_topics(name, alone=len(names) == 1)
         values: dict[str, Any] = {}
         for field, declaration in CAMERA_DECLARATIONS.items():
             key = f"{name}.{field}"

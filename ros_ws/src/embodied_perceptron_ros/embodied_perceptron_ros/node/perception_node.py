@@ -31,12 +31,11 @@ from rclpy.signals import SignalHandlerOptions
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame, FusionWorker
+from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import FrameCounts, Health
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
-from embodied_perceptron_ros.node.live_viewer import LiveViewer
-from embodied_perceptron_ros.node.outputs import Outputs
+from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.parameters import (
     NodeParameters,
     apply_change,
@@ -66,7 +65,7 @@ class PerceptionNode(LifecycleNode):
         self._parameters_now: NodeParameters | None = None
         self._state = "unconfigured"
         self._map: _ConfiguredMap | None = None
-        self._map_predictor: _LiveParts | None = None
+        self._live: _LiveParts | None = None
         declare_parameters(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
@@ -92,6 +91,8 @@ class PerceptionNode(LifecycleNode):
             perceptron = Perceptron.from_config(self.parameters.config)
             warm_up(self.parameters.config, perceptron.inference, self._ending.is_set)
             self._map = _ConfiguredMap(self, perceptron)
+            if perceptron.inference is None:
+                self.get_logger().info("no network (weights): boxes have no class")
         except WarmUpStoppedError as stopped:
             self._free()
             self.get_logger().info(f"configuration given up: {stopped}")
@@ -109,7 +110,7 @@ class PerceptionNode(LifecycleNode):
         assert self._map is not None
         result = super().on_activate(state)  # publishers first, so that nothing early is lost
         try:
-            self._map_predictor = _LiveParts(self, self._map)
+            self._live = _LiveParts(self, self._map)
         except Exception as error:
             self.get_logger().error(f"activation failed: {type(error).__name__}: {error}\n{traceback.format_exc()}")
             super().on_deactivate(state)
@@ -155,9 +156,9 @@ class PerceptionNode(LifecycleNode):
 
     def stop_listening(self) -> None:
         """Take nothing more; what waits is answered."""
-        if self._map_predictor is not None:
-            self._map_predictor.close()
-            self._map_predictor = None
+        if self._live is not None:
+            self._live.close()
+            self._live = None
 
     def _free(self) -> None:
         self.stop_listening()
@@ -214,19 +215,19 @@ class _ConfiguredMap:
             )
             parts.callback(self.transforms.close)
             self.fusion = self._make_fusion(node)
-            self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters)
+            camera_frame = self.fusion.camera_frame
+            self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters, camera_frame)
             parts.callback(self.outputs.close)
             self.services = MapServices(
                 node,
                 self.perceptron,
                 self.transforms,
                 parameters.fusion_frame,
-                lambda: self.fusion.newest,
                 lambda: self.on_map_replaced(),
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(
-                node, self.perceptron, self.transforms, node.health, lambda: node.parameters, lambda: self.fusion.newest
+                node, self.perceptron, self.transforms, node.health, lambda: node.parameters, camera_frame
             )
             parts.callback(self.grounding.destroy)
             self.fusion.start()
@@ -271,7 +272,6 @@ class _LiveParts:
             configured.perceptron,
             node.health,
             node.get_logger(),
-            newest=lambda: configured.fusion.newest,
             publish=self._publish,
             publish_held=configured.outputs.publish_held,
             new_listeners=configured.outputs.new_listeners,
@@ -312,11 +312,11 @@ class _LiveParts:
     def _disconnect(self) -> None:
         self._configured.fusion.on_fused = self._configured.on_map_replaced = lambda: None
 
-    def _publish(self, perception: Perception, newest: FusedFrame | None, everything: bool) -> None:
-        self._configured.outputs.publish(perception, newest, everything=everything)
+    def _publish(self, perception: Perception, everything: bool) -> None:
+        self._configured.outputs.publish(perception, everything)
         self._configured.grounding.map_changed()
         if self._viewer is not None:
-            self._viewer.show(perception, newest)
+            self._viewer.show(perception)
 
     def close(self) -> None:
         """Ears first, then the rest in reverse order."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
 
 _IDLE_S = 0.25
@@ -21,8 +20,7 @@ class PerceptionWorker:
     """Perceives when something was fused since the last time, at most ``rate_hz()`` times a second.
 
     Args:
-        newest: the newest fused frame.
-        publish: gets the perception, the frame that was newest when it began, and whether to publish everything.
+        publish: gets the perception, and whether to publish everything.
         publish_held: called while nothing new happens, for what publish held back.
         new_listeners: whether somebody subscribed since the last call.
     """
@@ -33,23 +31,21 @@ class PerceptionWorker:
         health: Health,
         logger: Any,
         *,
-        newest: Callable[[], FusedFrame | None],
-        publish: Callable[[Perception, FusedFrame | None, bool], None],
-        publish_held: Callable[[Perception, FusedFrame | None], None],
+        publish: Callable[[Perception, bool], None],
+        publish_held: Callable[[Perception], None],
         new_listeners: Callable[[], bool],
         rate_hz: Callable[[], float],
     ) -> None:
         self._perceptron = perceptron
         self._health = health
         self._logger = logger
-        self._newest = newest
         self._publish = publish
         self._publish_held = publish_held
         self._new_listeners = new_listeners
         self._rate_hz = rate_hz
         self._changed = threading.Event()
         self._stopping = threading.Event()
-        self._latest: tuple[Perception, FusedFrame | None] | None = None
+        self._latest: Perception | None = None
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
     def start(self) -> None:
@@ -66,11 +62,6 @@ class PerceptionWorker:
     def map_changed(self) -> None:
         """There is something new to perceive."""
         self._changed.set()
-
-    @property
-    def latest(self) -> Perception | None:
-        """The newest result."""
-        return self._latest[0] if self._latest else None
 
     def _run(self) -> None:
         next_s = time.monotonic()
@@ -94,7 +85,6 @@ class PerceptionWorker:
                 self._stopping.wait(1.0)
 
     def _perceive(self) -> None:
-        newest = self._newest()
         start = time.perf_counter()
         perception = self._perceptron.perceive()
         self._health.latency("perception", (time.perf_counter() - start) * 1e3)
@@ -102,13 +92,13 @@ class PerceptionWorker:
         self._health.tick("perception")
         for number, message in enumerate(perception.diagnostics):
             self._health.problem("map", WARN, message, f"perception {number}", hold_s=_TOLD_S)
-        self._latest = (perception, newest)
-        self._publish(perception, newest, self._new_listeners())
+        self._latest = perception
+        self._publish(perception, self._new_listeners())
 
     def _serve_listeners(self) -> None:
         if self._latest is None:
             return
         if self._new_listeners():
-            self._publish(*self._latest, True)
+            self._publish(self._latest, True)
         else:
-            self._publish_held(*self._latest)
+            self._publish_held(self._latest)

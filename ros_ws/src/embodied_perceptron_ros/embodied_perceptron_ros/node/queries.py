@@ -13,13 +13,10 @@ import time
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from embodied_perceptron.language.query import printable_query
+from embodied_perceptron.language.query import Query, printable_query
 from embodied_perceptron.results import Grounding, GroundingStatus
 from embodied_perceptron.sensors.poses import seconds_to_ns
 from embodied_perceptron_ros.node.health import ERROR, Health
@@ -42,33 +39,6 @@ class QueryError(ValueError):
         self.text = text
 
 
-@dataclass(frozen=True)
-class Query:
-    """One question.
-
-    Attributes:
-        id: the asker's, or made by the node; empty until then.
-        text: the sentence.
-        top_k: at most this many candidates; 0 = the node's default.
-        standing: answer again when the answer changes.
-        frame_id: of the answer; empty = the output frame.
-        cancel: end the standing query ``id`` instead of asking.
-        stamp_ns: when it was meant: words like "left of" are seen from where the robot was then; 0 = on arrival.
-        arrived_s: monotonic time of arrival.
-        viewpoint: (4, 4) pose that it is seen from, in the fusion frame; None = not known.
-    """
-
-    id: str
-    text: str
-    top_k: int = 0
-    standing: bool = False
-    frame_id: str = ""
-    cancel: bool = False
-    stamp_ns: int = 0
-    arrived_s: float = 0.0
-    viewpoint: NDArray[np.float64] | None = field(default=None, compare=False)
-
-
 def parse_query(data: str) -> Query:
     """A ``grounding_query`` message: plain text, or a JSON object ``{id, text, top_k, standing, frame_id, stamp,
     cancel}``; ``stamp`` is in seconds.
@@ -82,7 +52,7 @@ def parse_query(data: str) -> Query:
             text=printable_query(data[: 2 * MAX_ID_CHARACTERS]),
         )
     if not data.lstrip().startswith("{"):
-        return Query("", data)
+        return Query(data)
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -116,7 +86,7 @@ def _query_from_fields(fields: dict[str, Any]) -> Query:
         raise QueryError(f"the query's stamp must be in [0, {_LATEST_STAMP_S}) seconds, got {stamp_s}", **known)
     frame_id = fields.get("frame_id", fields.get("frame", ""))
     standing = fields.get("standing", False)
-    return Query(query_id, text, top_k, standing, frame_id, cancel, seconds_to_ns(stamp_s))
+    return Query(text, top_k or None, None, frame_id, query_id, standing, cancel, seconds_to_ns(stamp_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,12 +184,12 @@ class QueryWorker:
         self._finish(self._named(query), invalid(query, reason), deliver)
 
     def _named(self, query: Query) -> Query:
-        """With an id and a time of arrival."""
+        """With an id."""
+        if query.id:
+            return query
         with self._condition:
-            if not query.id:
-                self._made_ids += 1
-                query = dataclasses.replace(query, id=f"query-{self._made_ids}")
-        return query if query.arrived_s else dataclasses.replace(query, arrived_s=time.monotonic())
+            self._made_ids += 1
+            return dataclasses.replace(query, id=f"query-{self._made_ids}")
 
     # ---- the thread
 
@@ -265,8 +235,7 @@ class QueryWorker:
         with self._condition:
             standing = list(self._standing.values())
         for earlier in standing:
-            start_s = time.monotonic()
-            query = dataclasses.replace(earlier.query, arrived_s=start_s)
+            query = dataclasses.replace(earlier.query, arrived_s=time.monotonic())
             grounding = self._safely_ask(query)
             with self._condition:
                 if query.id not in self._standing or self._stopping:
@@ -285,11 +254,10 @@ class QueryWorker:
             return invalid(query, f"internal error: {type(error).__name__}: {error}")
 
     def _finish(self, query: Query, grounding: Grounding, deliver: Deliver) -> None:
-        latency_ms = (time.monotonic() - query.arrived_s) * 1e3
-        self._health.latency("query", latency_ms)
+        self._health.latency("query", grounding.latency_ms)
         self._health.count(f"queries_{grounding.status.name.lower()}")
         try:
-            deliver(Answer(query, dataclasses.replace(grounding, latency_ms=latency_ms)))
+            deliver(Answer(query, grounding))
         except Exception:  # one asker's end must not stop the others' answers
             self._health.count("internal_errors")
             self._logger.error(f"answer to {query.id!r} could not be delivered:\n{traceback.format_exc()}")
@@ -297,7 +265,7 @@ class QueryWorker:
 
 def invalid(query: Query, reason: str) -> Grounding:
     """The INVALID answer to ``query``."""
-    return Grounding(printable_query(query.text), GroundingStatus.INVALID, reason=reason)
+    return query.answer(GroundingStatus.INVALID, reason=reason)
 
 
 def answer_key(grounding: Grounding) -> tuple[Any, ...]:

@@ -21,7 +21,6 @@ from std_srvs.srv import Trigger
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.objects import message_to_box
-from embodied_perceptron_ros.node.fusion_worker import FusedFrame
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.transforms import TransformSource
 
@@ -44,13 +43,11 @@ class MapServices:
         perceptron: Perceptron,
         transforms: TransformSource,
         fusion_frame: str,
-        newest: Callable[[], FusedFrame | None],
         on_map_replaced: Callable[[], None],
     ) -> None:
-        """``newest`` is the newest fused frame; ``on_map_replaced`` is called after the map was changed by hand."""
+        """``on_map_replaced`` is called after the map was changed by hand."""
         self._node = node
         self._perceptron = perceptron
-        self._newest = newest
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="map_services")
         self._transforms = transforms
         self._fusion_frame = fusion_frame
@@ -114,8 +111,8 @@ class MapServices:
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
             frame = request.frame_id or self._fusion_frame
-            newest = self._newest()
-            stamp_ns = newest.posed.frame.stamp_ns if newest else 0
+            newest = self._perceptron.newest_frame
+            stamp_ns = newest.frame.stamp_ns if newest else 0
             pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns)
             if isinstance(pose, str):
                 raise ValueError(pose)

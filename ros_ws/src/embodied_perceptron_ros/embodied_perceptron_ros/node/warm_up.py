@@ -1,4 +1,5 @@
-"""Compile and load everything before the first frame comes, so that no frame and no sentence waits for it."""
+"""Compile everything before the first frame comes, so that no frame waits for a compiler; and read the text encoder
+beside everything else, so that activation does not wait for it, nor (mostly) the first sentence."""
 
 from __future__ import annotations
 
@@ -16,49 +17,9 @@ from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
 from embodied_perceptron.language.colors import mean_colors
-from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
-
-# --------------------------------------------------------------------------------------------------------------------
-# Reads the text encoder beside everything else: activation does not wait for it, nor (mostly) the first sentence.
-
-
-class LanguagePreparation:
-    """One attempt in a thread of its own. When it fails that is logged, once; the first sentence tries again.
-
-    A sentence that comes while the encoder is read waits for the rest of it.
-    """
-
-    def __init__(self, perceptron: Perceptron, logger: Any) -> None:
-        self._perceptron = perceptron
-        self._logger = logger
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="language", daemon=True)
-
-    def start(self) -> None:
-        """Begin, unless it was stopped before."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End it, or wait until what has begun is read: a few seconds at most."""
-        self._stopping.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        if self._stopping.is_set():
-            return
-        try:
-            self._perceptron.prepare_language()
-        except Exception as error:  # whatever a package that is missing or broken raises: the node goes on without
-            reason = f"{type(error).__name__}: {error}"
-            self._logger.warning(f"the text encoder could not be read; the first sentence tries again: {reason}")
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# Compile and load everything before the first frame comes, so that no frame waits for a compiler.
 
 if TYPE_CHECKING:
     from embodied_perceptron.inference.predictor import Predictor
@@ -91,10 +52,9 @@ def warm_up(
     Raises :class:`WarmUpStoppedError` when it was stopped.
     """
     small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
-    volume = FeatureVolume(small.volume, small.keyframes)
-    perceptron = Perceptron(small, volume, inference)
+    perceptron = Perceptron(small, inference=inference)
     # of the same voxels: whatever a network finds in this room or does not, things are found, compared and lost
-    shapes = perceptron if inference is None else Perceptron(small, volume)
+    shapes = perceptron if inference is None else Perceptron(small, perceptron.volume)
     furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
     stamp_ns = 0
     for depth_m in (*[furnished] * (config.objects.confirm_count + 1), *[empty] * _LOOKS_UNTIL_CLEARED):
@@ -132,3 +92,35 @@ def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
         depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
     depth_m: NDArray[np.float32] = depth.astype(np.float32)
     return depth_m
+
+
+class LanguagePreparation:
+    """One attempt in a thread of its own. When it fails that is logged, once; the first sentence tries again.
+
+    A sentence that comes while the encoder is read waits for the rest of it.
+    """
+
+    def __init__(self, perceptron: Perceptron, logger: Any) -> None:
+        self._perceptron = perceptron
+        self._logger = logger
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="language", daemon=True)
+
+    def start(self) -> None:
+        """Begin, unless it was stopped before."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it, or wait until what has begun is read: a few seconds at most."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        if self._stopping.is_set():
+            return
+        try:
+            self._perceptron.prepare_language()
+        except Exception as error:  # whatever a package that is missing or broken raises: the node goes on without
+            reason = f"{type(error).__name__}: {error}"
+            self._logger.warning(f"the text encoder could not be read; the first sentence tries again: {reason}")

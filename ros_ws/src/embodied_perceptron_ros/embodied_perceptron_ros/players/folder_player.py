@@ -24,6 +24,7 @@ from rclpy.serialization import serialize_message
 from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
+from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import (
     CalibrationSample,
     ColorSample,
@@ -32,10 +33,10 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     Sample,
     TransformSample,
-    open_recording,
 )
 from embodied_perceptron.sensors.synchronizer import BadImage
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
+from embodied_perceptron_ros.node.parameters import default_topics
 from embodied_perceptron_ros.players.playback import (
     Pacer,
     PlaybackReport,
@@ -49,7 +50,7 @@ from embodied_perceptron_ros.players.playback import (
 )
 
 DEPTH_ENCODINGS = ("32FC1", "16UC1")
-_AHEAD = 24  # messages made ahead: about six exposures
+_AHEAD = 24  # messages made ahead: about six frames
 
 
 def encode_depth(depth_m: NDArray[np.float32], encoding: str) -> NDArray[Any]:
@@ -99,13 +100,10 @@ class RecordingPlayer:
         self._tf_static = node.create_publisher(TFMessage, "/tf_static", latched_qos(100))
         self._publishers: dict[tuple[str, type], Any] = {}
         for camera in recording.cameras:
-            prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
-            for sample, kind, name in (
-                (ColorSample, Image, "color/image_raw"),
-                (DepthSample, Image, "depth/image_raw"),
-                (CalibrationSample, CameraInfo, "color/camera_info"),
-            ):
-                self._publishers[camera, sample] = node.create_publisher(kind, prefix + name, image_qos())
+            topics = default_topics(camera, alone=len(recording.cameras) == 1).values()
+            kinds = ((ColorSample, Image), (DepthSample, Image), (CalibrationSample, CameraInfo))
+            for (sample, kind), topic in zip(kinds, topics, strict=True):
+                self._publishers[camera, sample] = node.create_publisher(kind, topic, image_qos())
 
     def play(self, wait: bool, timeout_s: float, max_frames: int = 0) -> None:
         """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""
@@ -115,7 +113,7 @@ class RecordingPlayer:
                 return
         started_s = time.monotonic()
         self._pacer.start()
-        # Decoded ahead: colour and depth of one exposure leave together, as from a driver, not a PNG apart.
+        # Decoded ahead: colour and depth of one frame leave together, as from a driver, not a PNG apart.
         for ready in read_ahead(map(self._prepare, self._recording), _AHEAD):
             # transforms come ahead of their images, and a robot's odometry is there before its images too
             if ready.is_image and not self._pacer.wait_until(ready.stamp_ns):

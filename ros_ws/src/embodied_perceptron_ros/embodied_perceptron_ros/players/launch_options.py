@@ -1,7 +1,7 @@
 """What the launch files and ``embodied-perceptron perceive`` have in common: options -> node parameters.
 
-No ROS import here: values in, values out, so that both ways of starting the node behave alike and can be tested
-without either.
+Values in, values out, so that both ways of starting the node behave alike. Neither ROS nor numpy nor torch is imported:
+launch files run in the system's Python.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def node_parameters(
     use_sim_time: bool = False,
     overrides: Mapping[str, Any] | None = None,
     *,
-    weights: str = "",
+    weights: str | None = None,
     viewer: str = "",
 ) -> dict[str, Any]:
-    """Parameters to set over the YAML file: only what was given; ``overrides`` win."""
+    """Parameters to set over the YAML file: only what was given; ``overrides`` win. ``weights`` "" = no network."""
     parameters: dict[str, Any] = {}
     if cameras:
         parameters["cameras"] = list(cameras)
@@ -91,7 +91,10 @@ def node_parameters(
         parameters["output_frame"] = output_frame
     if use_sim_time:
         parameters["use_sim_time"] = True
-    parameters |= {name: value for name, value in (("weights", weights), ("viewer", viewer)) if value}
+    if weights is not None:
+        parameters["weights"] = weights
+    if viewer:
+        parameters["viewer"] = viewer
     return {**parameters, **(overrides or {})}
 
 
@@ -125,6 +128,12 @@ def parameter_text(value: Any) -> str:
     if isinstance(value, str):
         return yaml.safe_dump(value, default_style='"', width=2**20).strip()
     return str(yaml.safe_dump(value, default_flow_style=True, width=2**20)).replace("\n...", "").strip()
+
+
+def rviz_remappings(namespace: str) -> list[tuple[str, str]]:
+    """(from, to) of the layout's topics moved into ``namespace``; none without one."""
+    prefix = namespace.strip("/")
+    return [(topic, f"/{prefix}{topic}") for topic in RVIZ_TOPICS] if prefix else []
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:

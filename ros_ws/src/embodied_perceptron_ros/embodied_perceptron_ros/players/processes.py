@@ -36,6 +36,11 @@ def ros_environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     return environment
 
 
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Command line of ``embodied_perceptron_ros.<module>``, run by this Python."""
+    return [sys.executable, "-m", f"embodied_perceptron_ros.{module}", *arguments]
+
+
 def _load_prctl() -> Any:
     return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 

@@ -1,12 +1,11 @@
-"""A recording through the real node over real topics: player and node as processes of their own, watched from here; and
-its files."""
+"""``replay --ros``: a recording through the real node over real topics, player and node as processes of their own; and
+its files, of the same names and contents as those of a direct replay."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,29 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.apps.replay import write_perception
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.recordings.artifacts import (
-    write_json,
-    write_objects_json,
-    write_occupancy_grid,
-    write_occupancy_npz,
-    write_ply,
-    write_png,
-)
 from embodied_perceptron.recordings.bag import BagRecording
-from embodied_perceptron.recordings.recording import PosedFrameStream, Recording, open_recording
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron.results import Perception, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
-from embodied_perceptron.visualization.top_view import render_top_view
 from embodied_perceptron_ros.conversion.maps import cloud_to_semantic
-from embodied_perceptron_ros.demo.mission import Question, TimedAnswer
+from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer
 from embodied_perceptron_ros.node.monitor import NodeMonitor, NodeStatus, Sighting
+from embodied_perceptron_ros.node.parameters import default_topics
 from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command, ros_arguments
-from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, ros_environment
-
-# --------------------------------------------------------------------------------------------------------------------
-# A recording through the real node over real topics: player and node as processes of their own, watched from here.
+from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command, ros_environment
 
 _PERIOD_S = 0.2
 _START_TIMEOUT_S = 180.0  # the first start compiles the kernels
@@ -77,7 +67,7 @@ class ReplayPlan:
     reliable: bool = True
     max_frames: int = 0
     domain_id: int | None = None
-    questions: tuple[Question, ...] = ()
+    questions: tuple[MissionQuestion, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ class ReplayOutcome:
     """What happened.
 
     Attributes:
-        sent: frames (exposures) that the player sent.
+        sent: frames that the player sent.
         status: the node's last word.
         published: messages per output topic.
         map_file: the saved map.
@@ -131,8 +121,7 @@ def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]
         "fusion_frame": recording.world_frame,
     }
     for camera in recording.cameras:
-        prefix = "" if len(recording.cameras) == 1 else f"{camera}/"
-        color, depth, info = (f"{prefix}{name}" for name in ("color/image_raw", "depth/image_raw", "color/camera_info"))
+        color, depth, info = default_topics(camera, alone=len(recording.cameras) == 1).values()
         if isinstance(recording, BagRecording):
             topics = recording.camera_topics(camera)
             color, depth, info = topics.color, topics.depth, topics.camera_info
@@ -149,7 +138,7 @@ def recording_parameters(recording: Recording, reliable: bool) -> dict[str, Any]
 
 
 def frames_sent(report: Mapping[str, Any], parameters: Mapping[str, Any]) -> int:
-    """Exposures in a player's report: per camera the larger number of colour and depth images."""
+    """Frames in a player's report: per camera the larger number of colour and depth images."""
     total = 0
     for camera in parameters["cameras"]:
         counts = []
@@ -209,7 +198,6 @@ def replay_over_ros(
     environment["ROS_DOMAIN_ID"] = str(domain_id)
     environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
     os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = environment["ROS_AUTOMATIC_DISCOVERY_RANGE"]  # for the monitor
-    module = [sys.executable, "-m"]
 
     with Supervisor() as processes, NodeMonitor(domain_id) as monitor:
 
@@ -228,13 +216,13 @@ def replay_over_ros(
                 raise ReplayFailedError(f"the {name} ended with exit code {codes[name]}; log: {log}\n{tail}")
 
         arguments = ros_arguments(plan.config, parameters)
-        node_command = [*module, "embodied_perceptron_ros.node.perception_node", *arguments]
-        processes.start("node", node_command, environment, plan.out / "node.log")
+        command = module_command("node.perception_node", *arguments)
+        processes.start("node", command, environment, plan.out / "node.log")
         _wait(lambda: monitor.status.state == "active", lambda: watch("starting"), _START_TIMEOUT_S, "become active")
         for question in plan.questions:
             if question.standing:
                 monitor.ask(question)
-        player = [*module, f"embodied_perceptron_ros.{executable}", *player_arguments, "--report", str(report_file)]
+        player = module_command(f"players.{executable}", *player_arguments, "--report", str(report_file))
         started = time.monotonic()
         processes.start("player", player, environment, plan.out / "player.log")
         while processes.exit_codes()["player"] is None:
@@ -299,10 +287,6 @@ def _await_last_boxes(monitor: NodeMonitor, step: Callable[[], None]) -> None:
             return
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The files of a replay over topics: the same names and contents as those of a direct replay.
-
-
 def final_perception(outcome: ReplayOutcome) -> Perception:
     """The saved map with the objects that were published last: what the node's listeners know.
 
@@ -349,10 +333,5 @@ def timings(outcome: ReplayOutcome, perception: Perception) -> dict[str, Any]:
 def write_result_files(
     out: Path, outcome: ReplayOutcome, perception: Perception, positions_m: NDArray[np.float64]
 ) -> None:
-    """Write point cloud, objects, cells, top view, navigation map and timings beside ``map.safetensors``."""
-    write_ply(out / "voxels.ply", perception.voxels.mean_point_m, perception.voxels.mean_color)
-    write_objects_json(out / "objects.json", perception.objects)
-    write_occupancy_npz(out / "occupancy.npz", perception.semantic if outcome.semantic is None else outcome.semantic)
-    write_png(out / "top_view.png", render_top_view(perception, trajectory_m=positions_m))
-    write_occupancy_grid(out / "occupancy_grid", perception.grid)
-    write_json(out / "timings.json", timings(outcome, perception))
+    """Write the files of a direct replay beside ``map.safetensors``; the cells are the published ones."""
+    write_perception(out, perception, positions_m, timings(outcome, perception), outcome.semantic)

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from embodied_perceptron_training.homes.rendering.materials import Material
 
 F64 = NDArray[np.float64]
-Vec3 = tuple[float, float, float]
 
 MIN_FACE_AREA_M2 = 1e-12
 

@@ -88,7 +88,7 @@ def _open(
     source: Path, *, world_frame: str | None, topics: tuple[str | None, str | None, str | None], tolerant: bool
 ) -> Recording:
     from embodied_perceptron.recordings.bag import CameraTopics
-    from embodied_perceptron.recordings.recording import open_recording
+    from embodied_perceptron.recordings.open import open_recording
 
     options: dict[str, Any] = {"tolerate_damage": tolerant}
     if world_frame is not None:

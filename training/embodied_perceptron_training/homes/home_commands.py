@@ -90,7 +90,7 @@ def generate_command(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from embodied_perceptron_training.homes.building.home import HomeSpec
-    from embodied_perceptron_training.homes.generate import SampleSpec, generate
+    from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
     from embodied_perceptron_training.homes.noise import NoiseModel
     from embodied_perceptron_training.homes.rendering.gl_renderer import GlUnavailableError
 
@@ -103,14 +103,14 @@ def generate_command(
             pose_sigma_rad=pose_noise * 0.5,
         )
         home = HomeSpec(rooms, assets=assets)  # type: ignore[arg-type]  # checked by HomeSpec
-        spec = SampleSpec(
+        spec = HomeSampleSpec(
             views,
             width,
             height,
             home,
             noise,
             fine_occupancy=fine_occupancy,
-            renderer=renderer,  # type: ignore[arg-type]  # checked by SampleSpec
+            renderer=renderer,  # type: ignore[arg-type]  # checked by HomeSampleSpec
         )
         columns = (TextColumn("Homes"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns) as progress:
@@ -155,7 +155,7 @@ def export_bag_command(
     rate: Annotated[float, typer.Option(help="Views per second of a scan.")] = 10.0,
 ) -> None:
     """Write any sequence as an MCAP bag with images, camera_info, /tf and /tf_static."""
-    from embodied_perceptron.recordings.recording import open_recording
+    from embodied_perceptron.recordings.open import open_recording
     from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
     from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 
@@ -201,7 +201,7 @@ def map_error_command(
     """Print, as JSON, how far the points of a map are from the true surfaces of the simulated home."""
     import json
 
-    from embodied_perceptron_training.homes.map_error import map_error, map_points
+    from embodied_perceptron_training.homes.recording import map_error, map_points
 
     try:
         error = map_error(recording, map_points(map_file))
@@ -217,7 +217,7 @@ def mission_questions_command(
     import json
 
     from embodied_perceptron_training.homes.mission import make_questions
-    from embodied_perceptron_training.homes.recording_truth import watch_recording
+    from embodied_perceptron_training.homes.recording import watch_recording
 
     try:
         questions = make_questions(watch_recording(recording))
@@ -235,8 +235,8 @@ def mission_score_command(
     import json
 
     from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
-    from embodied_perceptron_training.evaluation.mission_score import score_objects, score_occupancy
-    from embodied_perceptron_training.homes.recording_truth import watch_recording
+    from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
+    from embodied_perceptron_training.homes.recording import watch_recording
 
     try:
         tour = watch_recording(recording)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -39,7 +38,9 @@ def perceive_command(
     camera: Annotated[list[str] | None, typer.Option(help="Name of a camera; may be repeated.")] = None,
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
-    weights: Annotated[str, typer.Option(help="Network: a shipped name or a file; none = without.")] = "",
+    weights: Annotated[
+        str | None, typer.Option(help="Network: a shipped name or a file; '' or none = without.")
+    ] = None,
     viewer: Annotated[str, typer.Option(help="rerun = show everything in a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
@@ -57,6 +58,7 @@ def perceive_command(
         split_pair,
     )
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
+    from embodied_perceptron_ros.players.processes import module_command
 
     require_ros()
     if list_parameters:
@@ -74,13 +76,15 @@ def perceive_command(
         arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    commands = {"node": [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node", *arguments]}
+    commands = {"node": module_command("node.perception_node", *arguments)}
     if rviz:
         commands["rviz"] = _rviz_command(namespace)
     raise typer.Exit(run_processes(commands))
 
 
 def _rviz_command(namespace: str) -> list[str]:
+    from embodied_perceptron_ros.players.launch_options import rviz_remappings
+
     program = shutil.which("rviz2")
     if program is None:
         _fail("rviz2 is not installed here: it comes with a ROS 2 installation (or docker/compose.yaml)", 3)
@@ -89,16 +93,8 @@ def _rviz_command(namespace: str) -> list[str]:
         from ament_index_python.packages import get_package_share_directory
 
         layout = Path(get_package_share_directory("embodied_perceptron")) / "rviz" / "perception.rviz"
-    renamed = rviz_remappings(namespace)
+    renamed = [part for pair in rviz_remappings(namespace) for part in ("-r", ":=".join(pair))]
     return [program, "-d", str(layout), *(["--ros-args"] if renamed else []), *renamed]
-
-
-def rviz_remappings(namespace: str) -> list[str]:
-    """Arguments that move the layout's topics into ``namespace``."""
-    from embodied_perceptron_ros.players.launch_options import RVIZ_TOPICS
-
-    prefix = namespace.strip("/")
-    return [part for topic in RVIZ_TOPICS if prefix for part in ("-r", f"{topic}:=/{prefix}{topic}")]
 
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:
@@ -153,9 +149,10 @@ def simulate_command(
 
 
 def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
-    from embodied_perceptron.recordings.recording import open_recording
+    from embodied_perceptron.recordings.open import open_recording
     from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, player_command
     from embodied_perceptron_ros.players.launch_options import ros_arguments as make_arguments
+    from embodied_perceptron_ros.players.processes import module_command
     from embodied_perceptron_ros.players.replaying import recording_parameters
 
     try:
@@ -163,11 +160,10 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
         parameters = recording_parameters(open_recording(source), reliable=True)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    module = [sys.executable, "-m"]
-    commands = {"player": [*module, f"embodied_perceptron_ros.{executable}", *player, "--timeout", "180"]}
+    commands = {"player": module_command(f"players.{executable}", *player, "--timeout", "180")}
     if with_node:
         arguments = make_arguments(DEFAULT_CONFIG, parameters)
-        commands = {"node": [*module, "embodied_perceptron_ros.node.perception_node", *arguments], **commands}
+        commands = {"node": module_command("node.perception_node", *arguments), **commands}
     return run_processes(commands, until=("player", "node") if keep and with_node else ("player",))
 
 

@@ -1,4 +1,4 @@
-"""The manhattan that follows the walls: found from the map, exact where nothing is turned, and undone in every
+"""The Manhattan frame that follows the walls: found from the map, exact where nothing is turned, and undone in every
 answer."""
 
 from __future__ import annotations
@@ -31,46 +31,46 @@ def room(yaw_rad: float, rng: np.random.Generator) -> np.ndarray:
     return ManhattanFrame(yaw_rad).to_world(np.concatenate([walls, clutter]))
 
 
-def lattice_of(points: np.ndarray, floor_z_m: float = 0.0) -> ManhattanFrame:
+def frame_of(points: np.ndarray, floor_z_m: float = 0.0) -> ManhattanFrame:
     """Of a map with a voxel at each point."""
     return wall_aligned_frame(np.floor(points / VOXEL_M).astype(np.int32), VOXEL_M, floor_z_m)
 
 
 def off_by_deg(manhattan: ManhattanFrame, yaw_rad: float) -> float:
-    """Angle between a manhattan and walls, which look alike after quarter turns."""
+    """Angle between a frame and walls, which look alike after quarter turns."""
     return abs((math.degrees(manhattan.yaw_rad - yaw_rad) + 45) % 90 - 45)
 
 
 @pytest.mark.parametrize("yaw_deg", [0, 1, 10, 29, 44, 46, 61, 89, 133, -170, 301])
-def test_the_lattice_lies_along_the_walls(yaw_deg):
+def test_the_frame_lies_along_the_walls(yaw_deg):
     points = room(math.radians(yaw_deg), np.random.default_rng(yaw_deg % 7))
-    manhattan = lattice_of(points)
+    manhattan = frame_of(points)
     assert off_by_deg(manhattan, math.radians(yaw_deg)) <= 0.5 * STEP_DEG + 0.6
     assert abs(manhattan.yaw_rad) <= math.pi / 4 + 1e-9  # never further than needed
     shuffled = np.random.default_rng(1).permutation(points)
-    assert lattice_of(shuffled) == manhattan
+    assert frame_of(shuffled) == manhattan
     # what does not stand between knee and lintel does not count, wherever it lies
     far = np.array([[1e5, -1e5, 0.0], [-1e5, 1e5, 3.0]])
-    assert lattice_of(np.concatenate([points, far])) == manhattan
+    assert frame_of(np.concatenate([points, far])) == manhattan
 
 
-def test_rooms_along_the_axes_keep_the_worlds_lattice():
-    assert lattice_of(room(0.0, np.random.default_rng(0))) == WORLD
+def test_rooms_along_the_axes_keep_the_world_frame():
+    assert frame_of(room(0.0, np.random.default_rng(0))) == WORLD
 
 
 def test_without_a_direction_the_worlds_axes_serve():
     rng = np.random.default_rng(0)
-    assert lattice_of(np.zeros((0, 3))) == WORLD
-    assert lattice_of(np.array([[0.0, 0.0, 1.0]] * 5)) == WORLD
+    assert frame_of(np.zeros((0, 3))) == WORLD
+    assert frame_of(np.array([[0.0, 0.0, 1.0]] * 5)) == WORLD
     angle = rng.uniform(0, 2 * np.pi, 5000)
     tower = np.stack([3 * np.cos(angle), 3 * np.sin(angle), rng.uniform(0, 2.4, 5000)], 1)
-    assert lattice_of(tower) == WORLD
+    assert frame_of(tower) == WORLD
     floor = np.stack([*rng.uniform(-3, 3, (2, 5000)), np.zeros(5000)], 1)
-    assert lattice_of(floor) == WORLD  # floors have no direction
+    assert frame_of(floor) == WORLD  # floors have no direction
 
 
 @pytest.mark.parametrize("yaw_rad", [0.0, 0.2, math.radians(45), -1.3, 3.0])
-def test_world_cells_are_those_whose_centres_lie_in_cells_of_the_lattice(yaw_rad):
+def test_world_cells_are_those_whose_centres_lie_in_cells_of_the_frame(yaw_rad):
     manhattan, rng = ManhattanFrame(yaw_rad), np.random.default_rng(4)
     cells = np.unique(rng.integers(-9, 9, (300, 3)), axis=0)
     found, rows = manhattan.world_cells(cells, 0.16)
@@ -97,7 +97,7 @@ def test_boxes_and_points_go_together():
     assert WORLD.boxes_to_world(boxes) is boxes
 
 
-def test_regions_are_cut_along_their_lattice():
+def test_regions_are_cut_along_their_frame():
     region = Region(np.array([-1.0, -2.0, -np.inf]), np.array([1.0, 2.0, np.inf]), ManhattanFrame(math.pi / 2))
     inside = region.contains(np.array([[1.5, 0.5, 7.0], [0.5, 1.5, 0.0], [-2.0, 0.0, 0.0], [2.0, 0.0, 0.0]]))
     assert inside.tolist() == [True, False, False, True]  # lower faces belong to it, upper ones do not
@@ -105,11 +105,11 @@ def test_regions_are_cut_along_their_lattice():
     assert Region.everywhere().contains(np.full((1, 3), 1e9)).all()
 
 
-def test_voxels_stand_where_their_points_are_on_the_other_lattice():
+def test_voxels_stand_where_their_points_are_on_the_other_frame():
     it = Perceptron(config(), inference=None)
     for frame in walk(3, 4):
         it.integrate(frame)
-    copy, manhattan = it._volume.copy(), ManhattanFrame(math.radians(21))
+    copy, manhattan = it.volume.copy(), ManhattanFrame(math.radians(21))
     turned = copy.turned(manhattan, np.zeros(3), math.inf)
     before, after = copy.snapshot(), turned.snapshot()
     step_m = copy.voxel_size_m / 1024
@@ -138,7 +138,7 @@ def test_voxels_turned_by_compiled_loops_are_those_of_tensors(radius: float):
     it = Perceptron(config(), inference=None)
     for frame in walk(3, 2):
         it.integrate(frame)
-    rows, manhattan, middle = it._volume.copy().rows, ManhattanFrame(math.radians(-12)), np.array([25.0, -3.0])
+    rows, manhattan, middle = it.volume.copy().rows, ManhattanFrame(math.radians(-12)), np.array([25.0, -3.0])
     found, expected = (turn(rows, manhattan, middle, radius) for turn in (_turn_compiled, turn_by_tensors))
     assert 0 < len(found) <= len(rows)
     assert (len(found) == len(rows)) == math.isinf(radius)
@@ -155,7 +155,7 @@ def test_a_turned_world_is_seen_alike():
     for frame in walk(5, 8):
         straight.integrate(frame)
         turned.integrate(PosedFrame(frame.frame, T @ frame.T_world_camera))
-    a, b = straight.look(), turned.look()
+    a, b = straight.predict(), turned.predict()
     assert a.region.manhattan == WORLD
     assert off_by_deg(b.region.manhattan, 0.5) <= 0.5 * STEP_DEG + 0.6
     # cells: what is filled is filled there too

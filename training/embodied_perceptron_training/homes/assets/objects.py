@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform, transform_points
-from embodied_perceptron_training.homes.mesh import Mesh, MeshBuilder, Piece, merge_meshes, rotation
+from embodied_perceptron_training.homes.assets.mesh import Mesh, MeshBuilder, Piece, merge_meshes, rotation
 
 F64 = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ class Surface:
         half_m: half width (x) and half depth (y).
         clearance_m: free height above it.
         relation: "ontop", or "inside" for shelves within and containers.
-        accepts: what kind of small things belongs there (see :mod:`recipes`).
+        accepts: kind of small things that belong there (keys of the tables in :mod:`building.furnishing`).
     """
 
     center_m: tuple[float, float, float]
@@ -77,7 +77,7 @@ class Surface:
 
 @dataclass(frozen=True, eq=False)
 class ObjectModel:
-    """What a family builds: geometry about the object frame and what can be said of it.
+    """An object as a furniture family builds it: geometry about the object frame, and words for it.
 
     Attributes:
         category: EmbodiedScan name.
@@ -185,10 +185,6 @@ class PlacedObject:
         T_world_box = self.T_world_object @ T_object_box
         center = transform_points(T_world_box, (low + high) / 2)
         return np.concatenate([center, high - low, euler_zxy(T_world_box[:3, :3])])
-
-    def to_object(self, points_world: F64) -> F64:
-        """World points (N, 3) -> object frame."""
-        return transform_points(invert_transform(self.T_world_object), points_world)
 
     @property
     def front(self) -> F64:

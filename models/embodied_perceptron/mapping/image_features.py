@@ -1,0 +1,305 @@
+"""Image features of the map: encoded once per keyframe, and summed per level at the sites that a network reads.
+
+Both are a pure function of the keyframes, their poses and the network. So a map file holds none of them: after loading
+a map, or after the accelerator was given back, they are computed again from the images. A corrected pose moves where
+features lie, not what they are: the image is not encoded again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, Future
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
+from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.nn.view_fusion import (
+    View,
+    ViewSamplingConfig,
+    add_view,
+    mean_over_views,
+    sample_view,
+    site_radius,
+    view_projection,
+)
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sparse.sites import Sites
+
+
+class ImageFeatures:
+    """Features of the keyframes' images, and their averages at sites.
+
+    :meth:`view` serves any number of threads: an image is encoded by the first that needs it, the others wait for it.
+    :meth:`views` and :meth:`lookup` belong to one thread.
+
+    Args:
+        encode: features of one frame (:meth:`Predictor.view`).
+        channels: C of each image level.
+        site_size_m: edge of a site of stride 1.
+        sampling: how views are read at sites.
+        device: of the sums.
+    """
+
+    def __init__(
+        self,
+        encode: Callable[[PosedFrame], View],
+        channels: Sequence[int],
+        site_size_m: float,
+        sampling: ViewSamplingConfig,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self._encode = encode
+        self._new_sums = functools.partial(StreamingLookup, channels, site_size_m, sampling, device)
+        self._lock = threading.Lock()  # of the two fields below; never held while an image is encoded
+        # weak keys: features go when their keyframe goes; each with the pose that its view looks from
+        self._encoded: WeakKeyDictionary[RgbdFrame, Future[tuple[View, NDArray[np.float64]]]] = WeakKeyDictionary()
+        self.encoded = 0  # images so far
+        self._prefetching = threading.Lock()
+        self._released = False
+        self._start_on(WORLD)
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the features and depth images of all keyframes."""
+        with self._lock:
+            views = [f.result()[0] for f in self._encoded.values() if f.done()]
+        tensors = [t for v in views for t in (*v.levels, v.depth_m) if t is not None]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+    # ------------------------------------------------------------------------------------------------------ keyframes
+
+    def prefetch(self, keyframe: Keyframe) -> None:
+        """Encode a new keyframe before its features are needed.
+
+        Does nothing while released, or when memory is short: it is then encoded when it is needed.
+        """
+        with self._prefetching:
+            if self._released:
+                return
+            try:
+                self.view(keyframe)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+
+    def view(self, keyframe: Keyframe) -> View:
+        """The features of one keyframe; the same object as long as its pose stays."""
+        frame, T_world_camera = keyframe.frame, keyframe.T_world_camera
+        with self._lock:
+            future = self._encoded.get(frame)
+            mine = future is None
+            if future is None:
+                future = self._encoded[frame] = Future()
+        if mine:
+            self._fill(future, keyframe)
+        try:
+            view, T_world_view = future.result()
+        except CancelledError:  # the thread that encoded it failed
+            return self.view(keyframe)
+        if T_world_view is T_world_camera or np.array_equal(T_world_view, T_world_camera):
+            return view
+        view = dataclasses.replace(view, projection=view_projection(T_world_camera, frame.intrinsics, view.image_size))
+        moved: Future[tuple[View, NDArray[np.float64]]] = Future()
+        moved.set_result((view, T_world_camera))
+        with self._lock:
+            if self._encoded.get(frame) is future:  # neither cleared nor moved meanwhile
+                self._encoded[frame] = moved
+        return view
+
+    def _fill(self, future: Future[tuple[View, NDArray[np.float64]]], keyframe: Keyframe) -> None:
+        """Encode the keyframe's image into its entry; where that fails, the next who needs it tries again."""
+        try:
+            view = self._encode(PosedFrame(keyframe.frame, keyframe.T_world_camera))
+        except BaseException:
+            with self._lock:
+                if self._encoded.get(keyframe.frame) is future:
+                    del self._encoded[keyframe.frame]
+            future.cancel()  # not the exception: its traceback would keep memory of the accelerator
+            raise
+        with self._lock:
+            self.encoded += 1
+        future.set_result((view, keyframe.T_world_camera))
+
+    # ----------------------------------------------------------------------------------------------- features at sites
+
+    def views(self, keyframes: Sequence[Keyframe], manhattan: ManhattanFrame = WORLD) -> list[View]:
+        """Features of keyframes, in their order, projected from ``manhattan``; the same objects as long as it stays."""
+        if manhattan != self._manhattan:
+            self._start_on(manhattan)
+        views = [self.view(keyframe) for keyframe in keyframes]
+        if manhattan.yaw_rad == 0:
+            return views
+        T = torch.from_numpy(manhattan.T_world_manhattan)
+        for view in views:
+            if view not in self._turned:
+                self._turned[view] = dataclasses.replace(view, projection=view.projection @ T)
+        return [self._turned[view] for view in views]
+
+    def lookup(self, keyframes: Sequence[Keyframe], manhattan: ManhattanFrame = WORLD) -> StreamingLookup:
+        """Averages over ``keyframes`` at sites that stand on ``manhattan``.
+
+        The running sums go on from the last call as long as the frame stays; valid until the next call.
+        """
+        views = self.views(keyframes, manhattan)
+        self._sums.views = views
+        return self._sums
+
+    def _start_on(self, manhattan: ManhattanFrame) -> None:
+        self._manhattan = manhattan
+        self._sums = self._new_sums()
+        self._turned = WeakKeyDictionary[View, View]()
+
+    # --------------------------------------------------------------------------------------------------------- memory
+
+    def clear(self) -> None:
+        """Forget all features and sums; they are computed again when they are needed."""
+        with self._lock:
+            self._encoded.clear()
+        self._start_on(WORLD)
+
+    def release(self) -> None:
+        """Forget all, and do not prefetch until :meth:`resume`; no image is being prefetched afterwards."""
+        with self._prefetching:
+            self._released = True
+        self.clear()
+
+    def resume(self) -> None:
+        """Prefetch again."""
+        self._released = False
+
+
+class StreamingFusion:
+    """Image features of one level of a growing map, as running sums.
+
+    Always equals :func:`fuse_views` over the current sites and views, bit for bit; :meth:`update` finds out what
+    changed and does no more: a new view is added to the voxels it sees, a new voxel is filled from all views, and when
+    a view is dropped or corrected the voxels that it had touched are summed anew.
+    """
+
+    def __init__(
+        self,
+        level: int,
+        channels: int,
+        voxel_size_m: float,
+        config: ViewSamplingConfig,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.level = level
+        self.config = config
+        self.voxel_size_m = voxel_size_m
+        self._keys = torch.empty(0, dtype=torch.int64, device=device)
+        self._points = torch.empty(0, 3, dtype=torch.float64, device=device)
+        self._total = torch.zeros(0, channels, device=device)
+        self._count = torch.zeros(0, dtype=torch.int32, device=device)
+        self._views: list[View] = []
+
+    @property
+    def features(self) -> torch.Tensor:
+        """(N, C) averages, in the order of the sites of the last update."""
+        return mean_over_views(self._total, self._count)
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """(N,) int32 number of views that see each site."""
+        return self._count
+
+    @torch.no_grad()
+    def update(self, sites: Sites, views: Sequence[View]) -> None:
+        """Bring the sums to the given sites (of one sample) and views (compared by identity).
+
+        Raises ``ValueError`` for more than one sample.
+        """
+        if sites.batch_size != 1:
+            raise ValueError(f"streaming fusion serves one map, got {sites.batch_size} samples")
+        radius = site_radius(sites.stride, self.voxel_size_m)
+        added, stale_views = self._compare(views)
+        # of the old sites: those whose sums hold a view that is gone, or lack one that belongs further ahead
+        stale = torch.zeros(len(self._keys), dtype=torch.bool, device=self._keys.device)
+        for view in stale_views:
+            sample = sample_view(view, self.level, self._points, self.config, radius)
+            stale[sample.rows] = True
+            stale[sample.seen] = True
+        points, fresh = self._move_to(sites, stale)
+        filled = fresh.nonzero()[:, 0]
+        if len(filled):
+            self._total[filled] = 0.0
+            self._count[filled] = 0
+            places = points[filled]
+            for view in views:
+                add_view(self._total, self._count, filled, places, view, self.level, self.config, radius)
+        kept = (~fresh).nonzero()[:, 0]
+        if len(kept):
+            places = points[kept]
+            for view in added:
+                add_view(self._total, self._count, kept, places, view, self.level, self.config, radius)
+        self._views = list(views)
+
+    def _compare(self, views: Sequence[View]) -> tuple[list[View], list[View]]:
+        """Views to add behind the present sums, and views whose voxels must be summed anew."""
+        old = {id(v): i for i, v in enumerate(self._views)}
+        kept = [old[id(v)] for v in views if id(v) in old]
+        if kept != sorted(set(kept)):  # order changed or a view stands twice
+            return list(views), list(self._views)
+        last_kept = max((j for j, v in enumerate(views) if id(v) in old), default=-1)
+        gone = [v for i, v in enumerate(self._views) if i not in set(kept)]
+        inserted = [v for v in views[: last_kept + 1] if id(v) not in old]
+        if last_kept < 0:
+            return list(views), gone
+        return list(views[last_kept + 1 :]), gone + inserted
+
+    def _move_to(self, sites: Sites, stale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Carry the sums over to new sites; returns their (N, 3) points and the (N,) mask of rows to fill anew."""
+        if torch.equal(sites.keys, self._keys):
+            return self._points, stale
+        fresh = torch.ones(len(sites), dtype=torch.bool, device=self._keys.device)
+        total = torch.zeros(len(sites), self._total.shape[1], device=self._keys.device)
+        count = torch.zeros(len(sites), dtype=torch.int32, device=self._keys.device)
+        rows = sites.find(self._keys)
+        survivors = (rows >= 0).nonzero()[:, 0]
+        rows = rows[survivors]
+        fresh[rows] = stale[survivors]
+        total[rows] = self._total[survivors]
+        count[rows] = self._count[survivors]
+        self._keys, self._total, self._count = sites.keys, total, count
+        self._points = self.config.conventions.site_points(sites, self.voxel_size_m)
+        return self._points, fresh
+
+
+class StreamingLookup:
+    """The same lookup over a live map: one :class:`StreamingFusion` per image level and site stride.
+
+    Attributes:
+        views: what the next calls fuse; assign a new list when keyframes come, go or are corrected.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[int],
+        voxel_size_m: float,
+        config: ViewSamplingConfig,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.views: Sequence[View] = ()
+        self._channels = tuple(channels)
+        self._voxel_size_m = voxel_size_m
+        self._config = config
+        self._device = device
+        self._states: dict[tuple[int, int], StreamingFusion] = {}
+
+    def __call__(self, level: int, sites: Sites) -> torch.Tensor:
+        """(N, C_level) averages over ``views`` at the sites (of one sample)."""
+        key = (level, sites.stride)
+        if key not in self._states:
+            channels = self._channels[level]
+            self._states[key] = StreamingFusion(level, channels, self._voxel_size_m, self._config, self._device)
+        self._states[key].update(sites, self.views)
+        return self._states[key].features

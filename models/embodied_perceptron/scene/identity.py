@@ -1,0 +1,125 @@
+"""When two boxes are of one thing: every rule of overlap, with its threshold.
+
+Objects of the map are compared by the exact IoU of boxes with nine degrees of freedom; what a sentence compares, which
+may be hundreds of boxes, by the IoU of their axis-aligned bounds (:class:`~..geometry.boxes.Bounds`).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import box_iou, box_rotations, matrix_to_euler
+from embodied_perceptron.results import UNNAMED
+
+INSIDE_SHARE = 0.7  # of a box within another: it is a part of it
+PROPOSAL_NMS_IOU = 0.5  # proposals for one phrase, of several windows: only the better stays
+
+# IoU of bounds, above which two boxes
+ONE_THING_IOU = 0.4  # are candidates for one thing: one of them is enough
+ONE_PLACE_IOU = 0.5  # speak of one place, and share its score between their names
+PROPOSED_IOU = 0.2  # are a proposal of the network's grounding and the object that it means
+RELATED_IOU = 0.3  # are too much alike to stand in a relation to each other
+BETWEEN_IOU = 0.2  # are too much alike for anything to lie between them
+
+# exact IoU, from which two objects of the map are one
+_ONE_OBJECT_IOU = 0.5  # where a name is missing
+_ONE_NAME_IOU = 0.15  # of one name: things of one kind do not stand in each other
+_TWO_NAMES_IOU = 0.3  # nor do others; a network in doubt finds one thing under several names
+_LAYERED_IOU = 0.65  # but a curtain before its window and a door in its frame are two things in one place
+_LAYERED = frozenset(
+    {"blinds", "curtain", "door", "doorframe", "doorway", "garage door", "window", "window frame", "windowsill"}
+)
+
+_MIN_VOLUME_RATIO = 0.15
+_THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
+_BLEND_IOU = 0.6
+_BLEND_RAD = 0.6  # boxes that differ by more are two opinions, not one with noise
+
+
+def one_object_iou(a: str, b: str) -> float:
+    """How much two objects of these names overlap when they are one thing."""
+    if UNNAMED in (a, b):
+        return _ONE_OBJECT_IOU
+    if a == b:
+        return _ONE_NAME_IOU
+    return _LAYERED_IOU if a in _LAYERED and b in _LAYERED else _TWO_NAMES_IOU
+
+
+def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(N, 9), (M, 9) boxes -> (N, M) IoU, and (N, M) share of a's volume inside b."""
+    iou: NDArray[np.float64] = box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    volume_a, volume_b = a[:, 3:6].prod(axis=1)[:, None], b[:, 3:6].prod(axis=1)[None, :]
+    shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
+    return iou, shared / np.maximum(volume_a, 1e-12)
+
+
+def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 9) boxes, no side thinner than what two looks differ by."""
+    thick: NDArray[np.float64] = boxes.copy()
+    thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
+    return thick
+
+
+def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 9), (M, 9) -> (N, M) how much two boxes may be of the same object, in [0, 1].
+
+    The IoU; and for a part that grew into a whole (or the reverse), which overlap little, half of the share of the
+    smaller inside the larger.
+    """
+    known, found = thickened(known), thickened(found)
+    iou, share_known = overlaps(known, found)
+    volume_known, volume_found = known[:, 3:6].prod(axis=1)[:, None], found[:, 3:6].prod(axis=1)[None, :]
+    share_found = share_known * volume_known / np.maximum(volume_found, 1e-12)
+    share = np.maximum(share_known, share_found)
+    ratio = np.minimum(volume_known, volume_found) / np.maximum(np.maximum(volume_known, volume_found), 1e-12)
+    grown = (share >= INSIDE_SHARE) & (ratio >= _MIN_VOLUME_RATIO)
+    affinity: NDArray[np.float64] = np.maximum(iou, np.where(grown, 0.5 * share, 0.0))
+    return affinity
+
+
+def _axis_names() -> NDArray[np.float64]:
+    """(24, 3, 3) rotations that map a box's axes onto its axes: other names for the same box."""
+    found = []
+    for order in itertools.permutations(range(3)):
+        for signs in itertools.product((1.0, -1.0), repeat=3):
+            P = np.zeros((3, 3))
+            P[list(order), range(3)] = signs
+            if np.linalg.det(P) > 0:
+                found.append(P)
+    return np.stack(found)
+
+
+_AXIS_NAMES = _axis_names()
+
+
+def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The (9,) box to keep: the mean of two that agree, otherwise the new one (maps grow, so it knows more).
+
+    Of the 24 ways to name the new box's axes the one nearest to the old box's counts.
+    """
+    result: NDArray[np.float64] = new.copy()
+    if float(overlaps(thickened(old[None]), thickened(new[None]))[0][0, 0]) < _BLEND_IOU:
+        return result
+    if not old[7:].any() and not new[7:].any():  # upright boxes stay exactly upright
+        turns = round(float((new[6] - old[6]) / (np.pi / 2)))
+        result[6] -= turns * np.pi / 2
+        if turns % 2:
+            result[3], result[4] = new[4], new[3]
+        blended: NDArray[np.float64] = old + 0.5 * (result - old)
+        blended[6] = (blended[6] + np.pi / 2) % np.pi - np.pi / 2
+        return blended
+    R_old, R_new = box_rotations(old[None])[0], box_rotations(new[None])[0]
+    named = R_new @ _AXIS_NAMES  # (24, 3, 3)
+    agreement = np.einsum("ij,kij->k", R_old, named)  # 1 + 2 cos of the angle between
+    best = int(agreement.argmax())
+    if np.arccos(np.clip((agreement[best] - 1.0) / 2.0, -1.0, 1.0)) > _BLEND_RAD:
+        return result
+    size = np.abs(_AXIS_NAMES[best]).T @ new[3:6]
+    u, _, vt = np.linalg.svd(R_old + named[best])
+    angles = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()
+    mean: NDArray[np.float64] = np.concatenate([0.5 * (old[:3] + new[:3]), 0.5 * (old[3:6] + size), angles])
+    return mean

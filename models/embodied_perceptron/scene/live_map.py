@@ -1,0 +1,163 @@
+"""The map of one robot and the care for it: files, corrections, clearing, statistics.
+
+Voxels and keyframes with their image features (the volume), objects, labelled cells, height of the floor and the latest
+poses of the cameras belong together: whatever replaces or moves one of them replaces or moves all.
+
+The locks of the map are here. The *volume lock* guards the volume's voxels and keyframes, and the cameras; it is held
+while one frame is fused or a copy is made. The *scene lock* guards everything else and the reading of image features;
+it is held for a whole perception, so that what changes the map waits for the perception in flight and an old snapshot
+never speaks about a new map. Where both are needed, the scene lock is taken first. What fusing and perceiving share
+of the image features is guarded by the features themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.mapping.correction import Correction
+from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
+from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.results import SceneObject
+from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.scene.segmentation.floor import FloorHeight
+from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
+from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
+from embodied_perceptron.sensors.frame import PosedFrame
+
+_OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
+
+
+class LiveMap:
+    """See the module docstring. A subclass extends :meth:`_publish` and :meth:`_forget` for what it derives of the map.
+
+    Args:
+        config: everything tunable.
+        volume: voxels, keyframes, features; may hold frames already.
+        cell_classes: names of the labelled cells that are restored from files; None = of no cells.
+    """
+
+    def __init__(
+        self, config: PerceptronConfig, volume: FeatureVolume, cell_classes: tuple[str, ...] | None = None
+    ) -> None:
+        self.config = config
+        self.volume = volume
+        self._volume_lock = threading.Lock()
+        self._scene_lock = threading.Lock()
+        self._cell_classes = cell_classes
+        self._objects = ObjectMap(config.objects)
+        self._semantic = SemanticMap()
+        self._floor = FloorHeight(max(config.objects.min_height_m, config.grid.min_obstacle_height_m))
+        self._cameras = LatestCameraPoses()
+
+    def save(self, path: str | Path) -> None:
+        """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
+
+        Raises ``OSError`` when it cannot be written.
+        """
+        with self._scene_lock, self._volume_lock:
+            cells, meaning = self._semantic.pack()
+            tensors, header = self.volume.pack({_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning})
+            tensors |= cells
+        write_map(path, tensors, header)
+
+    def load(self, path: str | Path) -> None:
+        """Replace the map by a saved one; images are encoded anew at the next perception.
+
+        Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`; then
+        nothing has changed.
+        """
+        objects = ObjectMap(self.config.objects)
+        extra = read_extra(path)
+        saved = extra.get(_OBJECTS)
+        semantic = SemanticMap.unpack(path, read_some(path, PREFIX), extra.get(_SEMANTIC, ""))
+        if saved is not None:  # a bare volume may have been saved without objects
+            try:
+                objects.load_json(saved)
+            except ValueError as error:
+                raise MapFileError(f"{path}: {error}") from error
+        with self._scene_lock, self._volume_lock:
+            self.volume.load(path)
+            self._forget()
+            self._objects = objects
+            cells = semantic.cells()
+            if cells is not None and cells.classes == self._cell_classes:
+                self._semantic = semantic
+            self._publish()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        with self._scene_lock, self._volume_lock:
+            self.volume.reset()
+            self._forget()
+
+    def forget_stamps(self) -> None:
+        """Accept frames of any stamp again, for a clock that was set back; map and objects stay."""
+        with self._volume_lock:
+            self.volume.forget_stamps()
+            self._cameras = self._cameras.without_stamps()
+
+    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
+        """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
+
+        The rule: voxels and image features are made anew from the retained keyframes at their new poses (no image is
+        encoded again); what was last seen before the oldest of them moves rigidly with it. An object moves rigidly as
+        the keyframe nearest in time to when it was last seen, labelled cells as the newest keyframe. If all keyframes
+        move alike that is exact for everything: the whole world moves.
+
+        Args:
+            poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`.
+
+        Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the world
+        moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
+        then.
+        """
+        with self._scene_lock, self._volume_lock:
+            correction = self.volume.correct_keyframes(poses)
+            if correction.corrected:
+                newest = correction.motions[-1]
+                self._objects.move(correction.at)
+                self._semantic.move(newest)
+                self._publish()
+                self._floor.forget()
+                self._cameras = self._cameras.moved(newest)
+        return correction
+
+    @property
+    def newest_frame(self) -> PosedFrame | None:
+        """The frame that was fused last; None where there is none (an empty map, a map from a file)."""
+        return self._cameras.newest
+
+    def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
+        """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
+        with self._volume_lock:
+            return {(k.frame.camera, k.frame.stamp_ns): k.T_world_camera.copy() for k in self.volume.keyframes}
+
+    def clear_box(self, box: NDArray[np.float64]) -> int:
+        """Remove voxels and objects inside of the (9,) ``box``; returns how many voxels."""
+        with self._scene_lock, self._volume_lock:
+            cleared = self.volume.clear_box(box)
+            self._objects.remove_inside(np.asarray(box, dtype=np.float64))
+            self._publish()
+        return cleared
+
+    def statistics(self) -> VolumeStatistics:
+        """Size and history of the volume."""
+        with self._volume_lock:
+            return self.volume.statistics()
+
+    def _publish(self) -> tuple[SceneObject, ...]:
+        """Objects of every state after a change; extended by whoever hands them to readers without a lock."""
+        return self._objects.objects()
+
+    def _forget(self) -> None:
+        """Start anew with everything beside the volume."""
+        self._objects = ObjectMap(self.config.objects)
+        self._semantic.clear()
+        self._floor.forget()
+        self._cameras = LatestCameraPoses()

@@ -1,0 +1,197 @@
+"""``embodied-perceptron train ...`` and ``embodied-perceptron ablate ...``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from embodied_perceptron.apps.errors import CommandError
+
+EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
+_TASKS = (
+    "detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi (all "
+    "three heads), or images (the 2-D side alone)."
+)
+_FOLDER: dict[str, Any] = {"file_okay": False}
+# Name, type and default of each option of ``train``; those that are fields of a TrainingRun keep None where the task
+# and preset have a default of their own.
+_OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
+    ("task", str, "", {"help": _TASKS}),
+    ("data", Path | None, None, {**_FOLDER, "help": "Folder of the training split."}),
+    ("out", Path | None, None, {**_FOLDER, "help": "Folder of the run."}),
+    ("preset", str, "tiny", {"help": "tiny, base or paper."}),
+    ("val", Path | None, None, {**_FOLDER, "help": "Folder of the validation split."}),
+    ("steps", int, 0, {"min": 0, "help": "Optimiser steps."}),
+    ("epochs", float, 0.0, {"min": 0, "help": "Passes over the data."}),
+    ("minutes", float, 0.0, {"min": 0, "help": "Wall clock; the schedule runs over it."}),
+    ("batch", int | None, None, {"min": 1, "help": "Samples per process and forward pass."}),
+    ("accumulate", int | None, None, {"min": 1, "help": "Forward passes per step."}),
+    ("learning_rate", float | None, None, {"help": "Of AdamW."}),
+    ("weight_decay", float | None, None, {"help": "Of AdamW."}),
+    ("schedule", str | None, None, {"help": "cosine, step or constant."}),
+    ("warmup_steps", int | None, None, {"min": 0, "help": "Of the learning rate."}),
+    ("clip", float | None, None, {"min": 0, "help": "Largest norm of the gradient; 0 = any."}),
+    ("ema_decay", float | None, None, {"help": "Of the averaged weights; 0 = none."}),
+    ("precision", str | None, None, {"help": "float32, auto, bfloat16 or float16."}),
+    ("freeze_norms", bool | None, None, {"help": "Batch norms keep their statistics."}),
+    ("seed", int, 0, {"min": 0, "help": "Of weights, order, augmentation."}),
+    ("workers", int | None, None, {"min": 0, "help": "Processes that load data."}),
+    ("validations", int | None, None, {"min": 0, "help": "Over the whole training."}),
+    ("device", str | None, None, {"help": "cpu, cuda or cuda:N."}),
+    ("modality", str, "rgbd", {"help": "rgbd, depth, rgb or painting."}),
+    ("variant", str, "ours", {"help": "ours, fcaf3d or fcaf3d+decoder."}),
+    ("box_loss", str, "decoupled", {"help": "decoupled or plain."}),
+    ("views", int, 0, {"min": 0, "help": "Of a sample; 0 = the preset's."}),
+    ("weights", Path | None, None, {"help": "Weights to start from."}),
+    ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task."}),
+    ("resume", Path | None, None, {**_FOLDER, "help": "Go on with the run in this folder."}),
+    ("quiet", bool, False, {"help": "No progress."}),
+)
+# a resumed run may change its length and what has no influence on its figures
+_RESUMED = ("steps", "epochs", "minutes", "workers", "device", "validations")
+_SETTINGS = tuple(
+    name
+    for name, _, default, _ in _OPTIONS
+    if default is None and name not in ("data", "out", "val", "weights", "set_", "resume")
+)
+
+
+def _with_options(command: Any) -> Any:
+    """The signature that typer reads, of :data:`_OPTIONS`."""
+    parameters = []
+    for name, kind, default, options in _OPTIONS:
+        flags = [options["flag"]] if "flag" in options else []
+        option = Annotated[kind, typer.Option(*flags, **{k: v for k, v in options.items() if k != "flag"})]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option))
+    command.__signature__ = inspect.Signature(parameters)
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+@_with_options
+def train(**given: Any) -> None:
+    """Train a network. SIGTERM stops it (exit code 75), --resume goes on bit by bit the same.
+
+    Several processes: torchrun --nproc-per-node N -m embodied_perceptron.apps.cli train ...
+    """
+    from embodied_perceptron_training.training.session import train_run
+
+    folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
+    try:
+        run = _new_run(folder, given) if resume is None else _stored_run(resume, given)
+        folder = folder if resume is None else resume
+        outcome = train_run(run, folder, resume is not None, quiet)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if outcome is None:
+        typer.echo(f"stopped; nothing is lost: {shlex.quote(str(folder / 'resume.sh'))} goes on")
+        raise typer.Exit(EXIT_STOPPED)
+    best = "" if outcome.best is None else f", best figure {outcome.best:.2f} ({folder / 'best.safetensors'})"
+    speed = f"{outcome.samples_per_s:.2f} samples/s, {100 * outcome.waiting:.1f} % of the time waiting for data"
+    typer.echo(f"finished after {outcome.steps} steps{best}; {speed}; last weights: {folder / 'last.safetensors'}")
+
+
+def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
+    """The run of the options. Raises ``ValueError``."""
+    from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
+
+    needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
+    missing = [name for name, value in needed.items() if not value]
+    if missing:
+        raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
+    chosen = {k: v for k, v in given.items() if v is not None and k != "set_" and (v or k not in LENGTHS)}
+    fields = {k: v.resolve() if isinstance(v, Path) else v for k, v in chosen.items()}
+    return TrainingRun.of(parse_options(given["set_"] or []), **fields)
+
+
+def _stored_run(folder: Path, given: Mapping[str, Any]) -> Any:
+    """The run in ``folder``, with what a resumed run may change. Raises ``ValueError``."""
+    from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
+
+    changes = {k: v for k, v in given.items() if (v if k in LENGTHS else v is not None and k in _SETTINGS)}
+    path = folder / "run.json"
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        wrong = sorted(set(changes) - set(_RESUMED))
+        if wrong:
+            raise ValueError(f"a resumed run keeps its settings; {', '.join(wrong)} cannot be changed")
+        return TrainingRun.from_json(stored, **changes)
+    except FileNotFoundError as error:
+        raise ValueError(f"{folder} holds no run: {path.name} is missing") from error
+    except (KeyError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def parse_options(pairs: list[str]) -> dict[str, str]:
+    """``name=value`` each. Raises ``ValueError``."""
+    for pair in pairs:
+        if "=" not in pair:
+            raise ValueError(f"--set needs name=value, got {pair!r}")
+    return {pair.split("=", 1)[0]: pair.split("=", 1)[1] for pair in pairs}
+
+
+def ablate(
+    data: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the training split.")],
+    val: Annotated[Path, typer.Option(file_okay=False, exists=True, help="Folder of the split that scores.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder: one below it per row, tables, JSON.")],
+    rows: Annotated[
+        str,
+        typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
+    ] = "all",
+    minutes_per_row: Annotated[float, typer.Option(min=0, help="Wall clock of every training.")] = 0.0,
+    steps_per_row: Annotated[int, typer.Option(min=0, help="Steps of every training, instead.")] = 0,
+    preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
+    weights: Annotated[
+        Path | None, typer.Option(dir_okay=False, exists=True, help="Of the rows that only score.")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of AdamW.")] = None,
+    ema_decay: Annotated[float | None, typer.Option(help="Of the averaged weights.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that load data.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, order, augmentation.")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="name=value: an option of the tasks.")] = None,
+    quiet: Annotated[bool, typer.Option(help="No progress.")] = False,
+) -> None:
+    """The paper's comparisons: the same budget for every row, a Markdown table and JSON. Run again, it goes on.
+
+    Run as often as there are processors, with the same --out: each takes a row that no other works on.
+    """
+    from embodied_perceptron_training.training.ablations import Budget, chosen_rows, markdown, run_rows, write_tables
+
+    given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
+    settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
+    try:
+        if minutes_per_row and steps_per_row:
+            raise ValueError("one of --minutes-per-row and --steps-per-row, not both")
+        budget = Budget(
+            data=data.resolve(),
+            val=val.resolve(),
+            minutes=minutes_per_row,
+            steps=steps_per_row,
+            preset=preset,
+            seed=seed,
+            options=parse_options(set_ or []),
+            settings=settings,
+            weights=weights and weights.resolve(),
+        )
+        out.mkdir(parents=True, exist_ok=True)
+        chosen = chosen_rows([name.strip() for name in rows.split(",")])
+        if not run_rows(chosen, budget, out, quiet, lambda row: typer.echo(f"== {row.table}: {row.label}")):
+            typer.echo("stopped; nothing is lost: the same command goes on")
+            raise typer.Exit(EXIT_STOPPED)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    typer.echo(markdown(write_tables(out)))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the sub-commands to ``app``."""
+    app.command("train")(train)
+    app.command("ablate")(ablate)
