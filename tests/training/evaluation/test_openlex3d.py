@@ -210,6 +210,11 @@ def test_queries_join_depictions_and_synonyms() -> None:
     labels, queries = scene_prompts([truth(LAMP, DESK, TieredLabels(5, ("floor",)))])
     assert labels == ["ball", "desk", "fan", "floor", "lamp", "light", "table", "vase"]
     assert queries == ["ball lamp", "ball light", "desk", "lamp", "light"]
+    spelled = truth(
+        TieredLabels(1, ("doorframe", "door frame")), TieredLabels(2, ("wood", "frame"), (), ("door frame",))
+    )
+    assert scene_prompts([spelled])[0] == ["door frame", "frame", "wood"]  # it stands first among the similar ones
+    assert scene_prompts([spelled])[1] == ["doorframe", "frame", "wood"]
 
 
 # -- both

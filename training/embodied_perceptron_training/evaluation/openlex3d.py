@@ -450,11 +450,24 @@ def openlex3d_metrics(
 
 
 def scene_prompts(truths: Iterable[PointTruth]) -> tuple[list[str], list[str]]:
-    """All labels of some scenes, and all queries, each once and in order: what the data set itself makes prompts of."""
+    """All labels of some scenes, and all queries, each once and in order: what the data set itself makes prompts of.
+
+    Of several spellings the one that stands first in a tier counts, of such the first by name.
+    """
     objects = [o for truth in truths for o in truth.labels]
-    labels = {canonical(w): w for w in sorted({w for o in objects for w in o.labels}, reverse=True)}
-    asked = {canonical(q): q for q in sorted({q for o in objects if o.counts for q in o.queries}, reverse=True)}
-    return sorted(labels.values()), sorted(asked.values())
+    tiers = [tier for o in objects for tier in (o.synonyms, o.depictions, o.visually_similar)]
+    return _spelled_once(tiers), _spelled_once([o.queries for o in objects if o.counts])
+
+
+def _spelled_once(lists: Iterable[Sequence[str]]) -> list[str]:
+    places: dict[str, int] = {}
+    for texts in lists:
+        for place, text in enumerate(texts):
+            places[text] = min(place, places.get(text, place))
+    chosen: dict[str, str] = {}
+    for text in sorted(places, key=lambda t: (places[t], t)):
+        chosen.setdefault(canonical(text), text)
+    return sorted(chosen.values())
 
 
 # --------------------------------------------------------------------------------------------------------------------

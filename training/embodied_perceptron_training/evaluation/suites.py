@@ -30,7 +30,7 @@ from embodied_perceptron.language.parser import parse
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject
-from embodied_perceptron.scene.object_map import overlaps
+from embodied_perceptron.scene.identity import overlaps
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.arkitscenerefer import (
     Answer,
@@ -251,7 +251,7 @@ def pope_questions(spec: SuiteSpec, scenes: Sequence[ScenePresence]) -> dict[str
 def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[str]) -> dict[str, bool]:
     """The deployed perceptron's answers to "is there a X?".
 
-    There is one when the network has a box of that class which scores as an object does (``min_score``), even where
+    There is one when the network has a box of that class which scores as a published object does, even where
     the map gave its place another name: whether a thing is there is another question than what a place is called
     best. Walls, floor and ceiling are no objects but parts of the map. For names that the network does not have, the
     answer is that of asking for "the X".
