@@ -28,9 +28,13 @@ from embodied_perceptron_training.evaluation.evaluate import (
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
+from embodied_perceptron_training.evaluation.referring import referring
 from embodied_perceptron_training.evaluation.report import headline, write_report
 
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
+
+
+evaluate_app.command("referring")(referring)
 
 
 class MetricName(str, Enum):
