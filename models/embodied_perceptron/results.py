@@ -265,6 +265,8 @@ class Grounding:
         reason: in words; never empty for a status other than FOUND.
         tagged_text: the sentence with grounded phrases marked, ``<p>chair</p>[<obj_3>]``.
         latency_ms: from the arrival of the query to its answer.
+        count: of the objects that were asked for together ("the chairs", "how many cups", "what is on the table"),
+            also where it is 0; None where one object was.
     """
 
     text: str
@@ -273,3 +275,4 @@ class Grounding:
     reason: str = ""
     tagged_text: str = ""
     latency_ms: float = 0.0
+    count: int | None = None

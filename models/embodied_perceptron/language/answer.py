@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
+from embodied_perceptron.language.colors import color_names
 from embodied_perceptron.language.facing import FrontSource, check_source, front_probabilities
 from embodied_perceptron.language.lexicon import lexicon, pluralize
-from embodied_perceptron.language.parser import Constraint, Meaning
+from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import SceneGeometry, viewer_of
-from embodied_perceptron.language.scoring import Evidence, Scorer
+from embodied_perceptron.language.scoring import Evidence, Scorer, leftness
 from embodied_perceptron.results import UNNAMED, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.identity import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -35,13 +36,16 @@ Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
 
 VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
-_SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.0
+_SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.15
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
 _UNSURE = 0.02  # score of a proposed box that says little
 _AS_GOOD = 0.75  # of the best one's probability: just as good
-# what holds less than this for all candidates does not hold for any
-_HARDLY = {"colour": 0.04, "on": 0.001, "in": 0.001, "above": 0.001, "below": 0.001}
+_HARDLY = 0.15  # likelihood of a condition: what holds less for all candidates does not hold for any
+_FITS = 0.45  # the same: what holds so well is meant where all are asked for
+_OF_KIND = 0.7  # of the best label's answer to the noun: meant where all are asked for
+_MANY_WORDS = 2  # conditions: longer descriptions are told loosely, and read so
+_ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
 
@@ -98,23 +102,43 @@ def ground_objects(
     if not named and labels <= {UNNAMED}:
         return query.answer(GroundingStatus.INVALID, reason="no language model loaded: objects have no names")
     meaning = query.parsed(labels).meaning
+    if meaning is not None and meaning.problem:
+        status = GroundingStatus.INVALID if meaning.invalid else GroundingStatus.NOT_FOUND
+        return query.answer(status, reason=meaning.problem)
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
+    objects, colors = _finite(objects, colors)
     answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, fronts, vocabulary)
-    status, ranked, reason = answer.decide(query.top_k or DEFAULT_TOP_K)
+    status, ranked, reason = answer.decide(query.top_k)
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
-    return query.answer(status, ranked, reason, tagged)
+    count = len(answer.meant) if meaning.every else None
+    return query.answer(status, ranked, reason, tagged, count)
+
+
+def _finite(objects: Sequence[SceneObject], colors: Colors | None) -> tuple[Sequence[SceneObject], Colors | None]:
+    """The objects that have a place, with their colours: a box that is not finite is none."""
+    kept = [i for i, o in enumerate(objects) if np.isfinite(o.box).all()]
+    if len(kept) == len(objects):
+        return objects, colors
+    rows = colors if colors is None or callable(colors) or len(colors) != len(objects) else np.asarray(colors)[kept]
+    return [objects[i] for i in kept], rows
 
 
 def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
     assert meaning.target is not None
     first, last = meaning.target.span
-    return f"{text[:first]}<p>{text[first:last]}</p>[<obj_{ranked[0].id}>]{text[last:]}"
+    ids = ", ".join(f"<obj_{o.id}>" for o in (ranked if meaning.every else ranked[:1]))
+    return f"{text[:first]}<p>{text[first:last]}</p>[{ids}]{text[last:]}"
 
 
 def _speaks_of_colors(meaning: Meaning) -> bool:
     anchors = [a for c in meaning.constraints for a in c.anchors]
-    return any(c.relation == "colour" for c in (*meaning.constraints, *(c for a in anchors for c in a.constraints)))
+    said = (*meaning.constraints, *(c for a in anchors for c in a.constraints))
+    return any(c.relation == "colour" for c in said) or any(_speaks_of_colors(e) for e in meaning.excluded)
+
+
+def _with_excluded(meaning: Meaning) -> tuple[Meaning, ...]:
+    return (meaning, *meaning.excluded)
 
 
 def _measured(colors: Colors | None, boxes: F64, confirmed: int) -> F64 | None:
@@ -164,7 +188,9 @@ class _Answer:
         self.labels = tuple(o.label for o in objects)
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
-        color = _measured(colors, boxes, self.confirmed) if _speaks_of_colors(meaning) else None
+        self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
+        self._measure = lambda: _measured(colors, boxes, self.confirmed)
+        color = self._measure() if _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
@@ -178,8 +204,11 @@ class _Answer:
 
     def _may_be_anchors(self) -> NDArray[np.bool_]:
         """(N,) labels that answer at all to a noun of an anchor."""
-        speaker = self.meaning.speaker
-        nouns = (*anchor_nouns(self.meaning), *(() if speaker is None else (speaker.anchor.noun,)))
+        meanings = _with_excluded(self.meaning)
+        speakers = [m.speaker.anchor.noun for m in meanings if m.speaker is not None]
+        nouns = (*(noun for m in meanings for noun in anchor_nouns(m)), *speakers)
+        if ANYTHING in nouns:
+            return np.ones(len(self.labels), dtype=bool)
         kind = {label: any(lexicon().similarity(noun, label) > 0 for noun in nouns) for label in set(self.labels)}
         return np.array([kind[label] for label in self.labels], dtype=bool)
 
@@ -191,8 +220,12 @@ class _Answer:
         score = np.where(overlap > PROPOSED_IOU, candidates.scores[None], 0.0).max(axis=1)
         return np.asarray((score + _UNSURE) / (float(candidates.scores.max()) + _UNSURE))
 
-    def decide(self, top_k: int) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
-        """Status, at most ``top_k`` candidates, best first, and the reason in words."""
+    def decide(self, limit: int | None) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
+        """Status, candidates, best first, and the reason in words.
+
+        At most ``limit`` candidates; None = as many as are asked for, and otherwise :data:`DEFAULT_TOP_K`.
+        """
+        top_k = limit or DEFAULT_TOP_K
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
@@ -206,20 +239,31 @@ class _Answer:
             return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
         evidence = self.scorer.evidence()
         order, probability = self._ranking(evidence)
-        unsatisfied = self._unsatisfied(evidence)
-        if unsatisfied is not None:
-            words = _words(unsatisfied)
-            return GroundingStatus.NOT_FOUND, (), f"there is a {target.noun}, but none that is {words}"
+        if not order:
+            return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
+        fits = self.scorer.plausible(evidence)
+        why_not = self._why_not(evidence, order, fits)
+        if why_not:
+            return GroundingStatus.NOT_FOUND, (), why_not
+        if self.meaning.every:
+            every = self._every(evidence, order, fits, limit)
+            if every is not None:
+                return every
         sure = probability_right(self._traits(evidence, order, probability)) * self._existence(order[0])
         probability = probability * (sure / probability[0])
         ranked = tuple(
             dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=True)
         )
-        rivals = [p for p in self._fit_share(evidence, order)[1:] if p > _AS_GOOD]
-        if rivals:
-            count = 1 + len(rivals)
-            reason = f"{count} {pluralize(target.noun)} fit equally well"
-            return GroundingStatus.AMBIGUOUS, ranked[:top_k], reason
+        equal = self._fit_share(evidence, order) > _AS_GOOD
+        equal &= (fits[order] >= _HARDLY) | (fits[order[0]] < _HARDLY)
+        if equal.sum() > 1:
+            rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
+            reason = f"{len(rivals)} {pluralize(target.noun)} fit equally well{self._asks_back(rivals)}"
+            return (
+                GroundingStatus.AMBIGUOUS,
+                tuple(o for o, same in zip(ranked, equal, strict=True) if same)[:top_k],
+                reason,
+            )
         return GroundingStatus.FOUND, ranked[:top_k], self._reason(evidence, order[0])
 
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
@@ -281,19 +325,125 @@ class _Answer:
         fit = evidence.fit[order] + counts * (evidence.log_score - evidence.fit)[order]
         return np.asarray(np.exp(np.minimum(fit - fit[0], 0.0)))
 
-    def _unsatisfied(self, evidence: Evidence) -> Constraint | None:
-        """A constraint that no candidate satisfies at all."""
-        members = self.scorer.candidates
-        if len(self.meaning.constraints) > 2 or self.meaning.speaker is not None:
-            return None  # long descriptions are told loosely, and read so
+    def _why_not(self, evidence: Evidence, order: list[int], fits: F64) -> str:
+        """Why no candidate is what the sentence says, in words; empty when one may be."""
+        meaning = self.meaning
+        assert meaning.target is not None
+        noun = meaning.target.noun
+        if meaning.kind == "contents" or noun == ANYTHING:
+            missing = [m for t in evidence.terms for m in t.missing]
+            if missing and len(missing) == len(meaning.constraints):
+                return f"there is no {missing[0]}"
+        members = [i for i in order if evidence.category[i] >= 0.5 * float(evidence.category[order].max())]
+        said = [t for t in evidence.terms if t.constraint.weight >= 1.0]
+        if len(meaning.constraints) > _MANY_WORDS or meaning.speaker is not None:
+            return ""  # long descriptions are told loosely, and read so
+        for term in said:
+            likely = self.scorer.likely(term)
+            if not np.isnan(likely[members]).any() and likely[members].max(initial=0.0) < _HARDLY:
+                return self._none_is(noun, _words(term.constraint))
+        if len(members) and fits[members].max() < _HARDLY:
+            words = [_words(t.constraint) for t in said if not np.isnan(self.scorer.likely(t)).all()]
+            words += [_description(e) for e in meaning.excluded]
+            return self._none_is(noun, " and ".join(words))
         for term in evidence.terms:
             c = term.constraint
-            if term.missing or c.is_superlative or c.negated or c.weight < 1.0:
-                continue
-            least = _HARDLY.get(c.relation)
-            if least is not None and np.nan_to_num(term.holds[members], nan=1.0).max(initial=0.0) < least:
-                return c
-        return None
+            enough = sum(fits[i] >= _HARDLY for i in members)
+            if c.is_superlative and c.rank > max(enough, 1) and not term.missing:
+                there = f"are only {enough} {pluralize(noun)}" if enough > 1 else f"is only one {noun}"
+                return f"number {c.rank} was asked for, but there {there}"
+        return ""
+
+    def _none_is(self, noun: str, words: str) -> str:
+        if noun == ANYTHING:
+            return f"there is nothing {words}"
+        return f"there is a {noun}, but none that is {words}"
+
+    def _every(
+        self, evidence: Evidence, order: list[int], fits: F64, limit: int | None
+    ) -> tuple[GroundingStatus, tuple[SceneObject, ...], str] | None:
+        """The answer where all objects are meant that fit; None where that tells nothing."""
+        meaning = self.meaning
+        assert meaning.target is not None
+        noun = meaning.target.noun
+        best = float(evidence.category[order].max())
+        chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
+        if meaning.target.known and best < _SAME_KIND and meaning.kind != "object":
+            return GroundingStatus.NOT_FOUND, (), f"there is no {noun}"
+        superlative = [c for c in meaning.constraints if c.is_superlative]
+        if not chosen:
+            if meaning.kind == "object":
+                return None
+            return GroundingStatus.NOT_FOUND, (), self._none_is(noun, "so")
+        if superlative:
+            chosen = chosen[: meaning.number or (2 if meaning.target.plural and meaning.kind == "object" else 1)]
+        wanted = meaning.number
+        if wanted is not None and len(chosen) < wanted:
+            there = f"are only {len(chosen)}" if len(chosen) > 1 else "is only one"
+            return GroundingStatus.NOT_FOUND, (), f"{wanted} {pluralize(noun)} were asked for, but there {there}"
+        traits = [
+            Traits(0.95, 0.95, float(fits[i]), False, False, float(evidence.category[i] / max(best, _OF_KIND)))
+            for i in chosen
+        ]
+        scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
+        scores = np.minimum.accumulate(scores)  # in the order of the ranking
+        found = [dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(chosen, scores, strict=True)]
+        self.meant = tuple(found)
+        if wanted is not None and len(chosen) > wanted:
+            words = f"{len(chosen)} {pluralize(noun)} fit, not {wanted}"
+            return GroundingStatus.AMBIGUOUS, self.meant[: limit or len(found)], words
+        names = ", ".join(f"{o.label} {o.id}" for o in found[:10])
+        return GroundingStatus.FOUND, self.meant[: limit or len(found)], f"{len(found)} found: {names}"
+
+    def _asks_back(self, rivals: list[int]) -> str:
+        """What would tell the candidates apart: ": the red one or the one by the door?"; empty where nothing would."""
+        if len(rivals) > _ASKED_BACK:
+            return ""
+        traits = [self._by_color(rivals), self._by_neighbour(rivals), self._by_side(rivals)]
+        for k in range(len(rivals)):
+            if not any(trait[k] for trait in traits):
+                return ""
+        named = [next(trait[k] for trait in traits if trait[k]) for k in range(len(rivals))]
+        return f": {', '.join(named[:-1])} or {named[-1]}?"
+
+    def _by_color(self, rivals: list[int]) -> list[str]:
+        color = self.scorer.colors
+        if color is None:
+            color = self._measure()
+        if color is None or not np.isfinite(color[rivals]).all():
+            return [""] * len(rivals)
+        names = color_names(color)
+        said = [names[i] for i in rivals]
+        return [f"the {name} one" if said.count(name) == 1 else "" for name in said]
+
+    def _by_neighbour(self, rivals: list[int]) -> list[str]:
+        """Things that there is one of, near to one of the rivals and not to another."""
+        g = self.geometry
+        once = [
+            j for j, label in enumerate(self.labels[: self.confirmed])
+            if self.labels.count(label) == 1 and label not in _NO_LANDMARKS and j not in rivals
+        ]  # fmt: skip
+        said = []
+        for i in rivals:
+            others = [k for k in rivals if k != i]
+            near = [
+                (float(g.gap[i, j]), self.labels[j]) for j in once
+                if g.gap[i, j] < _LANDMARK_M and min(g.gap[k, j] for k in others) > g.gap[i, j] + 0.5
+            ]  # fmt: skip
+            said.append(f"the one by the {min(near)[1]}" if near else "")
+        return said
+
+    def _by_side(self, rivals: list[int]) -> list[str]:
+        if self.geometry.viewer is None or len(rivals) > 3:
+            return [""] * len(rivals)
+        group = np.zeros(self.geometry.n)
+        group[rivals] = 1.0
+        left = leftness(self.geometry, group, None)[rivals]
+        if np.ptp(left) < 0.3:
+            return [""] * len(rivals)
+        names = {2: ("on the left", "on the right"), 3: ("on the left", "in the middle", "on the right")}[len(rivals)]
+        place = np.argsort(np.argsort(-left, kind="stable"), kind="stable")
+        return [f"the one {names[int(k)]}" for k in place]
 
     def _reason(self, evidence: Evidence, best: int) -> str:
         o = self.objects[best]
@@ -308,7 +458,20 @@ class _Answer:
         return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")
 
 
+_NO_LANDMARKS = frozenset(("object", "wall", "floor", "ceiling", "carpet"))
+_LANDMARK_M = 1.5
+
+
+def _description(e: Meaning) -> str:
+    said = " and ".join(_words(c) for c in e.constraints)
+    noun = "" if e.target is None else e.target.noun
+    return f"other than the {noun}" + (f" that is {said}" if said else "")
+
+
 _SAID = {
+    "left-of-me": "on your left", "right-of-me": "on your right", "ahead-of-me": "in front of you",
+    "behind-me": "behind you", "nearest-me": "nearest", "farthest-me": "farthest", "supporting": "with", "below": "under",
+    "middle-of-kind": "in the middle", "nth": "in order",
     "left-of-all": "on the left", "right-of-all": "on the right", "viewer-left": "left, facing", "front": "in front of",
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
     "right": "right of", "near": "near", "in": "in", "across": "across from", "corner": "in the corner",
@@ -319,6 +482,11 @@ _SAID = {
 def _words(c: Constraint) -> str:
     """A constraint in words: 'left of the couch'."""
     words = c.value or _SAID.get(c.relation, c.relation)
+    if c.relation in ("within", "beyond"):
+        words = f"{'within' if c.relation == 'within' else 'more than'} {c.amount_m:g} m of"
+        return ("not " if c.negated else "") + words + (f" the {c.anchors[0].noun}" if c.anchors else " you")
+    if c.relation in ("larger", "smaller"):
+        return f"{'more' if c.relation == 'larger' else 'less'} than {c.amount_m:g} m in {c.value}"
     if c.relation in ("from-left", "from-right"):
         words = f"number {c.rank} {words}"
     if c.anchors and c.relation != "colour":

@@ -2,7 +2,9 @@
 
 How bright a surface measures depends on lamps and exposure: colours are first scaled by what the brightest things of
 the scene measure. Then each name is a distribution over CIELAB with long tails; means and covariances stand in
-``lexicon/colors.json`` with the command that made them.
+``lexicon/colors.json`` with the command that made them. Furniture is dull, so these say little of vivid colours; and
+lines of equal hue bend in CIELAB's blues, so that saturated blue lies beside purple. Vivid colours are therefore named
+by their hue in Oklab (B. Ottosson, 2020), where blue stays blue however saturated.
 """
 
 from __future__ import annotations
@@ -23,6 +25,13 @@ F64 = NDArray[np.float64]
 _LEAST_VOXELS = 5  # of a box whose colour is known
 DISTRIBUTIONS = Path(__file__).parent / "lexicon" / "colors.json"
 _BRIGHT_PERCENTILE, _BRIGHT = 85.0, 0.6  # so bright (linear) are the brightest of a scene taken to be
+_VIVID, _VIVID_SOFT = 0.125, 0.012  # chroma in Oklab from which the hue alone names a colour
+# hue in Oklab, degrees, of what people call so, and how far its neighbours are; from the sRGB of the names themselves
+_HUES = {
+    "pink": (354.0, 14.0), "red": (25.0, 16.0), "orange": (57.0, 13.0), "yellow": (102.0, 15.0), "green": (145.0, 26.0),
+    "blue": (256.0, 24.0), "purple": (310.0, 18.0),
+}  # fmt: skip
+_DARK_ORANGE, _PALE_RED = 0.55, 0.72  # lightness in Oklab: darker orange is brown, lighter red is pink
 _TAIL = 4.0  # degrees of freedom: clear colours lie far from the mean of washed-out ones and are called the same
 
 
@@ -102,13 +111,18 @@ def linear_to_lab(linear: F64) -> F64:
 
 def scene_lab(rgb: NDArray[np.generic]) -> F64:
     """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, 3) CIELAB under usual light."""
+    return linear_to_lab(scene_linear(rgb))
+
+
+def scene_linear(rgb: NDArray[np.generic]) -> F64:
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> (N, 3) linear RGB under usual light."""
     linear = to_linear(np.asarray(rgb, dtype=np.float64))
     known = linear[np.isfinite(linear).all(axis=1)]
     if len(known) == 0:
         return np.full(linear.shape, np.nan)
     luminance = known @ np.array([0.2126, 0.7152, 0.0722])
     gain = _BRIGHT / max(float(np.percentile(luminance, _BRIGHT_PERCENTILE)), 1e-3)
-    return linear_to_lab(np.clip(linear * gain, 0.0, 1.2))
+    return np.clip(linear * gain, 0.0, 1.2)
 
 
 @lru_cache(maxsize=1)
@@ -132,4 +146,46 @@ def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
     d = scene_lab(rgb)[:, None] - mean[None]
     distance2 = np.einsum("nki,kij,nkj->nk", d, inverse, d)
     density = peak * (1.0 + distance2 / _TAIL) ** (-0.5 * (_TAIL + 3.0))
-    return np.asarray(density[:, names.index(name)] / np.maximum(density.sum(axis=1), 1e-300))
+    dull = density[:, names.index(name)] / np.maximum(density.sum(axis=1), 1e-300)
+    vivid, share = _by_hue(scene_linear(rgb), name)
+    return np.asarray(share * vivid + (1.0 - share) * dull)
+
+
+def _by_hue(linear: F64, name: str) -> tuple[F64, F64]:
+    """(N, 3) linear RGB -> (N,) probability of a name by hue, and (N,) how much that counts; NaN stays NaN."""
+    to_cone = np.array(
+        [
+            [0.41222147, 0.53633254, 0.05144599],
+            [0.21190350, 0.68069954, 0.10739696],
+            [0.08830246, 0.28171884, 0.62997870],
+        ]
+    )
+    to_lab = np.array(
+        [
+            [0.21045426, 0.79361778, -0.00407205],
+            [1.97799849, -2.42859221, 0.45059371],
+            [0.02590404, 0.78277177, -0.80867577],
+        ]
+    )
+    lab = np.cbrt(linear @ to_cone.T) @ to_lab.T
+    lightness, chroma = lab[:, 0], np.hypot(lab[:, 1], lab[:, 2])
+    hue = np.degrees(np.arctan2(lab[:, 2], lab[:, 1]))
+    weights = {}
+    for other, (center, width) in _HUES.items():
+        apart = (hue - center + 180.0) % 360.0 - 180.0
+        weights[other] = np.exp(-0.5 * (apart / width) ** 2) + 1e-6
+    dark = 1.0 / (1.0 + np.exp((lightness - _DARK_ORANGE) / 0.03))
+    pale = 1.0 / (1.0 + np.exp((_PALE_RED - lightness) / 0.03))
+    weights["brown"], weights["orange"] = weights["orange"] * dark, weights["orange"] * (1.0 - dark)
+    weights["pink"] = weights["pink"] * (0.3 + 0.7 * pale) + weights["red"] * pale
+    weights["red"] = weights["red"] * (1.0 - 0.9 * pale)
+    total = np.sum(list(weights.values()), axis=0)
+    share = 1.0 / (1.0 + np.exp(np.clip((_VIVID - chroma) / _VIVID_SOFT, -50.0, 50.0)))
+    return np.asarray(weights.get(name, np.zeros(len(linear))) / total), np.asarray(share)
+
+
+def color_names(rgb: NDArray[np.generic]) -> list[str]:
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the name of each; empty where not."""
+    names = _distributions()[0]
+    table = np.stack([color_scores(rgb, name) for name in names], axis=1)
+    return ["" if np.isnan(row).any() else names[int(row.argmax())] for row in table]

@@ -11,12 +11,14 @@ any object or geometry; :mod:`~embodied_perceptron.language.answer` brings both 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from re import Pattern
+from re import Match, Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
+from embodied_perceptron.language.request import Kind, read_request
 
 Span = tuple[int, int]
 
@@ -25,15 +27,17 @@ SUPERLATIVES = frozenset(
     (
         "closest", "farthest", "leftmost", "rightmost", "left-of-all", "right-of-all", "from-left", "from-right",
         "large", "small", "tall", "short", "long", "narrow", "round", "high", "low", "alone", "corner", "middle",
-        "wall",
+        "wall", "nearest-me", "farthest-me", "middle-of-kind", "nth",
     )
 )  # fmt: skip
 VIEW_RELATIONS = frozenset(
     (
         "left", "right", "front", "behind", "viewer-left", "viewer-right", "leftmost", "rightmost", "left-of-all",
-        "right-of-all", "from-left", "from-right",
+        "right-of-all", "from-left", "from-right", "left-of-me", "right-of-me", "ahead-of-me", "behind-me",
+        "nearest-me", "farthest-me",
     )
 )  # fmt: skip
+ANYTHING = "anything"  # the noun of whatever there is: "what is on the table", "something taller than a metre"
 
 _PREPOSITIONS = word_set("prepositions")
 _ORDERS = word_set("orders")
@@ -57,7 +61,107 @@ _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
 _REACH = 9  # words after a relation in which its anchor must stand
 _END = frozenset(".!?")
-_LONGEST_IDIOM = 30  # words; patterns with gaps are tried on short sentences only
+_NOT = frozenset(("not", "isn't", "aren't", "doesn't", "isnt", "never", "wasn't"))
+_ORDINALS = {
+    word: rank
+    for rank, words in enumerate(
+        ("first 1st", "second 2nd", "third 3rd", "fourth 4th", "fifth 5th", "sixth 6th", "seventh 7th", "eighth 8th",
+         "ninth 9th", "tenth 10th", "eleventh 11th", "twelfth 12th"), 1,
+    )
+    for word in words.split()
+}  # fmt: skip
+_CARDINALS = {
+    word: value
+    for value, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 1)
+} | {"a": 1, "an": 1}  # fmt: skip
+_ORDINAL = "(?:" + "|".join(_ORDINALS) + ")"
+_ME = r"(?:me|you|us|myself|yourself|the robot)"
+_EGOCENTRIC = (
+    ("behind-me", rf"(?:right |directly )?(?:behind|in back of) {_ME}"),
+    ("ahead-of-me", rf"(?:right |straight |directly )?(?:in front|ahead) of {_ME}|(?:straight|right) ahead"),
+    ("left-of-me", rf"(?:to|on|at) (?:my|your) (?:immediate )?left(?: ?-?hand)?(?: side)?|(?:to the )?left of {_ME}"),
+    (
+        "right-of-me",
+        rf"(?:to|on|at) (?:my|your) (?:immediate )?right(?: ?-?hand)?(?: side)?|(?:to the )?right of {_ME}",
+    ),
+    (
+        "nearest-me",
+        rf"(?:closest|nearest|closer|nearer)(?: (?!the |a )[\w-]+){{0,2}}? to {_ME}|(?:near|next to|close to|beside|by) {_ME}",
+    ),
+    (
+        "farthest-me",
+        rf"(?:farthest|furthest|farther|further|far|most distant)(?: (?!the |a )[\w-]+){{0,2}}? from {_ME}",
+    ),
+)
+_UNITS = {
+    "m": 1.0,
+    "met": 1.0,
+    "cm": 0.01,
+    "cen": 0.01,
+    "ft": 0.3048,
+    "foo": 0.3048,
+    "fee": 0.3048,
+    "inc": 0.0254,
+    "mm": 0.001,
+}
+_LENGTH = (
+    r"(?P<half>half(?: an?)? )?(?P<count>an?|one|two|three|four|five|six|seven|eight|nine|ten|\d+(?:[.,]\d+)?)?(?(count) )"
+    r"(?P<more>and a half )?(?P<unit>met(?:re|er)s?|centimet(?:re|er)s?|cms?|mm|m|f(?:oo|ee)t|ft|inch(?:es)?)"
+)
+_MEASURED = (
+    (
+        "within",
+        rf"(?:within|less than|closer than|nearer than|no more than|not more than|at most|under|up to) (?:about )?{_LENGTH}"
+        r"(?P<tail> (?:away )?(?:of|from|to))?(?! (?:tall|high|wide|long|deep|in height|in width)\b)",
+    ),
+    (
+        "beyond",
+        rf"(?:more than|farther than|further than|at least|over|greater than) (?:about )?{_LENGTH}"
+        r"(?P<tail> (?:away )?(?:from|of))?(?! (?:tall|high|wide|long|deep|in height|in width)\b)",
+    ),
+    ("larger", rf"(?P<axis>taller|higher|wider|longer|bigger|larger|deeper) than {_LENGTH}"),
+    ("smaller", rf"(?P<axis>shorter|lower|narrower|smaller) than {_LENGTH}"),
+    ("larger", rf"(?:at least|more than|over) {_LENGTH} (?P<axis>tall|high|wide|long|deep|in height|in width)"),
+    (
+        "smaller",
+        rf"(?:at most|less than|under|no more than|not more than) {_LENGTH} (?P<axis>tall|high|wide|long|deep|in height|in width)",
+    ),
+)
+_NOTHING = (
+    r"(?:without|with no|with nothing|has nothing|has no|have nothing|without having)(?: anything| things?| objects?)?"
+    r" (?:on|on top of) (?:it|them|top)|with nothing on"
+)
+
+
+def _patterns(pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, Pattern[str]], ...]:
+    return tuple((name, re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])")) for name, pattern in pairs)
+
+
+_EGOCENTRIC_PATTERNS, _MEASURED_PATTERNS = _patterns(_EGOCENTRIC), _patterns(_MEASURED)
+((_, _NOTHING_ON),) = _patterns((("nothing", _NOTHING),))
+((_, _NTH_FROM),) = _patterns(
+    (
+        (
+            "from",
+            rf"(?:(?P<nth>{_ORDINAL})|number (?P<number>\d{{1,2}}|{'|'.join(_CARDINALS)}))"
+            r" (?:[\w-]+ ){0,3}?(?:counting )?from (?:the )?(?:(?P<side>left|right)|(?=[\w-]))",
+        ),
+    )
+)
+
+
+def _metres(said: dict[str, str | None]) -> float:
+    """The length that the groups of :data:`_LENGTH` hold, metres."""
+    unit, count = said["unit"] or "m", said["count"] or "1"
+    value = float(_CARDINALS[count]) if count in _CARDINALS else float(count.replace(",", "."))
+    value = (0.5 * value if said["half"] else value) + (0.5 if said["more"] else 0.0)
+    return value * next(scale for name, scale in sorted(_UNITS.items(), reverse=True) if unit.startswith(name))
+
+
+_AXES = {
+    "taller": "height", "higher": "height", "tall": "height", "high": "height", "in height": "height",
+    "lower": "height", "shorter": "height", "narrower": "width",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +176,7 @@ class Constraint:
         negated: it must not hold.
         weight: how sure the reading is, in (0, 1].
         span: characters [start, end) of its words.
+        amount_m: a length that the sentence states, metres.
     """
 
     relation: str
@@ -81,6 +186,7 @@ class Constraint:
     negated: bool = False
     weight: float = 1.0
     span: Span = (0, 0)
+    amount_m: float = 0.0
 
     @property
     def is_superlative(self) -> bool:
@@ -137,6 +243,12 @@ class Meaning:
         speaker: the viewpoint that the sentence states, or None.
         mentioned: all other objects that the sentence names; weak evidence: they are likely near.
         unmatched: words of the sentence that may matter and were not understood.
+        kind: "object", or of a question "exists", "where", "count", "contents" (:mod:`.request`).
+        every: all objects are meant that fit, not one.
+        number: so many are meant, or None.
+        excluded: meanings of what is not meant ("other than the red one").
+        problem: why the sentence cannot be answered or is known to name no object; else empty.
+        invalid: the problem is the sentence's, not the scene's.
     """
 
     text: str
@@ -145,6 +257,12 @@ class Meaning:
     speaker: SpeakerViewpoint | None = None
     mentioned: tuple[ObjectPhrase, ...] = ()
     unmatched: tuple[str, ...] = ()
+    kind: Kind = "object"
+    every: bool = False
+    number: int | None = None
+    excluded: tuple[Meaning, ...] = ()
+    problem: str = ""
+    invalid: bool = False
 
     @property
     def is_view_dependent(self) -> bool:
@@ -157,7 +275,38 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
 
     Never raises for a text that :func:`~embodied_perceptron.language.query.query_problem` accepts.
     """
-    return read_idiom(text, labels) or Parser(text, labels).meaning()
+    labels = tuple(labels)
+    request = read_request(text, labels)
+    if request.problem:
+        return Meaning(text, None, problem=request.problem, invalid=request.invalid)
+    meaning = Parser(text, labels, request.words).meaning()
+    excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
+    target = meaning.target
+    if target is None or (excluded and not target.known and meaning.text):
+        target = next((e.target for e in excluded if e.target is not None and e.target.known), target)
+    if target is None:
+        return meaning
+    single = lexicon().always_plural(target.noun)
+    return replace(
+        meaning,
+        target=target,
+        kind=request.kind,
+        every=request.every or request.kind != "object" or (target.plural and not single),
+        number=request.number,
+        excluded=tuple(e for e in excluded if e.target is not None),
+    )
+
+
+def _excluded(text: str, labels: Sequence[str], words: Sequence[Word], target: ObjectPhrase | None) -> Meaning:
+    """The meaning of "the red one" beside a target; "one" stands for it."""
+    if target is not None:
+        one = [w for w in words if w.text in ("one", "ones")]
+        words = [replace(w, text=target.noun) if w.text in ("one", "ones") else w for w in words]
+        if not one and not lexicon().mentions(words, labels):
+            end = words[-1].end
+            words = [*words, Word(target.noun, end, end)]
+        words = [Word(part, w.start, w.end) for w in words for part in w.text.split()]
+    return Parser(text, labels, words).meaning()
 
 
 @dataclass(frozen=True)
@@ -172,11 +321,12 @@ class _Trigger:
 class Parser:
     """The state of parsing one sentence: its words, its nouns, and which of them is the target."""
 
-    def __init__(self, text: str, labels: Iterable[str] = ()) -> None:
+    def __init__(self, text: str, labels: Iterable[str] = (), words: Sequence[Word] | None = None) -> None:
         self.text = text
-        self.words = split_words(text)
+        self.words = split_words(text) if words is None else list(words)
         self.tokens = [word.text for word in self.words]
-        self.mentions = with_unknown(self.tokens, lexicon().mentions(self.words, labels))
+        self.mentions = with_anything(self.tokens, lexicon().mentions(self.words, labels))
+        self.mentions = with_unknown(self.tokens, self.mentions)
         self.joined = " ".join(self.tokens)
         self._word_at: list[int] = []
         for i, token in enumerate(self.tokens):
@@ -184,13 +334,17 @@ class Parser:
         self.target = choose_target(self.tokens, self.mentions)
         self._is_target = [self._means_target(k) for k in range(len(self.mentions))]
         self._nested: dict[str, tuple[Constraint, ...]] = {}  # constraints of other nouns than the target's
+        self._taken = [False] * len(self.tokens)  # words of egocentric and measured conditions
+        self._parted: list[tuple[_Trigger, int]] = []  # "the closest ... to", and its rank
 
     def meaning(self) -> Meaning:
         """Target, constraints and point of view."""
         if self.target is None:
             return Meaning(self.text, None)
-        unary = self._unary()
         speaker, viewpoint_words = self._speaker()
+        stated = [*self._measured(), *self._egocentric(speaker), *self._empty()]
+        ordinals = self._ordinals()
+        unary = self._unary()
         anchored = self._relations(viewpoint_words)
         taken = [w for c in anchored if c.relation in ("left", "right") for w in self._around(c.span)]
         unary = [
@@ -204,7 +358,129 @@ class Parser:
         target = self._phrase(self.mentions[self.target])
         others = {m.noun: self._phrase(m) for k, m in enumerate(self.mentions) if not self._is_target[k]}
         others.pop(target.noun, None)
-        return Meaning(self.text, target, (*colours, *unary, *anchored), speaker, tuple(others.values()))
+        unary, anchored = [self._ranked(c) for c in unary], [self._ranked(c) for c in anchored]
+        if any(c.relation in ("from-left", "from-right") or c.rank > 1 for c in (*unary, *anchored, *stated)):
+            ordinals = [c for c in ordinals if c.relation != "nth"]
+        constraints = (*colours, *unary, *anchored)
+        return Meaning(self.text, target, (*constraints, *stated, *ordinals), speaker, tuple(others.values()))
+
+    # ------------------------------------------------------------------------- distances, sizes, the speaker, ordinals
+
+    def _claim(self, match: Match[str]) -> Span | None:
+        """The words of a match, claimed for it; None where another has one of them."""
+        last = match.end() - 1 - (self.joined[match.end() - 1] == " ")
+        first, end = self._word_at[match.start()], self._word_at[last] + 1
+        if any(self._taken[first:end]):
+            return None
+        self._taken[first:end] = [True] * (end - first)
+        return first, end
+
+    def _measured(self) -> list[Constraint]:
+        """ "Within two metres of the door", "taller than 80 cm"."""
+        found = []
+        for name, pattern in _MEASURED_PATTERNS:
+            for match in pattern.finditer(self.joined):
+                words = self._claim(match)
+                if words is None:
+                    continue
+                said = match.groupdict()
+                amount_m = _metres(said)
+                span = self._span(*words)
+                if name in ("larger", "smaller"):
+                    axis = _AXES.get(said["axis"], "length")
+                    found.append(Constraint(name, value=axis, span=span, amount_m=amount_m))
+                    continue
+                anchor = next((k for k, m in enumerate(self.mentions) if 0 <= m.first - words[1] <= 3), None)
+                other = anchor is not None and not self._is_target[anchor] and said.get("tail")
+                anchors = (self._phrase(self.mentions[anchor]),) if other and anchor is not None else ()
+                found.append(Constraint(name, anchors, span=span, amount_m=amount_m))
+        return found
+
+    def _egocentric(self, speaker: SpeakerViewpoint | None) -> list[Constraint]:
+        """ "Behind me", "the nearest": where the asker's own pose decides, unless the sentence states a viewpoint."""
+        found = []
+        for name, pattern in _EGOCENTRIC_PATTERNS:
+            if speaker is not None and name in ("left-of-me", "right-of-me"):
+                continue
+            for match in pattern.finditer(self.joined):
+                words = self._claim(match)
+                if words is not None:
+                    negated = any(t in _NOT for t in self.tokens[max(0, words[0] - 2) : words[0]])
+                    found.append(Constraint(name, negated=negated, span=self._span(*words)))
+        for i, token in enumerate(self.tokens):
+            near = token in ("closest", "nearest")
+            if self._taken[i] or not (near or token in ("farthest", "furthest")):
+                continue
+            to = self._followed_by(i, ("to", "from", "by") if near else ("from", "to"))
+            if to == i + 1 or (to is None and self._anchor_follows(i + 1)):
+                continue  # said in one piece
+            rank = _ORDINALS.get(self.tokens[i - 1], 1) if i else 1
+            name = "closest" if near else "farthest"
+            if to is not None:
+                self._taken[i] = self._taken[to] = True
+                self._parted.append((_Trigger(to, to + 1, name), rank))
+            elif speaker is None:
+                self._taken[i] = True
+                relation = "nearest-me" if near else "farthest-me"
+                found.append(Constraint(relation, rank=rank, span=self._span(i, i + 1)))
+        return found
+
+    def _followed_by(self, i: int, wanted: tuple[str, ...]) -> int | None:
+        """The place of a word after ``i``, before anything but adjectives and the target."""
+        for j in range(i + 1, min(i + 6, len(self.tokens))):
+            if self.tokens[j] in wanted:
+                return j
+            if self.tokens[j] in (".", ",", "and", "that", "which", "is") or self.tokens[j] in _PREPOSITIONS:
+                return None
+        return None
+
+    def _anchor_follows(self, i: int) -> bool:
+        return any(0 <= m.first - i <= 2 and not self._is_target[k] for k, m in enumerate(self.mentions))
+
+    def _empty(self) -> list[Constraint]:
+        """ "Without anything on it"."""
+        found = []
+        for match in _NOTHING_ON.finditer(self.joined):
+            words = self._claim(match)
+            if words is not None:
+                span = self._span(*words)
+                anchor = ObjectPhrase(ANYTHING, span, plural=True)
+                found.append(Constraint("supporting", (anchor,), negated=True, span=span))
+        return found
+
+    def _ordinals(self) -> list[Constraint]:
+        """ "The fifth from the left", "chair number two", "the second from the door"; ranks that nothing else says."""
+        found: list[Constraint] = []
+        for match in _NTH_FROM.finditer(self.joined):
+            rank = _ORDINALS.get(match["nth"] or "") or _CARDINALS.get(match["number"] or "") or int(match["number"])
+            words = self._claim(match)
+            if words is None:
+                continue
+            if match["side"]:
+                found.append(Constraint(f"from-{match['side']}", rank=rank, span=self._span(*words)))
+            else:
+                self._parted.append((_Trigger(words[1] - 1, words[1], "closest"), rank))
+        if found or self.target is None:
+            return found
+        m = self.mentions[self.target]
+        before = m.first
+        while before > 0 and self.tokens[before - 1] in _ADJECTIVES and self.tokens[before - 1] not in _ORDINALS:
+            before -= 1
+        rank = _ORDINALS.get(self.tokens[before - 1], 0) if before else 0
+        numbered = self.tokens[m.last : m.last + 2]
+        if len(numbered) == 2 and numbered[0] == "number":
+            rank = _CARDINALS.get(numbered[1], int(numbered[1]) if numbered[1].isdecimal() else 0)
+        if rank > 1:
+            found.append(Constraint("nth", rank=rank, span=self._span(m.first, m.last)))
+        return found
+
+    def _ranked(self, c: Constraint) -> Constraint:
+        """ "The second tallest": a superlative after an ordinal."""
+        if not c.is_superlative or c.rank > 1:
+            return c
+        first = self._words_of(c.span)[0]
+        rank = _ORDINALS.get(self.tokens[first - 1], 1) if first else 1
+        return replace(c, rank=rank)
 
     # ---------------------------------------------------------------------------------------------------------- words
 
@@ -268,8 +544,13 @@ class Parser:
             elif relation in ("left", "right"):
                 relation += "-of-all"
             for first, last in self._matches(pattern):
-                if name not in found and self._is_of_target(relation, first, last):
-                    found[name] = Constraint(relation, rank=int(rank or 1), span=self._span(first, last))
+                if any(self._taken[first:last]) or name in found or not self._is_of_target(relation, first, last):
+                    continue
+                told = relation
+                if relation == "middle" and not {"room", "floor"} & set(self.tokens[last : last + 4]):
+                    told = "middle-of-kind"
+                negated = first > 0 and self.tokens[first - 1] in _NOT
+                found[name] = Constraint(told, rank=int(rank or 1), negated=negated, span=self._span(first, last))
         names = {c.relation for c in found.values()}
         for side in ("left", "right"):
             if names & {f"{side}most", "from-left", "from-right"}:
@@ -323,7 +604,8 @@ class Parser:
             if owner is None or not (owner == k or (self._is_target[owner] and self._is_target[k])):
                 continue
             relation, value = ("colour", colour) if colour else ("material", token)
-            found[relation, value] = Constraint(relation, value=value, span=self._span(i, i + 1))
+            negated = any(t in _NOT for t in self.tokens[max(0, i - 2) : i])
+            found[relation, value] = Constraint(relation, value=value, negated=negated, span=self._span(i, i + 1))
         return tuple(found.values())
 
     def _owner(self, i: int) -> int | None:
@@ -383,8 +665,8 @@ class Parser:
         return [*found, *self._possessive_sides()]
 
     def _triggers(self, viewpoint_words: Span) -> list[_Trigger]:
-        used = [False] * len(self.tokens)
-        found = []
+        used = list(self._taken)
+        found = [trigger for trigger, _ in self._parted]
         for name, pattern in relation_words().relations:
             for first, last in self._matches(pattern):
                 if any(used[first:last]):
@@ -417,7 +699,8 @@ class Parser:
         if not anchors:
             return None
         phrases = tuple(self._phrase(self.mentions[k]) for k in anchors)
-        constraint = Constraint(name, phrases, negated=self._is_negated(first, last), span=span)
+        rank = next((rank for parted, rank in self._parted if parted == trigger), 1)
+        constraint = Constraint(name, phrases, rank=rank, negated=self._is_negated(first, last), span=span)
         if subject is None:
             return constraint
         self._remember(subject, constraint)
@@ -459,7 +742,7 @@ class Parser:
     def _is_negated(self, first: int, last: int) -> bool:
         own = self.tokens[first:last]
         near = self.tokens[max(0, first - 2) : last]
-        return "without" in own or "no" in own or any(t in ("not", "isn't", "doesn't", "aren't") for t in near)
+        return "without" in own or "no" in own or any(t in _NOT for t in near)
 
     def _possessive_sides(self) -> list[Constraint]:
         """'To its left is a lamp', 'with a lamp on its right': the target lies on the other side of the lamp."""
@@ -521,6 +804,19 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
     if not asked and last < len(tokens):
         return list(mentions)  # no noun phrase
     return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
+
+
+def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
+    """The mentions, and before them "something" where a sentence is about whatever there is."""
+    start = 0
+    while start < len(tokens) and (tokens[start] in _OPENERS or tokens[start] in _ORDERS):
+        start += 1
+    if tokens[start : start + 1] not in ([ANYTHING], ["something"], ["everything"]):
+        return list(mentions)
+    if any(m.first <= start < m.last for m in mentions):
+        return list(mentions)  # "something to sit on"
+    plural = tokens[start] != "something"
+    return [Mention(start, start + 1, ANYTHING, plural), *mentions]
 
 
 def _may_be_noun(token: str) -> bool:
@@ -591,55 +887,3 @@ def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: 
     if compound and tokens[m.last - 1] != ",":
         points -= 1.5
     return points
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# whole sentences that say a relation without its usual words: "take this table away and the vase comes down"
-
-
-def read_idiom(text: str, labels: Iterable[str] = ()) -> Meaning | None:
-    """The meaning of ``text`` when it is one of the known figures of speech, else None."""
-    words = [w for w in split_words(text) if w.text[0].isalnum()]
-    if not 4 <= len(words) <= _LONGEST_IDIOM:
-        return None
-    joined = " ".join(w.text for w in words)
-    mentions: list[Mention] | None = None
-    for relation, pattern in relation_words().idioms:
-        match = pattern.fullmatch(joined)
-        if match is None:
-            continue
-        mentions = lexicon().mentions(words, labels) if mentions is None else mentions
-        phrases = {}
-        for slot, said in match.groupdict().items():
-            if slot != "c":
-                first = joined[: match.start(slot)].count(" ")
-                phrases[slot] = _phrase(words, mentions, first, first + said.count(" ") + 1)
-        if any(phrase is None for phrase in phrases.values()):
-            continue
-        return _meaning(text, relation, {k: p for k, p in phrases.items() if p is not None}, match.groupdict().get("c"))
-    return None
-
-
-def _phrase(words: list[Word], mentions: list[Mention], first: int, last: int) -> ObjectPhrase | None:
-    """The last noun among the words [first, last) of one slot."""
-    inside = [m for m in mentions if first <= m.first and m.last <= last]
-    if not inside:
-        return None
-    m = inside[-1]
-    return ObjectPhrase(m.noun, (words[m.first].start, words[m.last - 1].end), m.plural)
-
-
-def _meaning(text: str, relation: str, phrases: dict[str, ObjectPhrase], colour: str | None) -> Meaning | None:
-    anchors = tuple(phrases[slot] for slot in ("a", "b") if slot in phrases)
-    speaker = None
-    value = ""
-    if relation == "colour":
-        table = relation_words()
-        if colour not in table.colours and colour not in table.materials:
-            return None
-        relation, value = ("colour", table.colours[colour]) if colour in table.colours else ("material", colour)
-    if relation.startswith("viewer "):
-        relation = relation.replace(" ", "-")
-        speaker = SpeakerViewpoint("before", anchors[0])
-    said = Constraint(relation, anchors, value, span=(0, len(text)))
-    return Meaning(text, phrases["t"], (said,), speaker, anchors)

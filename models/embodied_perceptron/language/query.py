@@ -70,10 +70,11 @@ class Query:
         candidates: tuple[SceneObject, ...] = (),
         reason: str = "",
         tagged_text: str = "",
+        count: int | None = None,
     ) -> Grounding:
         """The answer, given now: its latency is the time since arrival."""
         latency_ms = (time.monotonic() - self.arrived_s) * 1e3
-        return Grounding(printable_query(self.text), status, candidates, reason, tagged_text, latency_ms)
+        return Grounding(printable_query(self.text), status, candidates, reason, tagged_text, latency_ms, count)
 
 
 def query_problem(text: object) -> str:

@@ -5,14 +5,16 @@ First everything but the superlatives; then "the largest", "the closest to" amon
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.language import likelihood
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
-from embodied_perceptron.language.parser import Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
+from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, Viewer, between
 from embodied_perceptron.scene.identity import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 
@@ -22,6 +24,10 @@ _EPS = 0.05
 _OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
+_STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
+_MEASURES = frozenset(("within", "beyond", "larger", "smaller"))
+_FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
+_COLOUR_SAID = 0.2  # probability of a colour's name above which the thing may be called so
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
 
 # weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
@@ -33,7 +39,9 @@ WEIGHTS = {
     "right-of-all": 0.65,
     "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
     "tall": 0.4, "short": 0.4, "long": 0.2, "narrow": 0.2, "round": 0.1, "high": 0.3, "low": 0.5, "alone": 0.3,
-    "colour": 1.0, "material": 0.0, "candidates": 0.5,
+    "colour": 1.0, "material": 0.0, "candidates": 0.5, "excluded": 1.5, "within": 1.0, "beyond": 1.0, "larger": 1.0,
+    "smaller": 1.0, "left-of-me": 1.0, "right-of-me": 1.0, "ahead-of-me": 1.0, "behind-me": 1.0, "nearest-me": 1.0,
+    "farthest-me": 1.0, "middle-of-kind": 0.8, "nth": 0.0,
 }  # fmt: skip
 
 
@@ -61,13 +69,14 @@ class Evidence:
         log_score: (N,) sum of everything.
         fit: (N,) the same less the confidence of the detections: only what the sentence says.
         terms: per constraint.
-        context: (N,) mean closeness to what else is mentioned, as a log score.
+        not_excluded: (N,) how likely it is none of what the sentence excludes.
     """
 
     category: F64
     log_score: F64
     fit: F64
-    terms: list[ConstraintScore] = field(default_factory=list)
+    terms: list[ConstraintScore]
+    not_excluded: F64
 
 
 class Scorer:
@@ -100,15 +109,32 @@ class Scorer:
         self.colors = colors
         self.extra = extra
         self.noun = meaning.target.noun
+        self._likelihoods: dict[str, F64] = {}
         self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
+        if self.noun == ANYTHING and category is None:
+            self._similar[self.noun] = self._whatever_is_not_an_anchor()
         own = self.similarity(self.noun)
         self.category = own
         self.duplicate = np.asarray((own[None] * (geometry.iou > ONE_PLACE_IOU)).max(axis=1)) if geometry.n else own
         self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
         self.group = self._one_each(self.candidates).astype(np.float64)
 
+    def _whatever_is_not_an_anchor(self) -> F64:
+        """(N,) 1 for all things but walls, floors and what the sentence tells them by."""
+        other = self._anything()
+        for constraint in self.meaning.constraints:
+            for anchor in constraint.anchors:
+                weight = self.anchor_weights(anchor)
+                other = other * (weight < 0.5 * max(float(weight.max(initial=0.0)), 1e-9))
+        return other
+
+    def _anything(self) -> F64:
+        return np.array([label not in _STRUCTURE for label in self.labels], dtype=np.float64)
+
     def similarity(self, noun: str) -> F64:
         """(N,) how well each label answers to a noun."""
+        if noun == ANYTHING and noun not in self._similar:
+            return self._anything()
         if noun not in self._similar:
             table = {label: lexicon().similarity(noun, label) for label in set(self.labels)}
             if noun in table:  # where something is called just so, other names mean other things rather
@@ -134,11 +160,16 @@ class Scorer:
         constraints = [self._in_sight(c) for c in self.meaning.constraints]
         plain = [c for c in constraints if not c.is_superlative]
         superlative = [c for c in constraints if c.is_superlative]
-        terms = []
+        terms: list[ConstraintScore] = []
+        holds_not = np.ones(self.g.n)
         for constraint in plain:
             result = self._score(constraint)
             terms.append(result)
             log_score = log_score + self._log(result)
+        for other in self.meaning.excluded:
+            left = 1.0 - self._is_meant(other)
+            log_score = log_score + w["excluded"] * np.log(_EPS + left)
+            holds_not = holds_not * left
         log_score = log_score + w["context"] * self._context()
         if self.extra is not None:
             log_score = log_score + w["candidates"] * np.log(self.extra + _EPS)
@@ -151,10 +182,64 @@ class Scorer:
                 terms.append(
                     ConstraintScore(constraint, np.exp(score - score[self.group > 0].max()).clip(0.0, 1.0), missing)
                 )
-        return Evidence(self.category, log_score + confidence, log_score, terms)
+        return Evidence(self.category, log_score + confidence, log_score, terms, holds_not)
+
+    def _is_meant(self, other: Meaning) -> F64:
+        """(N,) how likely each object is (one of) what ``other`` means."""
+        assert other.target is not None
+        if not other.constraints and other.target.noun == self.noun:
+            return np.zeros(self.g.n)
+        scorer = Scorer(other, self.g, self.labels, self.scores, self.colors)
+        evidence = scorer.evidence()
+        kind = evidence.category
+        meant = (kind >= 0.5 * max(float(kind.max(initial=0.0)), 1e-9)) * scorer.plausible(evidence)
+        if any(c.is_superlative for c in other.constraints) and len(meant):
+            best = evidence.log_score[meant > 0.2].max(initial=-np.inf)
+            meant = meant * (evidence.log_score >= best - 0.05)
+        return np.asarray(meant)
+
+    # --------------------------------------------------------------------------------- whether what is said holds at all
+
+    def plausible(self, evidence: Evidence) -> F64:
+        """(N,) product of how likely each condition holds; 1 for what cannot be decided."""
+        total = evidence.not_excluded.copy()
+        for term in evidence.terms:
+            total = total * np.nan_to_num(self.likely(term), nan=1.0)
+        return total
+
+    def likely(self, term: ConstraintScore) -> F64:
+        """(N,) how likely one condition holds, in [0, 1]; NaN where it cannot be decided, or compares candidates."""
+        c = term.constraint
+        undecided = np.full(self.g.n, np.nan)
+        if term.missing or c.is_superlative:
+            return undecided
+        if c.relation in _MEASURES | _FROM_VIEWER:
+            holds = term.holds  # such already
+        elif c.relation == "colour":
+            holds = np.asarray(1.0 / (1.0 + np.exp((_COLOUR_SAID - term.holds) / 0.04)))
+        elif c.relation == "between":
+            holds = self._pairs_between(c, [self.anchor_weights(a) for a in c.anchors], likelihood.lies_between)
+        elif c.relation in likelihood.HOLDS:
+            weight = np.maximum.reduce([self.anchor_weights(a) for a in c.anchors])
+            chosen = weight >= 0.5 * float(weight.max(initial=0.0))
+            if c.relation in ("left", "right") and self._direction(self.meaning.speaker) is not None:
+                matrix = likelihood.HOLDS["viewer-left"](self.g)  # the sentence's own viewpoint decides the side
+            else:
+                matrix = self._likelihood(c.relation)
+            holds = (matrix * self.g.different)[:, chosen].max(axis=1, initial=0.0)
+        else:
+            return undecided
+        return np.asarray(1.0 - holds if c.negated else holds)
+
+    def _likelihood(self, relation: str) -> F64:
+        if relation not in self._likelihoods:
+            self._likelihoods[relation] = likelihood.HOLDS[relation](self.g)
+        return self._likelihoods[relation]
 
     def _in_sight(self, c: Constraint) -> Constraint:
         """'Facing the bed, the lamp on the left': where nobody knows the bed's front, left of all lamps from there."""
+        if c.relation in ("left-of-me", "right-of-me") and self.g.viewer is None:
+            return replace(c, relation=c.relation.removesuffix("-of-me") + "-of-all")
         if c.relation not in ("viewer-left", "viewer-right"):
             return c
         weight = self.anchor_weights(c.anchors[0])
@@ -184,12 +269,24 @@ class Scorer:
             return ConstraintScore(c, color_scores(self.colors, c.value))
         if c.relation == "material":
             return ConstraintScore(c, np.full(self.g.n, np.nan))
+        if c.relation in _FROM_VIEWER:
+            return ConstraintScore(c, likelihood.from_viewer(self.g, c.relation))
+        if c.relation in _MEASURES and not c.anchors:
+            return ConstraintScore(c, self._measured(c))
         weights = [self.anchor_weights(anchor) for anchor in c.anchors]
         missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0.0) < _ANCHOR_THERE)
         if len(missing) == len(c.anchors) or (c.relation == "between" and missing):
             return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
         if c.relation == "between":
             return self._between(c, weights)
+        if c.relation in _MEASURES:
+            weight = np.maximum.reduce(weights)
+            chosen = weight >= 0.5 * float(weight.max())
+            gap = np.where(self.g.different, self.g.gap, np.inf)[:, chosen].min(axis=1, initial=np.inf)
+            far = np.minimum(gap, 1e3)
+            return ConstraintScore(
+                c, (likelihood.within if c.relation == "within" else likelihood.reached)(far, c.amount_m)
+            )
         weight = np.maximum.reduce(weights)
         quality = self._pair_matrix(c) * self.g.different * weight[None]
         holds = quality.max(axis=1)
@@ -198,6 +295,19 @@ class Scorer:
             if several.shape[1] >= 3:
                 holds = several[:, :3].mean(axis=1)
         return ConstraintScore(c, holds)
+
+    def _measured(self, c: Constraint) -> F64:
+        """(N,) sizes, and distances from the viewer."""
+        g = self.g
+        if c.relation in ("within", "beyond"):
+            return (likelihood.within if c.relation == "within" else likelihood.reached)(
+                likelihood.viewer_distance(g), c.amount_m
+            )
+        measure = {"height": g.extent[:, 2], "width": g.size[:, :2].max(axis=1, initial=0.0)}.get(
+            c.value, g.size.max(axis=1, initial=0.0)
+        )
+        holds = likelihood.reached(measure, c.amount_m)
+        return holds if c.relation == "larger" else 1.0 - holds
 
     def _pair_matrix(self, c: Constraint) -> F64:
         direction = self._direction(self.meaning.speaker)
@@ -208,6 +318,12 @@ class Scorer:
         return np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-self.g.gap / 1.2))
 
     def _between(self, c: Constraint, weights: list[F64]) -> ConstraintScore:
+        holds = self._pairs_between(c, weights, between)
+        missing = tuple(anchor.noun for anchor in c.anchors) if np.isnan(holds).all() else ()
+        return ConstraintScore(c, holds, missing)
+
+    def _pairs_between(self, c: Constraint, weights: list[F64], score: Callable[[SceneGeometry, int, int], F64]) -> F64:
+        """(N,) the best over all pairs of anchors; NaN where there is no pair."""
         first, second = weights[0], weights[-1]
         rows, columns = np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3)
         pairs = [
@@ -217,11 +333,11 @@ class Scorer:
             if (len(weights) > 1 or a < b) and a != b and self.g.iou[a, b] < BETWEEN_IOU
         ]
         if not pairs:
-            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
+            return np.full(self.g.n, np.nan)
         holds = np.zeros(self.g.n)
         for weight, a, b in sorted(pairs, key=lambda p: (-p[0], p[1], p[2]))[:60]:
-            holds = np.maximum(holds, weight * between(self.g, a, b))
-        return ConstraintScore(c, holds)
+            holds = np.maximum(holds, weight * score(self.g, a, b))
+        return holds
 
     def anchor_weights(self, anchor: ObjectPhrase, depth: int = 0) -> F64:
         """(N,) how likely each object is the anchor: its label, its confidence, and what is said of it."""
@@ -263,8 +379,20 @@ class Scorer:
 
     def _compare(self, c: Constraint, group: F64) -> tuple[F64, tuple[str, ...]]:
         """(N,) log score of a superlative among the group, and its missing anchors."""
+        if c.rank > 1 and c.relation not in ("from-left", "from-right", "nth"):
+            score, missing = self._compare(replace(c, rank=1), group)
+            return nth_best(score, group, c.rank), missing
         name = c.relation
         sign = -1.0 if c.negated else 1.0
+        if name == "nth":
+            return np.zeros(self.g.n), ()
+        if name in ("nearest-me", "farthest-me"):
+            if self.g.viewer is None:
+                return np.zeros(self.g.n), ()
+            distance = likelihood.viewer_distance(self.g)
+            return sign * log_share(-distance / 0.3 if name == "nearest-me" else distance / 0.5, group), ()
+        if name == "middle-of-kind":
+            return sign * self._among_its_kind(group), ()
         if name in ("closest", "farthest"):
             weights = [self.anchor_weights(anchor) for anchor in c.anchors]
             missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0) < _ANCHOR_THERE)
@@ -279,6 +407,15 @@ class Scorer:
         if name in ("from-left", "from-right"):
             return nth_from(self.g, group, left, c.rank, name == "from-left"), ()
         return sign * (left if name in ("leftmost", "left-of-all") else -left), ()
+
+    def _among_its_kind(self, group: F64) -> F64:
+        """How near each is to the middle of the group; of a pair, to the middle of the room."""
+        if int((group > _COUNTS).sum()) < 3:
+            return place_in_room("middle", self.g, group)
+        center = self.g.center[:, :2]
+        middle = (center * group[:, None]).sum(0) / float(group.sum())
+        own = -contrast(np.linalg.norm(center - middle, axis=1), group)
+        return 0.7 * own + 0.3 * place_in_room("middle", self.g, group)
 
     def _direction(self, speaker: SpeakerViewpoint | None) -> F64 | None:
         """(2,) unit direction that the sentence says somebody looks in, in the geometry's frame."""
@@ -379,6 +516,14 @@ def nth_from(g: SceneGeometry, group: F64, left: F64, rank: int, from_left: bool
     order = np.argsort(-left[members] if from_left else left[members], kind="stable")
     place = np.full(g.n, float(len(members)))
     place[members[order]] = np.arange(len(members), dtype=np.float64)
+    return np.asarray(-np.minimum(np.abs(place - (rank - 1)), 2.5))
+
+
+def nth_best(score: F64, group: F64, rank: int) -> F64:
+    """Of a superlative's scores the ``rank``-th: 0 for it, -1 for its neighbours and so on."""
+    members = np.flatnonzero(group > 0.15)
+    place = np.full(len(score), float(len(members)))
+    place[members[np.argsort(-score[members], kind="stable")]] = np.arange(len(members), dtype=np.float64)
     return np.asarray(-np.minimum(np.abs(place - (rank - 1)), 2.5))
 
 

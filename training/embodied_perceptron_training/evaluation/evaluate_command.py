@@ -15,9 +15,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron_training.evaluation.referring import referring
 from embodied_perceptron_training.evaluation.suite_commands import register as register_suites
 
 evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
+
+
+evaluate_app.command("referring")(referring)
 
 
 class MetricName(str, Enum):

@@ -24,7 +24,7 @@ def word_set(name: str) -> frozenset[str]:
     return frozenset(_sets()[name].split(","))
 
 
-_TOKEN = re.compile(r"[^\W\d_](?:[^\W\d_]|-(?=[^\W\d_]))*(?:'[^\W\d_]+)?|\d+(?:st|nd|rd|th)?|[.,;:()!?]")
+_TOKEN = re.compile(r"[^\W\d_](?:[^\W\d_]|-(?=[^\W\d_]))*(?:'[^\W\d_]+)?|\d+(?:[.,]\d+)?(?:st|nd|rd|th)?|[.,;:()!?]")
 _DETERMINERS = word_set("determiners")
 _PART = 0.55  # how well the label "office chair" answers to an unknown noun that ends in "chair"
 
@@ -103,6 +103,10 @@ class Lexicon:
             return _PART
         return _PART * self.meaning.get(head, {}).get(label, 0.0)
 
+    def always_plural(self, noun: str) -> bool:
+        """Whether the noun is one thing and yet stands in plural: scissors, stairs."""
+        return self.irregular.get(noun) == noun
+
     def mentions(self, words: Sequence[Word], labels: Iterable[str] = ()) -> list[Mention]:
         """Nouns of the lexicon, or among the ``labels`` of the scene, in order; the longest reading wins."""
         extra = {tuple(label.lower().split()): label for label in labels if label.lower() not in self.meaning}
@@ -173,7 +177,6 @@ class RelationWords:
     Attributes:
         relations, unary: (name, pattern over joined words), in order of precedence.
         viewpoint: where somebody stands or looks.
-        idioms: (relation, pattern of a whole sentence without punctuation).
         colours: word -> name of the colour.
         materials: words for substances, which geometry cannot judge.
     """
@@ -181,7 +184,6 @@ class RelationWords:
     relations: tuple[tuple[str, re.Pattern[str]], ...]
     unary: tuple[tuple[str, re.Pattern[str]], ...]
     viewpoint: re.Pattern[str]
-    idioms: tuple[tuple[str, re.Pattern[str]], ...]
     colours: dict[str, str]
     materials: frozenset[str]
 
@@ -194,20 +196,11 @@ def relation_words() -> RelationWords:
     def compiled(pairs: list[list[str]]) -> tuple[tuple[str, re.Pattern[str]], ...]:
         return tuple((name, re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])")) for name, pattern in pairs)
 
-    slots = {slot: rf"(?P<{slot}>[\w' -]+?)" for slot in "tabc"}
-    idioms = tuple((name, re.compile(_fill(pattern, slots))) for name, pattern in data["idioms"])
     colours = {word: name for name, words in data["colours"].items() for word in words}
     return RelationWords(
         compiled(data["relations"]),
         compiled(data["unary"]),
         re.compile(rf"(?<![\w-])(?:{data['viewpoint']})(?![\w-])"),
-        idioms,
         colours,
         frozenset(data["materials"]),
     )
-
-
-def _fill(pattern: str, slots: dict[str, str]) -> str:
-    for slot, expression in slots.items():
-        pattern = pattern.replace("{" + slot + "}", expression)
-    return pattern

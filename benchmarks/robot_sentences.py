@@ -1,0 +1,120 @@
+"""What a robot's user says: right, wrong and confidently wrong answers, by kind.
+
+    python benchmarks/robot_sentences.py                       # all of benchmarks/data/robot_sentences.json
+    ... --half tune --errors 30                                # the half that rules are tuned on, with wrong answers
+    ... --answers ANSWERS                                      # of `embodied-perceptron ground --scenes ...` instead
+
+Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
+for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
+Confidently wrong: FOUND, not right, and the score of the first is 0.5 or more. Writes out/bench/robot_sentences.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from embodied_perceptron.apps.ground_command import answer_file
+
+ROOT = Path(__file__).resolve().parents[1]
+SENTENCES = ROOT / "benchmarks" / "data" / "robot_sentences.json"
+OUT = ROOT / "out" / "bench" / "robot_sentences.json"
+SURE = 0.5
+
+
+def judge(query: Mapping[str, Any], answer: Mapping[str, Any], detections: Sequence[Mapping[str, Any]]) -> str:
+    """``right``, ``wrong`` or ``confidently wrong``."""
+    places = {(*d["center"], *d["size"]): i for i, d in enumerate(detections)}
+    given = [places[(*box["center"], *box["size"])] for box in answer["boxes"]]
+    if is_right(query, answer, given):
+        return "right"
+    sure = answer["status"] == "FOUND" and bool(given) and answer["boxes"][0]["score"] >= SURE
+    return "confidently wrong" if sure else "wrong"
+
+
+def is_right(query: Mapping[str, Any], answer: Mapping[str, Any], given: Sequence[int]) -> bool:
+    """Whether the answer with boxes ``given`` (indices of detections) is one that the sentence allows."""
+    status, objects = answer["status"], set(query.get("objects", ()))
+    if "count" in query and query["count"] == 0:
+        return not given and status in ("FOUND", "NOT_FOUND") and answer.get("count") == 0
+    if status not in query["status"]:
+        return False
+    if status in ("NOT_FOUND", "INVALID"):
+        return True
+    if "count" in query and answer.get("count") != query["count"]:
+        return False
+    if query.get("every"):
+        return set(given) == objects and len(given) == len(objects)
+    if status == "AMBIGUOUS":
+        return len(given) > 1 and set(given) <= objects
+    return bool(given) and given[0] in objects
+
+
+def table_of(data: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], half: str) -> dict[str, dict[str, float]]:
+    """Per kind, and for ``all``: n, and the percentages of right and confidently wrong answers."""
+    verdicts: dict[str, list[str]] = defaultdict(list)
+    for query, answer in zip(data["queries"], answers, strict=True):
+        if half in ("all", query["half"]):
+            verdict = judge(query, answer, data["scenes"][query["scene"]]["detections"])
+            for group in (query["kind"], "all"):
+                verdicts[group].append(verdict)
+    verdicts["all"] = verdicts.pop("all", [])
+    return {
+        kind: {
+            "n": len(found),
+            "right": round(100 * found.count("right") / max(len(found), 1), 1),
+            "confidently wrong": round(100 * found.count("confidently wrong") / max(len(found), 1), 1),
+        }
+        for kind, found in verdicts.items()
+    }
+
+
+def show_errors(data: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], half: str, errors: int) -> None:
+    """Print the first wrong answers."""
+    for query, answer in zip(data["queries"], answers, strict=True):
+        detections = data["scenes"][query["scene"]]["detections"]
+        verdict = judge(query, answer, detections)
+        if half in ("all", query["half"]) and verdict != "right" and errors > 0:
+            errors -= 1
+            places = {(*d["center"], *d["size"]): i for i, d in enumerate(detections)}
+            given = [(places[(*b["center"], *b["size"])], b["category"], b["score"]) for b in answer["boxes"][:4]]
+            wanted = [*query["status"], *query.get("objects", ())]
+            print(f"[{query['kind']}] {query['scene']}: {query['text']}\n    {verdict}: want {wanted}")
+            print(f"    got {answer['status']} {given} count {answer.get('count')}; {answer['reason']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--half", choices=("tune", "end", "all"), default="all")
+    parser.add_argument("--answers", type=Path, help="answers instead of asking")
+    parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
+    arguments = parser.parse_args()
+    console = Console()
+    data = json.loads(SENTENCES.read_text(encoding="utf-8"))
+    answers = (answer_file(data) if arguments.answers is None else json.loads(arguments.answers.read_text()))["answers"]
+    show_errors(data, answers, arguments.half, arguments.errors)
+    results = {half: table_of(data, answers, half) for half in ("tune", "end")}
+    for half, rows in results.items():
+        if arguments.half not in ("all", half):
+            continue
+        table = Table("kind", "n", "right %", "confidently wrong %", title=f"sentences of a robot's user: {half}")
+        for kind, row in rows.items():
+            table.add_row(kind, str(row["n"]), str(row["right"]), str(row["confidently wrong"]))
+        console.print(table)
+    ms = float(np.median([a["ms"] for a in answers]))
+    console.print(f"{ms:.2f} ms in the middle")
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps({**results, "ms_p50": round(ms, 3)}, indent=1) + "\n")
+    console.print(f"wrote {OUT}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,455 @@
+"""What a sentence asks for, and which of its words describe the object.
+
+"Could you bring the red book to the bed, please" asks for one object, described by "the red book"; "how many chairs are
+at the table" for a number; "every chair except the red one" for all but those that "the red one" describes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from embodied_perceptron.language.lexicon import Mention, Word, lexicon, split_words, word_set
+from embodied_perceptron.language.wording import corrected, other_language
+
+Kind = Literal["object", "exists", "where", "count", "contents"]
+_NUMBERS = {"both": 2, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
+_ROOMS = word_set("rooms")
+_PARTS = word_set("parts")
+_ACCESSORIES = word_set("accessories")
+_SIDES = frozenset(
+    ["top", "bottom", "back", "front", "side", "edge", "corner", "end", "surface", "inside", "middle", "center", "foot"]
+)
+_ARTICLES = frozenset(["the", "a", "an", "my", "your", "this", "that", "his", "her", "our", "their", "its"])
+_STRUCTURE = frozenset(["room", "wall", "floor", "ceiling", "house"])
+
+# words at the beginning that say nothing of the object
+_POLITE = (
+    r"(?:(?:hey|hi|hello|ok|okay|well|so|now|dear|robot|please|kindly|sorry|excuse me|thanks|[,!.]) )*"
+    r"(?:(?:can|could|would|will) you (?:mind )?(?:please |kindly |just |maybe )*|"
+    r"(?:i|we) (?:would|'d|'ll) (?:like|love|want|need) you to |i'd (?:like|love) you to |(?:i|we) (?:want|need) you to |"
+    r"(?:i|we) (?:would like|want|need) to (?:have |get |see |find )?|i'd like (?:to (?:have |get |see |find ))?|"
+    r"may i (?:have |ask you for )|let us |let's |try to )?"
+    r"(?:(?:please|kindly|just) )*"
+)
+_PUT = r"(?:put|putting|place|set|hang|stick|throw|toss|drop|lay|store|stow|move|push|pull|slide|turn)"
+_BRING = (
+    r"(?:bring|bringing|carry|carrying|take|taking|deliver|hand|handing|pass|passing|give|giving|fetch|fetching|get|"
+    r"getting|grab|grabbing|collect|pick up|pick|lift|hold|return)"
+)
+_GO = (
+    r"(?:go|goes|going|drive|walk|move|come|navigate|head|travel|run|return|roll|approach|park|stop|stand|wait|stay|"
+    r"follow|turn)"
+)
+_TO = (
+    r"(?:back |over |up |right |straight |close |closer |next |away |around |down |in |out )*(?:in front of|next to|"
+    r"close to|beside|near|to|towards|toward|at|by|into|onto|behind|for)"
+)
+_DO = (
+    r"(?:turn (?:on|off)|switch (?:on|off)|water|open|close|shut|clean|wipe|dust|vacuum|lock|unlock|start|touch|use|"
+    r"navigate|approach|follow|visit|inspect|face|explore|leave|enter)(?= (?:the|my|a|an|all|that|this|your|every)\b)"
+)
+_RELATIVE = frozenset(
+    [
+        "closest",
+        "nearest",
+        "next",
+        "close",
+        "near",
+        "farther",
+        "farthest",
+        "furthest",
+        "closer",
+        "nearer",
+        "adjacent",
+        "opposite",
+        "attached",
+        "connected",
+        "similar",
+        "perpendicular",
+        "parallel",
+        "belonging",
+        "belongs",
+        "opposed",
+        "facing",
+        "turned",
+        "back",
+    ]
+)
+_DESTINATION = (
+    r"(?:back |over |down |right )*(?:onto|into|on top of|next to|in front of|close to|on|in|to|under|beneath|behind|"
+    r"beside|near|by|at|between|above|over|against)"
+)
+_WHERE = (
+    r"where(?:'s| is| are| was| were|'re| did you (?:see|find|put)| do (?:i|you|we) (?:find|see|keep)|"
+    r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen)"
+)
+_EXISTS = (
+    r"(?:is|are) there|do (?:we|you|i) (?:have|see)|did you (?:see|notice|find)|can you see|have you (?:seen|got|found)|"
+    r"does (?:the|this) [\w ]+? have|has anybody seen|has anyone seen"
+)
+_COUNT = r"(?:tell me |say |do you know )?(?:how many|(?:what is |what's )?the number of|number of|count up|count)"
+_CONTENTS = (
+    r"(?:(?:what|which|what kind of)(?: (?:things|objects|items|stuff|thing|object))?(?: else)?"
+    r"(?:'s| is| are| stands| stand| lies| lie| sits| sit| rests| hangs| can (?:you|i) (?:see|find)| do (?:you|we) (?:see|have)|"
+    r" have you got)(?: there)?(?: standing| lying| sitting| placed| hidden)?|"
+    r"(?:is|are) there (?:anything|something)(?: else)?|(?:how many|count the|count) (?:things|objects|items)(?: are(?: there)?)?)"
+)
+_INNER = r"(?:on top of|on|onto|in|inside|under|underneath|beneath|below|behind|next to|near|beside|above|in front of)"
+_OTHER_THAN = (
+    r"(?:other than|except(?: for| from)?|excluding|excepting|apart from|aside from|but not|rather than|not counting|"
+    r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
+)
+_ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
+_EVERY = r"(?:all|every|each|both)"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    Attributes:
+        words: those that describe the object, slips corrected.
+        kind: "object", or a question: "exists", "where", "count", "contents" (what is on the table).
+        every: all objects are meant that fit.
+        number: so many are meant ("both" = 2), or None.
+        excluded: descriptions of what is not meant ("except the red one").
+        problem: why it cannot be answered, or that it is known not to be there; else empty.
+        invalid: the problem is the sentence's, not the scene's.
+    """
+
+    words: tuple[Word, ...]
+    kind: Kind = "object"
+    every: bool = False
+    number: int | None = None
+    excluded: tuple[tuple[Word, ...], ...] = ()
+    problem: str = ""
+    invalid: bool = False
+
+
+@dataclass
+class _Line:
+    """Words, and the same joined by spaces, in which patterns are looked for."""
+
+    words: list[Word]
+    joined: str = field(init=False)
+    starts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.joined = " ".join(w.text for w in self.words)
+        self.starts, at = [], 0
+        for word in self.words:
+            self.starts.append(at)
+            at += len(word.text) + 1
+
+    def word_at(self, character: int) -> int:
+        """The first word that begins at or after a character of :attr:`joined`."""
+        return next((i for i, start in enumerate(self.starts) if start >= character), len(self.words))
+
+    def without(self, first: int, last: int) -> _Line:
+        return _Line(self.words[:first] + self.words[last:])
+
+    def begins(self, pattern: str) -> int:
+        """How many words from the start a pattern takes, that ends with a word or a space; 0 = it does not match."""
+        match = re.match(rf"(?:{pattern})(?:(?<= )|(?![\w'-]))", self.joined)
+        return 0 if match is None or match.end() == 0 else self.word_at(match.end())
+
+
+def read_request(text: str, labels: Iterable[str] = ()) -> Request:
+    """What ``text`` asks for; ``labels`` of the scene are words, whatever they look like. Never raises."""
+    labels = tuple(labels)
+    words = split_words(text)
+    language = other_language(words, labels)
+    if language:
+        return Request(tuple(words), problem=f"this seems to be {language}; only English is understood", invalid=True)
+    line = _Line(corrected(words, labels))
+    kind, line = _question(line)
+    line = _command(line) if kind == "object" else line
+    line, excluded = _exclusions(line)
+    every, number, line = _quantity(line)
+    request = Request(tuple(line.words), kind, every, number, excluded)
+    problem, invalid = _problem(line, labels, bool(excluded))
+    return replace(request, problem=problem, invalid=invalid)
+
+
+# ----------------------------------------------------------------------------------------------- questions, commands
+
+
+def _question(line: _Line) -> tuple[Kind, _Line]:
+    polite = line.begins(_POLITE + r"(?:tell me |show me |say |check |look |see )?(?:if |whether )?")
+    rest = line.without(0, polite)
+    taken = rest.begins(_CONTENTS + rf"(?= {_INNER}\b)")
+    if taken:
+        counted = rest.joined.startswith(("how many", "count"))
+        thing = replace(rest.words[0], text="anything")
+        named = re.search(r"\bis (?:it|that|this)(?= (?:a|an|the)\b)", rest.joined)  # "..., is it a tv?"
+        if named and not counted:
+            first, last = rest.word_at(named.start()), rest.word_at(named.end())
+            noun = [w for w in rest.words[last:] if w.text[0].isalnum()]
+            return "exists", _Line([*noun, *(w for w in rest.words[taken:first] if w.text[0].isalnum())])
+        return ("count" if counted else "contents"), _Line([thing, *rest.words[taken:]])
+    taken = rest.begins(_COUNT)
+    if taken:
+        rest = rest.without(0, taken)
+        # "chairs are there in the room", "doors does the hall have", "lamps you can see"
+        for pattern in (
+            r"\b(?:are there|do (?:we|you|i) (?:see|have|find)|can (?:you|i|we) (?:see|find|count)|"
+            r"you (?:can )?see|have you (?:seen|found)|does (?:the|this) [\w ]+? have|in total|altogether|overall)\b",
+            r"\b(?:are|is|stand|lie|sit)\b",
+        ):
+            match = re.search(pattern, rest.joined)
+            if match:
+                rest = rest.without(rest.word_at(match.start()), rest.word_at(match.end()))
+        return "count", rest
+    for name, pattern in (("where", _WHERE), ("exists", _EXISTS)):
+        taken = rest.begins(pattern)
+        if taken and taken < len(rest.words) and not (name == "exists" and "." in rest.joined):
+            rest = _cut_tail(rest.without(0, taken), r"(?:anywhere|somewhere|here|around here|around|in here)")
+            return ("where" if name == "where" else "exists"), rest
+    return "object", line
+
+
+def _cut_tail(line: _Line, pattern: str) -> _Line:
+    match = re.search(rf" {pattern}(?= ?[?.!]*$)", line.joined)
+    return line if match is None else line.without(line.word_at(match.start() + 1), line.word_at(match.end()))
+
+
+def _command(line: _Line) -> _Line:
+    """Without politeness, the verb of a command, and where the object shall go."""
+    polite = line.begins(_POLITE)
+    rest = line.without(0, polite)
+    if not rest.words:
+        return rest
+    for pattern in (_GO + " " + _TO, _DO):
+        taken = rest.begins(pattern)
+        first = _first_clause(rest.without(0, taken))
+        # "stand at the door and look at the window, the chair on the left" tells a viewpoint
+        if taken and first.words and not re.search(r" , |^, | and | \. \w", first.joined):
+            return first
+    taken = rest.begins(_PUT)
+    if taken and taken < len(rest.words):
+        return _without_destination(_first_clause(rest.without(0, taken)), _DESTINATION)
+    taken = rest.begins(_BRING + r"(?: (?:me|us|him|her|over|up|down))*")
+    if taken and taken < len(rest.words):
+        rest = _first_clause(rest.without(0, taken))
+        rest = _without_destination(
+            rest, r"(?:back |over )*(?:to(?= (?:the|my|a|me|us|him|her|your)\b)(?! the (?:left|right)\b)|into|onto)"
+        )
+        return _from_where(rest)
+    return rest if polite else line
+
+
+def _first_clause(line: _Line) -> _Line:
+    """What stands before "and put it ..."."""
+    match = re.search(
+        rf" ,?(?:and|then)(?: then)? (?:{_PUT[3:-1]}|{_BRING[3:-1]}|go|drive|come|give|tell|wait)\b", line.joined
+    )
+    return line if match is None else _Line(line.words[: line.word_at(match.start() + 1)])
+
+
+def _without_destination(line: _Line, pattern: str) -> _Line:
+    """Up to the last place that is named after the object."""
+    nouns = lexicon().mentions(line.words)
+    last = None
+    for match in re.finditer(rf"\b(?:{pattern})\b", line.joined):
+        first = line.word_at(match.start())
+        after = line.word_at(match.end())
+        named = any(m.last <= first for m in nouns) or first >= 2
+        inner = any(m.first < first < m.last for m in nouns)
+        follows = line.words[after].text if after < len(line.words) else ""
+        relative = pattern != _DESTINATION and line.words[first - 1].text in _RELATIVE
+        if named and not inner and not relative and follows not in ("", "left", "right"):
+            whole = line.words[after : after + 3]
+            if [w.text for w in whole[1:3]] in (["left", "of"], ["right", "of"]):
+                continue
+            if last is None or first > last[1]:
+                last = first, after
+    return line if last is None else _Line(line.words[: last[0]])
+
+
+def _from_where(line: _Line) -> _Line:
+    """ "The bowl from the table" is the bowl near the table."""
+    for match in re.finditer(r"\b(?:out of|from|off)(?= the| my| a)", line.joined):
+        i, after = line.word_at(match.start()), line.word_at(match.end())
+        before = line.words[i - 1].text if i else ""
+        follows = line.words[after + 1].text if after + 1 < len(line.words) else ""
+        if i and before not in ("away", "far", "farthest", "furthest", "second", "third", "first", "across"):
+            if follows not in ("left", "right"):
+                return _Line([*line.words[:i], replace(line.words[i], text="near"), *line.words[after:]])
+    return line
+
+
+# -------------------------------------------------------------------------------------------- exclusion and quantity
+
+
+def _exclusions(line: _Line) -> tuple[_Line, tuple[tuple[Word, ...], ...]]:
+    excluded = []
+    for _ in range(3):
+        match = re.search(rf"(?<![\w-]){_OTHER_THAN}(?![\w-])", line.joined)
+        start, end = (-1, -1) if match is None else match.span()
+        if match is None:
+            match = re.search(_ALL_BUT, line.joined)
+            if match is None:
+                break
+            start, end = match.span(1)
+        first, last = line.word_at(start), line.word_at(end)
+        stop = last
+        while stop < len(line.words) and line.words[stop].text not in (".", ",", ";", "?", "!", "but", "please"):
+            stop += 1
+        chunk = line.words[last:stop]
+        if not chunk:
+            break
+        excluded.append(tuple(chunk))
+        rest = line.words[stop:]
+        if rest and rest[0].text in (",", "but"):
+            rest = rest[1:]
+        if rest and rest[0].text == "but":
+            rest = rest[1:]
+        kept = line.words[:first]
+        if kept and kept[-1].text in (",", "but", "and"):
+            kept = kept[:-1]
+        line = _Line([*kept, *rest])
+    return line, tuple(excluded)
+
+
+def _quantity(line: _Line) -> tuple[bool, int | None, _Line]:
+    """Whether all are asked for, how many there should be, and the line without "all" and "every"."""
+    match = re.match(
+        r"(?:(?:find|show|me|us|get|select|locate|list|bring|where|are|point|out|the|please|,) )*"
+        rf"(?:({_EVERY})(?: of)?(?: (?:the|my|those|these))?(?: (two|three|four|five|six|seven|eight)(?= \w))?"
+        r"|(?:the|these|those|my) (two|three|four|five|six|seven|eight))(?= [\w])",
+        line.joined,
+    )
+    if match is None:
+        return False, None, line
+    quantifier, counted, number = match.groups()
+    many = counted or number or (quantifier if quantifier == "both" else None)
+    after = line.word_at(match.end())
+    start = line.word_at(match.start(1) if quantifier else match.start(3))
+    if many and quantifier is None and re.search(r"^ ?(?:seat|door|drawer|person|piece)", line.joined[match.end() :]):
+        return False, None, line  # "the three seat couch"
+    kept = [*line.words[:start], *([] if quantifier is None else [replace(line.words[start], text="the")])]
+    return quantifier is not None, _NUMBERS[many] if many else None, _Line([*kept, *line.words[after:]])
+
+
+# ---------------------------------------------------------------------------- what no object of the scene can be: parts
+
+
+def _problem(line: _Line, labels: Sequence[str], excluded: bool) -> tuple[str, bool]:
+    """Why the described thing is no object of its own: a room, a part, an accessory."""
+    words = [w.text for w in line.words]
+    i = 0
+    while i < len(words) and (words[i] in _OPENING or not words[i][0].isalnum()):
+        i += 1
+    if i == len(words):
+        return "", False
+    room = _room(words, i)
+    if room:
+        return f"the {room} is a room or a place, no object", True
+    mentions = lexicon().mentions(line.words, labels)
+    return _part(words, i, mentions, frozenset(label.lower() for label in labels)), False
+
+
+_OPENING = _ARTICLES | frozenset(
+    [
+        "where",
+        "is",
+        "are",
+        "find",
+        "show",
+        "me",
+        "us",
+        "go",
+        "to",
+        "into",
+        "please",
+        "look",
+        "for",
+        "select",
+        "choose",
+        "locate",
+        "see",
+        "which",
+        "there",
+        "here",
+        "in",
+        "at",
+        "all",
+    ]
+)
+
+
+def _room(words: Sequence[str], i: int) -> str:
+    """The room that the words from ``i`` on name and nothing else, or empty."""
+    for length in (3, 2, 1):
+        name = " ".join(words[i : i + length])
+        if len(words) < i + length or name not in _ROOMS:
+            continue
+        rest = [w for w in words[i + length :] if w[0].isalnum()]
+        if not rest or rest[0] in ("please", "again", "now", "and", "then", "with", "next"):
+            return name
+    return ""
+
+
+def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: frozenset[str]) -> str:
+    """ "The leg of the table", "the door handle", "the laptop charger": what is meant has no box of its own."""
+    start = i
+    while (
+        i < len(words)
+        and words[i] in _ADJECTIVES
+        and not any(m.first <= i < m.last and m.last > m.first + 1 for m in mentions)
+    ):
+        i += 1
+    for length in (2, 1):
+        name = " ".join(words[i : i + length])
+        bare = _singular(name)
+        of = words[i + length : i + length + 1]
+        if of != ["of"] or (bare not in _PARTS and bare not in _SIDES) or {name, bare} & labels:
+            continue
+        owner = next((m for m in mentions if m.first >= i + length + 1), None)
+        between = words[i + length + 1 : owner.first] if owner else []
+        if owner is None or len(between) > 3 or owner.noun in _STRUCTURE:
+            continue
+        ends = owner.last >= len(words) or not words[owner.last][0].isalnum()
+        if bare in _PARTS or ends:
+            return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"
+    if len(words[i:]) and _singular(words[i]) in _WHOLE_PARTS and words[i] not in labels:
+        rest = [w for w in words[i + 1 :] if w[0].isalnum()]
+        if not rest or rest[0] not in ("of",):
+            return f"a {_singular(words[i])} is a part of something; parts have no boxes of their own"
+    # compounds: known thing, then what belongs to it
+    for m in mentions:
+        if not start <= m.first <= i + 1 or m.last >= len(words):
+            continue
+        head = words[m.last]
+        bare = _singular(head)
+        name = " ".join(words[m.first : m.last + 1])
+        answers = max((lexicon().similarity(bare, label) for label in labels), default=0.0)
+        if name in labels or head in labels or (answers >= _SAME and bare not in _PARTS):
+            continue
+        after = words[m.last + 1 : m.last + 2]
+        if bare in _ACCESSORIES or bare in _PARTS:
+            if any(n.first <= m.last < n.last and n.first < m.last for n in mentions):
+                continue
+            if after and (after[0] in ("of",) or (bare in _PARTS and after[0] in ("side",))):
+                continue
+            return f"there is no {name}: it belongs to a {m.noun}, but is none"
+        break
+    return ""
+
+
+_ADJECTIVES = word_set("adjectives") - frozenset((",", ".", "with", "and"))
+_SAME = 0.7  # a label that answers so well to a word is meant by it
+_WHOLE_PARTS = frozenset(
+    ["lampshade", "armrest", "headboard", "doorknob", "tabletop", "handlebar", "handle", "footboard", "backrest"]
+)
+
+
+def _singular(name: str) -> str:
+    if name in lexicon().irregular:
+        return lexicon().irregular[name]
+    if name.endswith("ves") and name[:-3] + "f" in _PARTS | _ACCESSORIES:
+        return name[:-3] + "f"
+    return name[:-1] if name.endswith("s") and not name.endswith("ss") else name

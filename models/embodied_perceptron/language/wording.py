@@ -1,0 +1,217 @@
+"""Words before they are read: slips of one or two letters corrected, and sentences of other languages recognised.
+
+Only words that are no English words are corrected, and only to words that the lexicon knows: "the mircowave" is a
+microwave, but "the cable" is no table. The English words that lie that near to one of the lexicon's stand in
+``words.json`` (``other_words``).
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
+
+_ONE_SLIP, _TWO_SLIPS = 4, 7  # letters that a word must have to be corrected by one, by two edits
+_SETS = (
+    "prepositions", "orders", "adjectives", "vague", "partitives", "expletives", "determiners", "without_front",
+    "openers", "no_nouns", "rooms", "parts", "accessories", "request_words", "other_words",
+)  # fmt: skip
+_NEEDED = (
+    "second", "third", "fourth", "fifth", "first", "last", "left", "right", "leftmost", "rightmost", "between",
+    "behind", "front", "above", "under", "below", "beside", "next", "near", "nearest", "closest", "farthest", "middle",
+    "largest", "biggest", "smallest", "tallest", "where", "which", "many", "except", "other", "without", "please",
+    "bring", "find", "corner", "window", "within",
+)  # fmt: skip
+
+
+def edits(a: str, b: str, most: int = 2) -> int:
+    """Insertions, deletions, substitutions and swaps of neighbours that lead from ``a`` to ``b``; ``most`` + 1 when
+    there are more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before, row = list(range(len(b) + 1)), list(range(len(b) + 1))
+    two_before: list[int] = []
+    for i in range(1, len(a) + 1):
+        row = [i] + [0] * len(b)
+        for j in range(1, len(b) + 1):
+            same = a[i - 1] == b[j - 1]
+            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (not same))
+            if i > 1 and j > 1 and a[i - 1] == b[j - 2] and a[i - 2] == b[j - 1]:
+                row[j] = min(row[j], two_before[j - 2] + 1)
+        if min(row) > most:
+            return most + 1
+        two_before, before = before, row
+    return min(row[-1], most + 1)
+
+
+@lru_cache(maxsize=1)
+def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
+    """Words that may be meant by a slip, and all words that are none."""
+    table = relation_words()
+    meant = {part for surface in lexicon().surfaces for part in surface} | set(table.colours) | set(table.materials)
+    meant |= set(_NEEDED)
+    known = set(meant)
+    for name in _SETS:
+        known |= {part for word in word_set(name) for part in word.split()}
+    for _, pattern in (*table.relations, *table.unary, ("", table.viewpoint)):
+        known |= set(re.findall(r"[a-z']{2,}", pattern.pattern))
+    return frozenset(word for word in meant if len(word) >= _ONE_SLIP and word.isalpha()), frozenset(known)
+
+
+def _stumps(word: str, count: int) -> set[str]:
+    """``word`` with up to ``count`` letters left out: what two words share that are few edits apart."""
+    found, last = {word}, {word}
+    for _ in range(count):
+        last = {w[:i] + w[i + 1 :] for w in last for i in range(len(w))}
+        found |= last
+    return found
+
+
+@lru_cache(maxsize=1)
+def _index() -> dict[str, tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for word in sorted(_vocabulary()[0]):
+        for stump in _stumps(word, 2 if len(word) >= _TWO_SLIPS - 1 else 1):
+            found.setdefault(stump, []).append(word)
+    return {stump: tuple(words) for stump, words in found.items()}
+
+
+@lru_cache(maxsize=4096)
+def meant_by(token: str) -> str:
+    """The one word of the lexicon that ``token`` is a slip of; empty for known words, for words that are near to none
+    and for those near to several."""
+    if token == "teh":
+        return "the"
+    _, known = _vocabulary()
+    if len(token) < _ONE_SLIP or len(token) > 30 or not token.isascii() or not token.isalpha() or token in known:
+        return ""
+    if token.endswith("s") and token[:-1] in known:
+        return ""
+    most = 2 if len(token) >= _TWO_SLIPS else 1
+    near = {word for stump in _stumps(token, most) for word in _index().get(stump, ())}
+    ranked = sorted((edits(token, word), word[0] != token[0], word) for word in near)
+    ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and r[1])]
+    if not ranked:
+        return ""
+    alike = [word for slips, other_start, word in ranked if (slips, other_start) == ranked[0][:2]]
+    return alike[0] if len({word.rstrip("s") for word in alike}) == 1 else ""
+
+
+def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
+    """The words with slips put right; spans stay those of the sentence. Words of ``labels`` are no slips."""
+    own = {part for label in labels for part in label.lower().split()}
+    result = []
+    for word in words:
+        meant = "" if word.text in own else meant_by(word.text)
+        result.append(replace(word, text=meant) if meant else word)
+    return result
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# other languages: function words that English does not have, and the commonest things of a home
+
+_SCRIPTS = {
+    "CYRILLIC": "a Cyrillic script", "CJK": "Chinese or Japanese", "HIRAGANA": "Japanese", "KATAKANA": "Japanese",
+    "HANGUL": "Korean", "ARABIC": "Arabic", "HEBREW": "Hebrew", "GREEK": "Greek", "THAI": "Thai",
+    "DEVANAGARI": "Hindi", "BENGALI": "Bengali", "TAMIL": "Tamil", "GEORGIAN": "Georgian", "ARMENIAN": "Armenian",
+}  # fmt: skip
+_LANGUAGES = {
+    "German": "der das dem den des ein eine einen einem einer und ist sind nicht neben unter über auf zwischen hinter vor "
+    "bei mit mir mich dich bitte wo welche welcher welches wie viele gibt es ich du bring hol geh gehe zeig zeige finde "
+    "suche rote roter rotes blaue grüne schwarze weiße stuhl tisch schrank bett kühlschrank drucker lampe küche tür "
+    "fenster regal kissen sessel flasche tasse buch",
+    "French": "le la les l' un une des du de est sont où pas à côté sur sous entre derrière devant avec moi toi "
+    "s'il plaît quel quelle combien y il je tu apporte apportez cherche montre trouve va aller dans rouge bleu "
+    "bleue vert noir noire blanc blanche chaise lit livre lampe porte fenêtre canapé réfrigérateur frigo armoire "
+    "cuisine bouteille tasse près d'une d'un c'est qu'est-ce apporte-moi donne-moi donne",
+    "Spanish": "el la los las un una unos unas del al está están dónde donde es son junto sobre bajo entre detrás "
+    "delante con por favor cuál cuántas cuántos hay yo tú trae tráeme busca muestra encuentra ve rojo roja azul verde "
+    "negro negra blanco blanca silla mesa cama libro lámpara puerta ventana sofá nevera armario cocina botella taza "
+    "gris cerca",
+    "Italian": "il lo la gli le un una uno dello della è sono dove vicino sopra sotto tra fra dietro davanti con per "
+    "favore quale quanti quante c'è ci io tu porta portami cerca mostra trova vai rosso rossa blu verde nero nera bianco "
+    "bianca sedia tavolo letto libro lampada finestra divano frigorifero armadio cucina bottiglia tazza",
+    "Dutch": "de het een en zijn niet naast onder boven tussen achter voor bij met mij alsjeblieft waar welke hoeveel er "
+    "ik jij breng zoek toon vind ga naar rode blauwe groene zwarte witte stoel tafel kast koelkast deur raam boek fles "
+    "kopje keuken",
+    "Portuguese": "o os um uma uns umas do da dos das está estão onde é são ao lado sobre entre atrás frente com por "
+    "favor qual quantos quantas há eu traga procure mostre encontre vá vermelho vermelha azul verde preto preta branco "
+    "branca cadeira mesa cama livro lâmpada porta janela geladeira cozinha garrafa xícara",
+}  # fmt: skip
+_OF_LANGUAGE = {name: frozenset(words.split()) for name, words in _LANGUAGES.items()}
+_ENGLISH = frozenset(
+    [
+        "the",
+        "a",
+        "an",
+        "is",
+        "are",
+        "of",
+        "to",
+        "and",
+        "that",
+        "this",
+        "it",
+        "with",
+        "on",
+        "in",
+        "at",
+        "by",
+        "from",
+        "there",
+        "here",
+        "where",
+        "what",
+        "which",
+        "how",
+        "many",
+        "one",
+        "not",
+        "next",
+        "left",
+        "right",
+        "front",
+        "behind",
+        "under",
+        "above",
+        "between",
+        "near",
+        "please",
+        "find",
+        "bring",
+        "me",
+        "my",
+        "you",
+        "your",
+        "i",
+        "do",
+        "does",
+        "can",
+        "could",
+        "go",
+    ]
+)
+
+
+def other_language(words: Sequence[Word], labels: Iterable[str] = ()) -> str:
+    """The language of a sentence that is not English, by name; empty for English, and for what may be.
+
+    A word of ``labels`` speaks for no language.
+    """
+    letters = [c for word in words for c in word.text if c.isalpha()]
+    scripts = [unicodedata.name(c, "LATIN").split()[0].split("-")[0] for c in letters[:200]]
+    foreign = [s for s in scripts if s in _SCRIPTS]
+    if letters and 2 * len(foreign) > len(scripts):
+        return _SCRIPTS[max(set(foreign), key=lambda s: (foreign.count(s), s))]
+    own = {part for label in labels for part in label.lower().split()}
+    tokens = [w.text for w in words if w.text not in own and w.text[0].isalpha()]
+    english = sum(t in _ENGLISH for t in tokens)
+    counts = {name: sum(t in known and t not in _ENGLISH for t in tokens) for name, known in _OF_LANGUAGE.items()}
+    best = max(counts.values(), default=0)
+    if best == 0 or best <= english:
+        return ""
+    return next(name for name, count in counts.items() if count == best)
