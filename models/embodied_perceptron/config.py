@@ -113,19 +113,23 @@ class AssemblerConfig:
         max_pair_wait_s: an image waits this long for its other half and its calibration.
         max_pose_wait_s: a frame waits this long for its pose, then it is dropped with a reason.
         max_pose_gap_s: poses further apart than this are not interpolated between.
-        queue_size: images of one kind waiting per camera; the oldest is dropped when full.
+        queue_mib: memory of all images that wait, of all cameras together; beyond it the oldest is dropped.
+        queue_size: images of one kind that may wait per camera; 0 = as many as arrive within the waiting times and
+            find room in ``queue_mib``. A small number makes frames miss poses that are late but in time.
     """
 
     pair_tolerance_s: float = 0.02
     max_pair_wait_s: float = 0.5
     max_pose_wait_s: float = 0.5
     max_pose_gap_s: float = 0.5
-    queue_size: int = 10
+    queue_mib: float = 512.0
+    queue_size: int = 0
 
     def __post_init__(self) -> None:
         for name in ("pair_tolerance_s", "max_pair_wait_s", "max_pose_wait_s", "max_pose_gap_s"):
             _require(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
-        _require(self.queue_size >= 1, f"queue_size must be at least 1, got {self.queue_size}")
+        _require(self.queue_mib > 0, f"queue_mib must be positive, got {self.queue_mib}")
+        _require(self.queue_size >= 0, f"queue_size must not be negative, got {self.queue_size}")
 
 
 @dataclass(frozen=True)

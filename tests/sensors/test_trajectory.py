@@ -96,7 +96,7 @@ def test_equal_stamps_replace() -> None:
 
 
 def test_out_of_order_within_the_history_is_sorted_in() -> None:
-    buffer = PoseBuffer(jump_back_s=1.0)
+    buffer = PoseBuffer()
     buffer.insert(0, pose(0.0))
     buffer.insert(S, pose(1.0))
     assert buffer.insert(S // 2, pose(5.0)) == "added"
@@ -105,24 +105,8 @@ def test_out_of_order_within_the_history_is_sorted_in() -> None:
     assert found.T[0, 3] == pytest.approx(2.5)
 
 
-def test_time_jumping_back_starts_anew() -> None:
-    buffer = PoseBuffer(jump_back_s=1.0)
-    buffer.insert(100 * S, pose(1.0))
-    assert buffer.insert(3 * S, pose(2.0)) == "restarted"
-    assert buffer.lookup(3 * S - 1) == TooOld(3 * S - 1, 3 * S)
-    assert buffer.newest_ns == 3 * S
-
-
-def test_a_bad_pose_from_the_past_does_not_clear() -> None:
-    buffer = PoseBuffer()
-    buffer.insert(100 * S, pose(1.0))
-    with pytest.raises(ValueError, match="non-finite"):
-        buffer.insert(3 * S, np.full((4, 4), np.nan))
-    assert buffer.newest_ns == 100 * S
-
-
 def test_history_is_bounded_and_whole() -> None:
-    buffer = PoseBuffer(history_s=1.0, jump_back_s=None)
+    buffer = PoseBuffer(history_s=1.0)
     for i in range(10_000):
         buffer.insert(i * S // 100, pose(float(i)))
         assert len(buffer) <= 2 * 102 + 64
@@ -153,7 +137,7 @@ def test_agrees_with_a_plain_search_in_any_order_of_insertion(stamps, asked, ran
     poses = {t: pose(t**1.1, 0.005 * t) for t in stamps}
     shuffled = list(stamps)
     random.shuffle(shuffled)
-    buffer = PoseBuffer(history_s=None, jump_back_s=None)
+    buffer = PoseBuffer(history_s=None)
     for t in shuffled:
         buffer.insert(t, poses[t])
     before = max((t for t in stamps if t <= asked), default=None)
@@ -177,7 +161,7 @@ def test_format_stamp_is_exact() -> None:
     assert format_stamp(-1) == "-0.000000001"
 
 
-@pytest.mark.parametrize("name", ["history_s", "max_gap_s", "jump_back_s"])
+@pytest.mark.parametrize("name", ["history_s", "max_gap_s"])
 def test_negative_limits_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         PoseBuffer(**{name: -1.0})

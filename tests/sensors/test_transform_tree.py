@@ -146,13 +146,92 @@ def test_static_replaces_moving_and_back() -> None:
     assert found(tree.lookup("a", "b", S))[0, 3] == 3.0
 
 
-def test_time_jumping_back_clears_every_moving_link_and_keeps_static_ones() -> None:
-    tree, T = robot(np.random.default_rng(6))
-    tree.insert("odom", "base", 100 * S, T["base"])
-    assert tree.insert("odom", "base", 2 * S, T["base"]) == "restarted"
+def running(
+    seconds: int = 2, links: tuple[tuple[str, str], ...] = (("map", "odom"), ("odom", "base"))
+) -> TransformTree:
+    """Links at 50 Hz from 100 s on; the receiver's clock counts from 0."""
+    tree = TransformTree()
+    tree.insert_static("base", "optical", shift(0.1))
+    for i in range(seconds * 50):
+        for parent, child in links:
+            tree.insert(parent, child, 100 * S + i * S // 50, shift(1.0), i * S // 50)
+    return tree
+
+
+@pytest.mark.parametrize("off_s", [-2, -60, 60])
+def test_one_message_of_another_time_changes_no_lookup(off_s: int) -> None:
+    tree = running()
+    newest = tree.latest_common_ns("map", "base")
+    assert newest is not None
+    tree.insert("map", "odom", newest + off_s * S, shift(9.0), 2 * S)
+    assert tree.restarts == 0
+    for t in range(100 * S, newest, S // 7):
+        if abs(t - newest - off_s * S) > S // 50:
+            np.testing.assert_allclose(found(tree.lookup("map", "optical", t)), shift(2.1))
+    assert tree.latest_common_ns("map", "base") == newest, "a pose of the future is no pose"
+    for i in range(100, 110):  # and time goes on
+        for link in (("map", "odom"), ("odom", "base")):
+            assert tree.insert(*link, 100 * S + i * S // 50, shift(1.0), i * S // 50) == "added"
+    assert isinstance(tree.lookup("map", "optical", 102 * S + S // 10), Found)
+
+
+def test_a_link_that_was_silent_for_minutes_counts_at_once() -> None:
+    tree = running()
+    assert tree.insert("map", "odom", 200 * S, shift(1.0), 100 * S) == "added"
+
+
+def test_when_all_links_go_back_time_restarts_and_what_came_of_the_new_time_is_kept() -> None:
+    tree = running()
+    for i in range(3):
+        for parent, child in (("map", "odom"), ("odom", "base")):
+            tree.insert(parent, child, 2 * S + i * S // 50, shift(3.0), 3 * S + i * S // 50)
+        if i == 0:
+            early = tree.lookup("map", "optical", 2 * S)
+            assert isinstance(early, TooEarly), f"time may be starting over, wait: {early}"
     assert tree.restarts == 1
-    assert isinstance(tree.lookup("map", "odom", S), TooEarly), "other links forgot their history too"
+    np.testing.assert_allclose(found(tree.lookup("map", "optical", 2 * S)), shift(6.1))
+    assert isinstance(tree.lookup("map", "optical", 101 * S), TooEarly), "nothing of the old time is left"
+
+
+def test_one_link_that_goes_back_alone_leaves_the_others() -> None:
+    tree = running()
+    for i in range(6):
+        tree.insert("map", "odom", 2 * S + i * S // 50, shift(3.0), 3 * S + i * S // 50)
+        tree.insert("odom", "base", 102 * S + i * S // 50, shift(1.0), 3 * S + i * S // 50)
+    assert tree.restarts == 1
+    assert isinstance(tree.lookup("odom", "base", 101 * S), Found)
+    assert tree.latest_common_ns("map", "odom") == 2 * S + 5 * S // 50
+
+
+def test_two_publishers_of_one_link_with_different_clocks_clear_nothing() -> None:
+    tree = running()
+    for i in range(100, 200):
+        tree.insert("odom", "base", 100 * S + i * S // 50, shift(1.0), i * S // 50)
+        tree.insert("odom", "base", 50 * S + i * S // 50, shift(7.0), i * S // 50)
+    assert tree.restarts == 0
+    np.testing.assert_allclose(found(tree.lookup("odom", "base", 103 * S)), shift(1.0))
+
+
+def test_a_tree_that_starts_late_says_that_waiting_helps() -> None:
+    tree = TransformTree()
+    assert isinstance(tree.lookup("odom", "base", S), Disconnected)
+    tree.insert_static("base", "optical", np.eye(4))
+    assert isinstance(tree.lookup("odom", "optical", S), Disconnected)
+    tree.insert("odom", "base", S, shift(1.0))
+    assert isinstance(tree.lookup("odom", "optical", 2 * S), TooEarly)
+    tree.insert("odom", "base", 3 * S, shift(1.0))
     assert isinstance(tree.lookup("odom", "optical", 2 * S), Found)
+
+
+def test_a_jump_of_the_map_frame_moves_the_chain_at_once() -> None:
+    tree = running()
+    for i in range(100, 103):
+        tree.insert("odom", "base", 100 * S + i * S // 50, shift(1.0), i * S // 50)
+    tree.insert("map", "odom", 102 * S, shift(1.0), 2 * S)
+    tree.insert("map", "odom", 102 * S + S // 50, shift(51.0), 2 * S + S // 50)
+    assert found(tree.lookup("map", "base", 102 * S))[0, 3] == pytest.approx(2.0)
+    assert found(tree.lookup("map", "base", 102 * S + S // 50))[0, 3] == pytest.approx(52.0)
+    np.testing.assert_allclose(found(tree.lookup("odom", "base", 102 * S)), shift(1.0))
 
 
 def test_latest_common_stamp() -> None:

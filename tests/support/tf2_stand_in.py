@@ -31,7 +31,7 @@ class Buffer:
     """A buffer that is asked through the core methods."""
 
     def __init__(self, cache_time: Any = None) -> None:
-        self._tree = TransformTree(history_s=cache_time.nanoseconds / 1e9, jump_back_s=None)
+        self._tree = TransformTree(history_s=cache_time.nanoseconds / 1e9, jump_s=None)
 
     def set_transform(self, message: Any, authority: str) -> None:
         T, stamp_ns = transform_to_matrix(message.transform), stamp_to_ns(message.header.stamp)

@@ -345,7 +345,7 @@ class BagRecording:
 
     def _find_world_frame(self, reader: AnyReader) -> str:
         """The default world frame, from the static transforms and the first moving ones."""
-        tree = TransformTree(jump_back_s=None)
+        tree = TransformTree(jump_s=None)
         camera = next(iter(self._frames.values()))
         scanned = 0
         for static in (True, False):

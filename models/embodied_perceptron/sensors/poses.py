@@ -24,8 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import FloatArray, check_transform, interpolate_transform, invert_transform
+from embodied_perceptron.sensors.stamps import StampJudge
 
 NS_PER_S = 1_000_000_000
+_NEAR_NS = NS_PER_S
 
 
 def seconds_to_ns(seconds: float) -> int:
@@ -129,8 +131,6 @@ class PoseBuffer:
         * equal stamps: the later insertion replaces the earlier one (``"replaced"``);
         * out of order within the history: sorted in (``"added"``); before the history of a bounded buffer: not kept
           (``"ignored"``);
-        * older than the newest by more than ``jump_back_s``: time has jumped back (a simulation was restarted, a
-          recording loops), the buffer is cleared and starts anew (``"restarted"``);
         * a stamp outside of the known poses is never extrapolated.
     """
 
@@ -139,23 +139,20 @@ class PoseBuffer:
         *,
         history_s: float | None = 10.0,
         max_gap_s: float | None = None,
-        jump_back_s: float | None = 1.0,
         name: str = "",
     ) -> None:
         """Args: ``None`` = no limit.
 
         history_s: poses older than the newest by more than this are forgotten.
         max_gap_s: poses further apart are not interpolated between.
-        jump_back_s: see the class; ``None`` = never, every stamp is sorted in.
         name: of the moving frame, for messages.
         """
-        for label, value in (("history_s", history_s), ("max_gap_s", max_gap_s), ("jump_back_s", jump_back_s)):
+        for label, value in (("history_s", history_s), ("max_gap_s", max_gap_s)):
             if value is not None and not value >= 0:
                 raise ValueError(f"{label} must not be negative, got {value}")
         self._history_ns = None if history_s is None else seconds_to_ns(history_s)
         self._max_gap_ns = None if max_gap_s is None else seconds_to_ns(max_gap_s)
-        self._jump_back_ns = None if jump_back_s is None else seconds_to_ns(jump_back_s)
-        self._name = name
+        self.name = name
         self._stamps: list[int] = []
         self._poses: list[NDArray[np.float64]] = []
 
@@ -173,22 +170,18 @@ class PoseBuffer:
         self._poses.clear()
 
     def insert(self, stamp_ns: int, T: FloatArray) -> InsertResult:
-        """Add one (4, 4) pose; see the class for equal, unordered and restarted stamps.
+        """Add one (4, 4) pose; see the class for equal and unordered stamps.
 
         Raises ``ValueError`` for a pose that is not finite or not rigid.
         """
         return self.insert_checked(
-            stamp_ns, check_transform(T, f"pose{self._name and ' of ' + self._name} at {format_stamp(stamp_ns)}")
+            stamp_ns, check_transform(T, f"pose{self.name and ' of ' + self.name} at {format_stamp(stamp_ns)}")
         )
 
     def insert_checked(self, stamp_ns: int, T: NDArray[np.float64]) -> InsertResult:
         """:meth:`insert` of a pose that is known to be rigid."""
         pose = T.copy()
         pose.setflags(write=False)
-        result: InsertResult = "added"
-        if self._stamps and self._jump_back_ns is not None and stamp_ns < self._stamps[-1] - self._jump_back_ns:
-            self.clear()
-            result = "restarted"
         if self._stamps and self._history_ns is not None and stamp_ns < self._stamps[-1] - self._history_ns:
             return "ignored"
         i = bisect_left(self._stamps, stamp_ns)
@@ -198,7 +191,7 @@ class PoseBuffer:
         self._stamps.insert(i, stamp_ns)
         self._poses.insert(i, pose)
         self._forget()
-        return result
+        return "added"
 
     def _forget(self) -> None:
         if self._history_ns is None:
@@ -212,16 +205,16 @@ class PoseBuffer:
     def lookup(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
         """Pose at ``stamp_ns``; never extrapolates."""
         if not self._stamps or stamp_ns > self._stamps[-1]:
-            return TooEarly(stamp_ns, self.newest_ns, self._name)
+            return TooEarly(stamp_ns, self.newest_ns, self.name)
         if stamp_ns < self._stamps[0]:
-            return TooOld(stamp_ns, self._stamps[0], self._name)
+            return TooOld(stamp_ns, self._stamps[0], self.name)
         i = bisect_left(self._stamps, stamp_ns)
         after = self._stamps[i]
         if after == stamp_ns:
             return Found(self._poses[i])
         before = self._stamps[i - 1]
         if self._max_gap_ns is not None and after - before > self._max_gap_ns:
-            return Gap(stamp_ns, before, after, self._name)
+            return Gap(stamp_ns, before, after, self.name)
         fraction = (stamp_ns - before) / (after - before)
         return Found(interpolate_transform(self._poses[i - 1], self._poses[i], fraction))
 
@@ -237,16 +230,29 @@ def frame_name(name: str) -> str:
 class _Link:
     """The transform ``T_parent_child`` of one child: static, or a buffer over time."""
 
-    def __init__(self, parent: str, moving: PoseBuffer | None) -> None:
+    def __init__(self, parent: str, moving: PoseBuffer | None, judge: StampJudge) -> None:
         self.parent = parent
         self.moving = moving
         self.fixed: NDArray[np.float64] | None = None
+        self.judge = judge
+        self.odd: list[tuple[int, NDArray[np.float64]]] = []  # until the next ones tell
+        self.odd_since = 0  # how many transforms had fitted, in the whole tree, when the first of them came
 
     def at(self, stamp_ns: int) -> Found | TooEarly | TooOld | Gap:
         if self.fixed is not None:
             return Found(self.fixed)
         assert self.moving is not None
-        return self.moving.lookup(stamp_ns)
+        answer = self.moving.lookup(stamp_ns)
+        if isinstance(answer, TooOld | Gap) and self.odd and stamp_ns >= self.odd[0][0] - _NEAR_NS:
+            return TooEarly(stamp_ns, self.odd[-1][0], self.moving.name)  # time may just be starting over
+        return answer
+
+    def forget(self) -> None:
+        """What has stamps."""
+        self.odd.clear()
+        self.judge.restart()
+        if self.moving is not None:
+            self.moving.clear()
 
 
 class TransformTree:
@@ -259,41 +265,81 @@ class TransformTree:
         * a child that arrives with another parent starts anew under that parent (counted in :attr:`reparented`: two
           publishers that fight over one frame are a fault that ``doctor`` reports);
         * a static transform replaces a moving one of the same child, and the other way round;
-        * when one link's stamps jump back by more than ``jump_back_s``, every moving link is cleared: time restarted;
+        * a stamp that is off its link by more than ``jump_s`` (:class:`~embodied_perceptron.sensors.stamps.StampJudge`)
+          is one late or wrong message: late ones are sorted in, nothing is cleared. Where the next ones follow it, the
+          link has moved: it starts anew there, and with it every moving link if none has gone on as before;
         * a transform that would close a loop, and values that are not finite or not rigid, raise ``ValueError``.
 
     Not thread-safe: one owner, or a lock around it.
     """
 
     def __init__(
-        self, *, history_s: float | None = 10.0, max_gap_s: float | None = None, jump_back_s: float | None = 1.0
+        self, *, history_s: float | None = 10.0, max_gap_s: float | None = None, jump_s: float | None = 1.0
     ) -> None:
-        """See :class:`PoseBuffer`, of which every moving link has one."""
+        """Args: ``None`` = no limit.
+
+        history_s, max_gap_s: see :class:`PoseBuffer`, of which every moving link has one.
+        jump_s: see the class; ``None`` = every stamp is sorted in.
+        """
+        if jump_s is not None and not jump_s >= 0:
+            raise ValueError(f"jump_s must not be negative, got {jump_s}")
         self._history_s = history_s
         self._max_gap_s = max_gap_s
-        self._jump_back_s = jump_back_s
-        self._jump_back_ns = None if jump_back_s is None else seconds_to_ns(jump_back_s)
+        self._jump_ns = None if jump_s is None else seconds_to_ns(jump_s)
         self._links: dict[str, _Link] = {}
+        self._fitted = 0
         self.reparented: dict[str, int] = {}
         self.restarts = 0
 
     # ---- filling
 
-    def insert(self, parent: str, child: str, stamp_ns: int, T_parent_child: FloatArray) -> InsertResult:
-        """Add one moving (4, 4) transform at ``stamp_ns``. Raises ``ValueError`` (see the class)."""
+    def insert(
+        self, parent: str, child: str, stamp_ns: int, T_parent_child: FloatArray, now_ns: int | None = None
+    ) -> InsertResult:
+        """Add one moving (4, 4) transform at ``stamp_ns``.
+
+        ``now_ns``: receiver's clock, by which stamps of the future are told; None = not known, none is.
+        Raises ``ValueError`` (see the class).
+        """
         parent, child = frame_name(parent), frame_name(child)
         checked = check_transform(T_parent_child, f"transform {parent!r} -> {child!r}")
         link = self._link(parent, child)
         if link.moving is None:
             link.fixed = None
             link.moving = self._buffer(parent, child)
-        newest = link.moving.newest_ns
-        restarted = newest is not None and self._jump_back_ns is not None and stamp_ns < newest - self._jump_back_ns
-        if restarted:
-            self.clear_moving()
-            self.restarts += 1
-        result = link.moving.insert_checked(stamp_ns, checked)
-        return "restarted" if restarted else result
+            link.judge.restart()
+        verdict = "fits" if self._jump_ns is None else link.judge.judge(stamp_ns, now_ns)
+        if verdict == "fits":
+            self._fitted += 1
+            link.odd.clear()
+            return link.moving.insert_checked(stamp_ns, checked)
+        if len(link.judge.suspects) == 1:
+            link.odd, link.odd_since = [], self._fitted
+        link.odd.append((stamp_ns, checked.copy()))
+        if verdict == "moved":
+            return self._restart(link)
+        newest_ns = link.moving.newest_ns
+        if newest_ns is not None and stamp_ns < newest_ns:
+            return link.moving.insert_checked(stamp_ns, checked)
+        return "ignored"
+
+    def _restart(self, link: _Link) -> InsertResult:
+        """A link goes on elsewhere in time. Where none has gone on as before, time itself has started over."""
+        self.restarts += 1
+        together = link.odd_since == self._fitted
+        assert link.moving is not None
+        link.moving.clear()
+        for stamp_ns, T in link.odd:
+            link.moving.insert_checked(stamp_ns, T)
+        link.odd = []
+        for other in self._links.values():
+            if together and other is not link and other.moving is not None:
+                odd = list(other.odd)
+                other.forget()
+                for stamp_ns, T in odd:  # what came of the new time already
+                    other.judge.judge(stamp_ns)
+                    other.moving.insert_checked(stamp_ns, T)
+        return "restarted"
 
     def insert_static(self, parent: str, child: str, T_parent_child: FloatArray) -> None:
         """Add one (4, 4) transform that holds at every time. Raises ``ValueError`` (see the class)."""
@@ -301,20 +347,19 @@ class TransformTree:
         fixed = check_transform(T_parent_child, f"static transform {parent!r} -> {child!r}").copy()
         fixed.setflags(write=False)
         link = self._link(parent, child)
+        link.forget()
         link.moving = None
         link.fixed = fixed
 
     def clear_moving(self) -> None:
         """Forget what has stamps; static transforms and the shape of the tree stay."""
         for link in self._links.values():
-            if link.moving is not None:
-                link.moving.clear()
+            link.forget()
 
     def _buffer(self, parent: str, child: str) -> PoseBuffer:
         return PoseBuffer(
             history_s=self._history_s,
             max_gap_s=self._max_gap_s,
-            jump_back_s=self._jump_back_s,
             name=f"{parent!r} -> {child!r}",
         )
 
@@ -326,7 +371,7 @@ class TransformTree:
             raise ValueError(f"transform {parent!r} -> {child!r} would close a loop: {child!r} is above {parent!r}")
         if link is not None:
             self.reparented[child] = self.reparented.get(child, 0) + 1
-        link = self._links[child] = _Link(parent, self._buffer(parent, child))
+        link = self._links[child] = _Link(parent, self._buffer(parent, child), StampJudge(self._jump_ns or 0))
         return link
 
     # ---- lookups

@@ -22,8 +22,13 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, PoseSource, TooOld, format_stamp, seconds_to_ns
+from embodied_perceptron.sensors.stamps import StampJudge
 
+RESTART_NS = 3_000_000_000  # back by more, of all streams, is a new beginning; less is a clock that was set
+_ALIVE_NS = 5_000_000_000  # a stream that was silent for longer is not waited for
+_TOGETHER_NS = 10_000_000_000  # streams that go back within this go back together
 _MAX_KEPT_DROPS = 1000
+_FIELD = {"color": "color", "depth": "depth_m"}
 
 
 class DropReason:
@@ -40,7 +45,8 @@ class DropReason:
     POSE_TOO_OLD = "pose_too_old"  # the stamp lies before the oldest pose
     POSE_GAP = "pose_gap"  # poses around the stamp are too far apart
     NO_TRANSFORM = "no_transform"  # the frames were never connected within max_pose_wait_s
-    TIME_JUMP = "time_jump"  # was waiting when time went back
+    TIME_JUMP = "time_jump"  # was waiting when time went on elsewhere
+    ODD_STAMP = "odd_stamp"  # far from the stamps before and after it
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,22 @@ class BadCalibration:
     reason: str
 
 
+@dataclass(frozen=True)
+class TimeJump:
+    """The stamps of cameras went on elsewhere.
+
+    Attributes:
+        cameras: whose.
+        shift_ns: how far; negative = back.
+        restart: the clock, or all streams that live, went back by more than :data:`RESTART_NS`: a recording loops, a
+            simulation was started anew. Otherwise a clock was set.
+    """
+
+    cameras: tuple[str, ...]
+    shift_ns: int
+    restart: bool
+
+
 @dataclass
 class AssemblerStats:
     """Counts since the start.
@@ -81,7 +103,7 @@ class AssemblerStats:
         dropped: frames dropped, by :class:`DropReason`.
         pending: frames that wait now.
         calibration_changes: times a camera's calibration changed to other values.
-        time_jumps: times that stamps or the clock went back.
+        time_jumps: times that stamps went on elsewhere or the clock went back.
     """
 
     accepted: int = 0
@@ -106,8 +128,12 @@ class FrameAssembler:
         * calibration: the one stamped like the frame, otherwise the newest before it; where calibration arrives with
           every frame, a frame waits for its own;
         * the pose is looked up at the stamp of the colour image, for at most ``max_pose_wait_s``;
-        * more than ``queue_size`` pending frames of a camera: the oldest is dropped;
-        * stamps or ``now_ns`` that go back by more than ``jump_back_s``: time restarted, what waits is dropped.
+        * more than ``queue_mib`` of waiting images, or ``queue_size`` of one kind where it is set: the oldest is
+          dropped;
+        * an image whose stamp is off its stream by more than ``jump_s`` (:class:`StampJudge`) waits for the next
+          ones: where they follow it, the stream has moved, what waited from before is dropped (``time_jump``) and the
+          image counts; otherwise it is dropped (``odd_stamp``);
+        * ``now_ns`` that goes back by more than ``jump_s``: time restarted, what waits is dropped.
     """
 
     def __init__(
@@ -116,16 +142,21 @@ class FrameAssembler:
         poses: PoseSource,
         cameras: Iterable[str] | None = None,
         *,
-        jump_back_s: float = 1.0,
+        jump_s: float = 1.0,
     ) -> None:
         """``cameras``: the accepted names (any other raises ``KeyError``); None = whatever comes."""
         self._config = config
         self._poses = poses
         self._open = cameras is None
-        self._jump_back_ns = seconds_to_ns(jump_back_s)
+        self._jump_ns = seconds_to_ns(jump_s)
+        self._max_bytes = int(config.queue_mib * 2**20)
         self._drops: deque[Drop] = deque(maxlen=_MAX_KEPT_DROPS)
+        self._jumps: deque[TimeJump] = deque(maxlen=_MAX_KEPT_DROPS)
+        self._moved: dict[tuple[str, str], tuple[int, int]] = {}  # streams that went back lately: shift, when
         self._now_ns: int | None = None
         self._clock_jumps = 0
+        self.late = 0
+        """Frames of the last :meth:`poll` that had waited for their pose: a burst that says nothing about load."""
         self._cameras = {name: self._new_camera(name) for name in cameras or ()}
 
     def add_color(
@@ -135,13 +166,11 @@ class FrameAssembler:
 
         ``arrival_ns``: wall clock when it was sent or arrived, handed on as :attr:`PosedFrame.arrival_ns`.
         """
-        self._tick(now_ns)
-        self._camera(camera).add("color", _PendingFrame(stamp_ns, now_ns, color=color, arrival_ns=arrival_ns))
+        self._add(camera, "color", _PendingFrame(stamp_ns, now_ns, color=color, arrival_ns=arrival_ns))
 
     def add_depth(self, camera: str, stamp_ns: int, depth_m: NDArray[np.float32] | BadImage, now_ns: int) -> None:
         """Add an (H, W) float32 canonical depth image (:func:`~embodied_perceptron.sensors.frame.canonical_depth`)."""
-        self._tick(now_ns)
-        self._camera(camera).add("depth", _PendingFrame(stamp_ns, now_ns, depth_m=depth_m))
+        self._add(camera, "depth", _PendingFrame(stamp_ns, now_ns, depth_m=depth_m))
 
     def add_camera_info(
         self, camera: str, stamp_ns: int, calibration: Intrinsics | CameraModel | BadCalibration, now_ns: int
@@ -149,7 +178,7 @@ class FrameAssembler:
         """Add the calibration that holds from ``stamp_ns`` on, or the reason why there is none from then on."""
         self._tick(now_ns)
         model = CameraModel(calibration) if isinstance(calibration, Intrinsics) else calibration
-        self._camera(camera).calibrations.add(stamp_ns, model)
+        self._camera(camera).add_calibration(stamp_ns, model)
 
     def poll(self, now_ns: int) -> list[PosedFrame]:
         """Everything that is ready, by stamp within each camera; drops what waited too long."""
@@ -164,6 +193,12 @@ class FrameAssembler:
         drops = list(self._drops)
         self._drops.clear()
         return drops
+
+    def take_jumps(self) -> list[TimeJump]:
+        """The time jumps since the last call; frames of :meth:`poll` are from after them, earlier ones from before."""
+        jumps = list(self._jumps)
+        self._jumps.clear()
+        return jumps
 
     def stats(self, camera: str | None = None) -> AssemblerStats:
         """A copy of the counts, of one camera or of all. Raises ``KeyError`` for an unknown camera."""
@@ -188,21 +223,57 @@ class FrameAssembler:
         return self._cameras[name]
 
     def _new_camera(self, name: str) -> _CameraQueue:
-        return _CameraQueue(name, self._config, self._jump_back_ns, self._drops)
+        return _CameraQueue(name, self._config, self._jump_ns, self._drops)
 
     def _unknown(self, name: str) -> KeyError:
         return KeyError(f"unknown camera {name!r}; known: {', '.join(sorted(self._cameras))}")
 
+    def _add(self, name: str, stream: str, image: _PendingFrame) -> None:
+        self._tick(image.arrived_ns)
+        camera = self._camera(name)
+        shift_ns = camera.add(stream, image)
+        if shift_ns:
+            restart = self._all_went_back(name, stream, shift_ns, image.arrived_ns)
+            self._jumps.append(TimeJump((name,), shift_ns, restart))
+        self._bound_memory()
+
+    def _all_went_back(self, name: str, stream: str, shift_ns: int, now_ns: int) -> bool:
+        """Whether with this stream the last of all that live has gone back far: together, or one alone."""
+        self._moved = {key: moved for key, moved in self._moved.items() if now_ns - moved[1] <= _TOGETHER_NS}
+        self._moved[name, stream] = shift_ns, now_ns
+        living = [
+            (other, kind)
+            for other, camera in self._cameras.items()
+            for kind, judge in camera.judges.items()
+            if judge.heard_ns is not None and now_ns - judge.heard_ns <= _ALIVE_NS
+        ]
+        if not all(key in self._moved and self._moved[key][0] < -RESTART_NS for key in living):
+            return False
+        self._moved.clear()
+        return True
+
+    def _bound_memory(self) -> None:
+        waiting_bytes = sum(camera.waiting_bytes for camera in self._cameras.values())
+        while waiting_bytes > self._max_bytes:
+            largest = max(self._cameras.values(), key=lambda camera: camera.waiting_bytes)
+            before = largest.waiting_bytes
+            if not largest.drop_oldest(f"images of more than {self._config.queue_mib:g} MiB wait"):
+                return
+            waiting_bytes += largest.waiting_bytes - before
+
     def _tick(self, now_ns: int) -> None:
-        if self._now_ns is not None and now_ns < self._now_ns - self._jump_back_ns:
+        if self._now_ns is not None and now_ns < self._now_ns - self._jump_ns:
             self._clock_jumps += 1
             for camera in self._cameras.values():
                 camera.restart("the clock went back")
+            self._moved.clear()
+            self._jumps.append(TimeJump(tuple(self._cameras), now_ns - self._now_ns, restart=True))
         self._now_ns = now_ns
 
     def _collect(self, now_ns: int, ended: bool) -> list[PosedFrame]:
         self._tick(now_ns)
         frames = [posed for camera in self._cameras.values() for posed in camera.poll(self._poses, now_ns, ended)]
+        self.late = sum(camera.late for camera in self._cameras.values())
         frames.sort(key=lambda posed: posed.frame.stamp_ns)  # stable: cameras stay in their order
         return frames
 
@@ -217,10 +288,15 @@ class _PendingFrame:
     depth_m: NDArray[np.float32] | BadImage | None = None
     arrival_ns: int = 0  # wall clock, of colour
     built: RgbdFrame | None = None  # once everything but the pose is there
+    late: bool = False  # was there before its pose
 
     @property
     def paired(self) -> bool:
         return self.color is not None and self.depth_m is not None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(image.nbytes for image in (self.color, self.depth_m) if isinstance(image, np.ndarray))
 
     @property
     def missing(self) -> str:
@@ -235,12 +311,15 @@ class _PendingFrame:
 class _CameraQueue:
     """Pending frames of one camera, sorted by stamp; the rules are those of :class:`FrameAssembler`."""
 
-    def __init__(self, name: str, config: AssemblerConfig, jump_back_ns: int, drops: deque[Drop]) -> None:
+    def __init__(self, name: str, config: AssemblerConfig, jump_ns: int, drops: deque[Drop]) -> None:
         self.name = name
-        self.calibrations = _CalibrationHistory(seconds_to_ns(config.pair_tolerance_s))
+        self.judges = {"color": StampJudge(jump_ns), "depth": StampJudge(jump_ns)}
+        self.late = 0
+        self._calibrations = _CalibrationHistory(seconds_to_ns(config.pair_tolerance_s))
         self._stats = AssemblerStats()
         self._drops = drops
         self._waiting: list[_PendingFrame] = []
+        self._odd: dict[str, list[_PendingFrame]] = {"color": [], "depth": []}  # until the next ones tell
         self._newest: dict[str, int] = {}
         # stamps whose frame was dropped while unpaired, by the stream that its other image comes on
         self._orphaned: dict[str, deque[int]] = {"color": deque(maxlen=256), "depth": deque(maxlen=256)}
@@ -249,24 +328,64 @@ class _CameraQueue:
         self._tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
         self._pair_wait_ns = seconds_to_ns(config.max_pair_wait_s)
         self._pose_wait_ns = seconds_to_ns(config.max_pose_wait_s)
-        self._jump_back_ns = jump_back_ns
+        self._jump_ns = jump_ns
 
     @property
     def stats(self) -> AssemblerStats:
-        self._stats.calibration_changes = self.calibrations.changes
-        self._stats.pending = len(self._waiting)
+        self._stats.calibration_changes = self._calibrations.changes
+        self._stats.pending = len(self._waiting) + sum(len(odd) for odd in self._odd.values())
         return self._stats
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory of the images that wait."""
+        return sum(image.nbytes for image in (*self._waiting, *self._odd["color"], *self._odd["depth"]))
+
+    def drop_oldest(self, detail: str) -> bool:
+        """Make room; False when nothing waits but what may be the beginning of a moved stream."""
+        if not self._waiting:
+            return False
+        oldest = self._waiting.pop(0)
+        self._drop_pending(oldest, self._because(oldest, DropReason.QUEUE_FULL, detail))
+        return True
 
     def restart(self, detail: str) -> None:
         """Time restarted: drop what waits, forget stamps."""
-        for pending in self._waiting:
+        for pending in (*self._waiting, *self._odd["color"], *self._odd["depth"]):
             self._drop(self._because(pending, DropReason.TIME_JUMP, detail))
         self._waiting.clear()
         self._newest.clear()
         self._recent_colors.clear()
-        for stamps in self._orphaned.values():
-            stamps.clear()
-        self.calibrations.restart()
+        for stream, judge in self.judges.items():
+            judge.restart()
+            self._odd[stream].clear()
+            self._orphaned[stream].clear()
+        self._calibrations.restart()
+
+    def _move(self, stream: str, stamp_ns: int, last_ns: int) -> None:
+        """A stream goes on at ``stamp_ns``: what waits from before can find no partner or pose any more."""
+        other = "depth" if stream == "color" else "color"
+        followed = self.judges[other].near(stamp_ns, last_ns)  # the other stream has moved before: its images are new
+        stale = [p for p in self._waiting if not followed or getattr(p, _FIELD[stream]) is not None]
+        self._waiting = [p for p in self._waiting if p not in stale]
+        for pending in stale:
+            detail = f"{stream} went on at {format_stamp(stamp_ns)}"
+            self._drop_pending(pending, self._because(pending, DropReason.TIME_JUMP, detail))
+        self._orphaned[stream].clear()
+        self._newest.pop(stream, None)
+        if not followed:
+            self._newest.pop(other, None)  # says nothing about the new time
+            self._stats.time_jumps += 1
+        if stream == "color":
+            self._recent_colors.clear()
+            self._calibrations.restart()
+
+    def add_calibration(self, stamp_ns: int, model: CameraModel | BadCalibration) -> None:
+        """A calibration of the far future would never hold: it counts from the newest image on."""
+        newest = self._newest.get("color")
+        if newest is not None and stamp_ns > newest + self._jump_ns:
+            stamp_ns = newest
+        self._calibrations.add(stamp_ns, model)
 
     def _because(self, pending: _PendingFrame, reason: str, detail: str) -> Drop:
         return Drop(self.name, pending.stamp_ns, reason, detail)
@@ -282,13 +401,43 @@ class _CameraQueue:
 
     # ---- pairing
 
-    def add(self, stream: str, image: _PendingFrame) -> None:
-        """Queue one image, and pair what can be paired."""
+    def add(self, stream: str, image: _PendingFrame) -> int:
+        """Queue one image, and pair what can be paired; returns by how much the stream moved, 0 = not."""
+        judge, odd = self.judges[stream], self._odd[stream]
+        expected_ns = judge.newest_ns
+        verdict = judge.judge(image.stamp_ns, image.arrived_ns)
+        if verdict == "odd":
+            if len(judge.suspects) == 1:
+                self._drop_odd(stream, expected_ns)
+            self._stats.accepted += 1
+            odd.append(image)
+            return 0
+        if verdict == "fits":
+            self._drop_odd(stream, expected_ns)
+            self._take(stream, image)
+            return 0
+        earlier = list(odd)
+        odd.clear()
+        self._stats.accepted -= len(earlier)  # they are counted when they are taken
+        self._move(stream, (earlier or [image])[0].stamp_ns, image.stamp_ns)
+        for each in (*earlier, image):
+            self._take(stream, each)
+        return judge.shift_ns
+
+    def _drop_odd(self, stream: str, expected_ns: int | None) -> None:
+        """The images with odd stamps were single ones."""
+        images = list(self._odd[stream])
+        self._odd[stream].clear()
+        for image in images:
+            if self._belongs_to_dropped(stream, image.stamp_ns):
+                self._stats.accepted -= 1
+                continue
+            where = "" if expected_ns is None else f", the stream is at {format_stamp(expected_ns)}"
+            self._drop_pending(image, self._because(image, DropReason.ODD_STAMP, f"{stream} off its stream{where}"))
+
+    def _take(self, stream: str, image: _PendingFrame) -> None:
+        """An image whose stamp may be believed."""
         stamp_ns, newest = image.stamp_ns, self._newest.get(stream)
-        if newest is not None and stamp_ns < newest - self._jump_back_ns:
-            self._stats.time_jumps += 1
-            self.restart(f"{stream} went back from {format_stamp(newest)}")
-            newest = None
         in_order = newest is None or stamp_ns > newest
         if in_order:
             self._newest[stream] = stamp_ns
@@ -303,7 +452,7 @@ class _CameraQueue:
                 image, self._because(image, reason, f"{stream} after {format_stamp(self._newest[stream])}")
             )
             return
-        self._waiting.insert(bisect_left([c.stamp_ns for c in self._waiting], stamp_ns), image)
+        self._waiting.insert(bisect_left(self._waiting, stamp_ns, key=lambda p: p.stamp_ns), image)
         self._pair(final=False)
         self._trim()
 
@@ -318,6 +467,10 @@ class _CameraQueue:
 
     def _pair(self, final: bool) -> None:
         """Join unpaired images that are each other's nearest, as soon as no nearer one can come (or ``final``)."""
+        while self._pair_one(final):
+            pass  # who is nearest has changed
+
+    def _pair_one(self, final: bool) -> bool:
         colors = [c for c in self._waiting if c.depth_m is None]
         depths = [c for c in self._waiting if c.color is None]
         for color in colors:
@@ -336,11 +489,13 @@ class _CameraQueue:
                 color.depth_m = depth.depth_m
                 color.arrived_ns = max(color.arrived_ns, depth.arrived_ns)
                 self._stats.accepted -= 1  # the two images were one frame
-                return self._pair(final)  # at most queue_size deep; who is nearest has changed
-        return None
+                return True
+        return False
 
     def _trim(self) -> None:
-        """Drop the oldest while more than ``queue_size`` images of one kind wait."""
+        """Drop the oldest while more than ``queue_size`` images of one kind wait, where that is bounded."""
+        if self._queue_size == 0:
+            return
         for kind in ("color", "depth_m"):
             holders = [c for c in self._waiting if getattr(c, kind) is not None]
             for oldest in holders[: max(0, len(holders) - self._queue_size)]:
@@ -352,7 +507,11 @@ class _CameraQueue:
 
     def poll(self, poses: PoseSource, now_ns: int, ended: bool) -> list[PosedFrame]:
         """The frames that are ready; ``ended``: nothing more will come."""
+        for stream, odd in self._odd.items():
+            if odd and (ended or now_ns - odd[0].arrived_ns >= max(self._pair_wait_ns, self._pose_wait_ns)):
+                self._drop_odd(stream, self.judges[stream].newest_ns)
         self._pair(final=ended)
+        self.late = 0
         frames = []
         while self._waiting:
             outcome = self._outcome(self._waiting[0], poses, now_ns, ended)
@@ -361,6 +520,7 @@ class _CameraQueue:
             pending = self._waiting.pop(0)
             if isinstance(outcome, PosedFrame):
                 self._stats.emitted += 1
+                self.late += pending.late
                 frames.append(outcome)
             else:
                 self._drop_pending(pending, outcome)
@@ -375,7 +535,7 @@ class _CameraQueue:
         if pending.bad is not None:
             return self._because(pending, DropReason.BAD_FRAME, pending.bad.reason)
         if pending.built is None:
-            calibration = self.calibrations.at(pending.stamp_ns, list(self._recent_colors), patient)
+            calibration = self._calibrations.at(pending.stamp_ns, list(self._recent_colors), patient)
             if calibration is None:
                 return None if patient else self._because(pending, DropReason.NO_CAMERA_INFO, "none has arrived")
             if isinstance(calibration, BadCalibration):
@@ -384,6 +544,7 @@ class _CameraQueue:
             if isinstance(built, Drop):
                 return built
             pending.built = built
+            pending.color, pending.depth_m = built.color, built.depth_m  # of rectified images the raw ones may go
         answer = poses.lookup(self.name, pending.stamp_ns)
         if isinstance(answer, Found):
             try:
@@ -395,6 +556,7 @@ class _CameraQueue:
         if isinstance(answer, Gap):
             return self._because(pending, DropReason.POSE_GAP, str(answer))
         if not ended and waited_ns < self._pose_wait_ns:
+            pending.late = True
             return None
         reason = DropReason.NO_TRANSFORM if isinstance(answer, Disconnected) else DropReason.POSE_TIMEOUT
         return self._because(pending, reason, str(answer))

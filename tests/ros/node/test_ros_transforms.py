@@ -106,10 +106,36 @@ def test_a_flood_of_bad_transforms_does_not_grow_the_count_table(source):
 
 def test_time_jumping_back_starts_the_history_anew(source):
     feed(source, *(make_transform_stamped(turned(0.1), t * S, "odom", "base") for t in (100, 101)))
-    feed(source, *(make_transform_stamped(turned(0.5), t * S, "odom", "base") for t in (10, 11)))
+    for i in range(3):
+        assert source.restarts == 0
+        feed(source, make_transform_stamped(turned(0.5), 10 * S + i * S // 50, "odom", "base"))
+        if i < 2:
+            assert isinstance(source.lookup("odom", "base", 10 * S + S // 100), Found | TooEarly), "wait for it"
     assert source.restarts == 1
     np.testing.assert_allclose(source.lookup("odom", "base", 10 * S).T, turned(0.5), atol=1e-6)
     assert isinstance(source.lookup("odom", "base", 100 * S), TooEarly)
+
+
+@pytest.mark.parametrize("off_s", [-2, -50, 500])
+def test_one_message_of_another_time_clears_nothing(source, off_s):
+    for i in range(20):
+        for parent, child in (("map", "odom"), ("odom", "base")):
+            feed(source, make_transform_stamped(turned(0.1), 100 * S + i * S // 50, parent, child))
+    feed(source, make_transform_stamped(turned(0.9), (100 + off_s) * S, "map", "odom"))
+    assert source.restarts == 0
+    at = source.lookup("map", "base", 100 * S + S // 5 + S // 100)
+    assert isinstance(at, Found)
+    np.testing.assert_allclose(at.T, turned(0.1) @ turned(0.1), atol=1e-6)
+    assert isinstance(source.lookup("map", "base", 101 * S), TooEarly)
+
+
+def test_a_loop_is_refused_by_name_and_the_tree_goes_on(source):
+    feed(source, *(make_transform_stamped(turned(0.1), t * S, "odom", "base") for t in (100, 101)))
+    feed(source, make_transform_stamped(turned(0.1), 100 * S, "base", "odom"))
+    source._receive(TFMessage(transforms=[make_transform_stamped(turned(0.1), 0, "base", "odom")]), True)
+    assert sum(source.refused.values()) == 2
+    assert "would close a loop" in " ".join(source.refused)
+    assert isinstance(source.lookup("odom", "base", 100 * S), Found)
 
 
 def test_clear_keeps_static_transforms(source):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -28,9 +29,11 @@ from embodied_perceptron.sensors.poses import (
     TransformTree,
     frame_name,
 )
+from embodied_perceptron.sensors.stamps import StampJudge
 from embodied_perceptron_ros.conversion.values import stamp_to_ns, transform_to_matrix
 
 HISTORY_S = 10.0
+_AUTHORITY = "embodied_perceptron"
 
 
 class TransformSource(Protocol):
@@ -39,7 +42,7 @@ class TransformSource(Protocol):
     refused: Counter[str]
     """Transforms that could not be used, by reason (non-unit quaternion, loop, ...)."""
     restarts: int
-    """How often time jumped back and the history was cleared."""
+    """How often a link went on elsewhere in time and its history was cleared."""
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
         """``T_target_source`` at ``stamp_ns``: points of ``source`` into ``target``; or why there is none."""
@@ -137,7 +140,7 @@ class TreeTransforms(_Subscribed):
             if static:
                 self._tree.insert_static(parent, child, T)
             else:
-                self._tree.insert(parent, child, stamp_to_ns(stamped.header.stamp), T)
+                self._tree.insert(parent, child, stamp_to_ns(stamped.header.stamp), T, time.monotonic_ns())
             self.restarts = self._tree.restarts
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
@@ -161,7 +164,9 @@ class Tf2Transforms(_Subscribed):
 
         self._tf2 = tf2_ros
         self._buffer = tf2_ros.Buffer(cache_time=Duration(seconds=history_s))
-        self._newest: dict[tuple[str, str], int] = {}
+        self._judges: dict[tuple[str, str], StampJudge] = {}
+        self._odd: dict[tuple[str, str], list[Any]] = {}
+        self._parents: dict[str, str] = {}
         super().__init__(node, on_change)
 
     def _accept(self, stamped: Any, static: bool) -> None:
@@ -170,15 +175,39 @@ class Tf2Transforms(_Subscribed):
             frame_name(stamped.header.frame_id),
             frame_name(stamped.child_frame_id),
         )
+        link = stamped.header.frame_id, stamped.child_frame_id
+        self._refuse_loop(*link)
         if static:
-            self._buffer.set_transform_static(stamped, "embodied_perceptron")
+            self._buffer.set_transform_static(stamped, _AUTHORITY)
             return
-        link, stamp_ns = (stamped.header.frame_id, stamped.child_frame_id), stamp_to_ns(stamped.header.stamp)
-        if stamp_ns < self._newest.get(link, 0) - 1_000_000_000:  # tf2 would ignore the past for good
-            self.clear()
+        stamp_ns = stamp_to_ns(stamped.header.stamp)
+        judge = self._judges.setdefault(link, StampJudge())
+        odd = self._odd.setdefault(link, [])
+        verdict = judge.judge(stamp_ns, time.monotonic_ns())
+        if verdict == "fits":
+            odd.clear()
+            self._buffer.set_transform(stamped, _AUTHORITY)
+            return
+        if len(judge.suspects) == 1:
+            odd.clear()
+        odd.append(stamped)
+        if verdict == "moved":  # tf2 would ignore the past for good, and knows no way to forget one link
             self.restarts += 1
-        self._newest[link] = max(stamp_ns, self._newest.get(link, 0))
-        self._buffer.set_transform(stamped, "embodied_perceptron")
+            kept = [each for several in self._odd.values() for each in several]
+            self.clear()
+            for each in kept:
+                self._buffer.set_transform(each, _AUTHORITY)
+        elif judge.newest_ns is not None and stamp_ns < judge.newest_ns:
+            self._buffer.set_transform(stamped, _AUTHORITY)  # late, perhaps: tf2 sorts it in
+
+    def _refuse_loop(self, parent: str, child: str) -> None:
+        """tf2 would take a loop and then answer nothing in this tree."""
+        above: str | None = parent
+        while above is not None:
+            if above == child:
+                raise ValueError(f"transform {parent!r} -> {child!r} would close a loop: {child!r} is above {parent!r}")
+            above = self._parents.get(above)
+        self._parents[child] = parent
 
     def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
         target, source = frame_name(target), frame_name(source)
@@ -187,7 +216,10 @@ class Tf2Transforms(_Subscribed):
             found = self._buffer.lookup_transform_core(target, source, Time(nanoseconds=max(stamp_ns, 1)))
             return Found(transform_to_matrix(found.transform))
         except self._tf2.ExtrapolationException as error:
-            return self._extrapolation(target, source, stamp_ns, str(error))
+            answer = self._extrapolation(target, source, stamp_ns, str(error))
+            if isinstance(answer, TooOld) and self._starting_over(stamp_ns):
+                return TooEarly(stamp_ns, None, answer.where)
+            return answer
         except self._tf2.TransformException as error:
             return Disconnected(target, source, str(error))
 
@@ -208,9 +240,15 @@ class Tf2Transforms(_Subscribed):
         except self._tf2.TransformException as error:
             return Disconnected(target, source, str(error))
 
+    def _starting_over(self, stamp_ns: int) -> bool:
+        """Whether a link may be on its way to this time."""
+        first = [each for odd in list(self._odd.values()) for each in odd[:1]]
+        return any(stamp_to_ns(each.header.stamp) <= stamp_ns for each in first)
+
     def clear(self) -> None:
         self._buffer.clear()
-        self._newest.clear()
+        self._judges.clear()
+        self._odd.clear()
 
 
 def _earliest_ns(text: str, default_ns: int) -> int:
