@@ -151,7 +151,7 @@ def run(mode: str, frames: list[Any], args: argparse.Namespace) -> dict[str, Any
     parameters = [f"perception_hz:={args.perception_hz}"]
     parameters += [f"qos_overrides./{topic}.subscription.reliability:={subscription_qos}" for topic in TOPICS]
     arguments = [a for p in parameters for a in ("-p", p)]
-    command = [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node", "--ros-args", *arguments]
+    command = [sys.executable, "-m", "embodied_perceptron_ros.node", "--ros-args", *arguments]
     process = subprocess.Popen(command, env=environment)
     publisher = Publisher(domain, publisher_qos, not args.no_viewers)
     try:

@@ -165,7 +165,7 @@ def soak(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     OUT.parent.mkdir(parents=True, exist_ok=True)
     done: list[Lap] = []
     with Supervisor() as processes, NodeMonitor(domain) as monitor:
-        command = module_command("node.perception_node", "--ros-args", *options)
+        command = module_command("node", "--ros-args", *options)
         processes.start("node", command, environment, OUT.with_name("soak_node.log"))
         deadline = time.monotonic() + 180.0
         while monitor.status.state != "active":

@@ -62,7 +62,7 @@ def test_perceive_starts_the_node_with_what_was_asked(app: typer.Typer, monkeypa
     result = CliRunner().invoke(app, [*arguments, "-p", "voxel_size_m:=0.03", "-p", "front.color_topic:=/rgb"])
     assert result.exit_code == 0, result.output
     (command,) = started.values()
-    assert command[:3] == [sys.executable, "-m", "embodied_perceptron_ros.node.perception_node"]
+    assert command[:3] == [sys.executable, "-m", "embodied_perceptron_ros.node"]
     text = " ".join(command)
     for part in ("cameras:=[front, rear]", "use_sim_time:=true", "__ns:=/robot", "voxel_size_m:=0.03"):
         assert part in text

@@ -207,7 +207,7 @@ class NodeProcess:
         command = [
             sys.executable,
             "-m",
-            "embodied_perceptron_ros.node.perception_node",
+            "embodied_perceptron_ros.node",
             "--ros-args",
             *arguments,
             *shapes,

@@ -76,3 +76,14 @@ def test_nothing_is_read_after_a_stop() -> None:
     preparation.start()
     preparation.stop()
     assert perceptron.threads == []
+
+
+def test_a_process_that_ends_does_not_wait_for_it() -> None:
+    perceptron = SlowPerceptron()
+    preparation, _ = prepared(perceptron)
+    preparation.start()
+    assert perceptron.begun.wait(20.0)
+    preparation.stop(wait=False)
+    assert not perceptron.ended.is_set()
+    perceptron.may_end.set()
+    preparation.stop()

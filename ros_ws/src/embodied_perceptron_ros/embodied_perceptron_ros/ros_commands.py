@@ -76,7 +76,7 @@ def perceive_command(
         arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    commands = {"node": module_command("node.perception_node", *arguments)}
+    commands = {"node": module_command("node", *arguments)}
     if rviz:
         commands["rviz"] = _rviz_command(namespace)
     raise typer.Exit(run_processes(commands))
@@ -163,7 +163,7 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
     commands = {"player": module_command(f"players.{executable}", *player, "--timeout", "180")}
     if with_node:
         arguments = make_arguments(DEFAULT_CONFIG, parameters)
-        commands = {"node": module_command("node.perception_node", *arguments), **commands}
+        commands = {"node": module_command("node", *arguments), **commands}
     return run_processes(commands, until=("player", "node") if keep and with_node else ("player",))
 
 

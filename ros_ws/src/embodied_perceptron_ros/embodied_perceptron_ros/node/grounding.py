@@ -31,7 +31,7 @@ from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, invalid, parse_query
-from embodied_perceptron_ros.node.services import await_in_executor
+from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-
-from embodied_perceptron_ros.conversion.values import make_header
+from rclpy.time import Time
+from std_msgs.msg import Header
 
 _WINDOW = 4096  # samples that a percentile speaks about: two minutes at 30 Hz
 OK, WARN, ERROR = DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR
@@ -165,7 +165,7 @@ class Health:
             for area, values in {"node": node_values, **areas}.items():
                 level, message = self._worst(area)
                 statuses.append(self._status(area, level, message, values))
-        return DiagnosticArray(header=make_header(now_ns, ""), status=statuses)
+        return DiagnosticArray(header=Header(stamp=Time(nanoseconds=now_ns).to_msg()), status=statuses)
 
     def _frames_status(self, state: str, frames: FrameCounts) -> DiagnosticStatus:
         fresh = frames.dropped - self._last_dropped

@@ -32,6 +32,10 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FRAME = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
 
 
+class ParameterError(ValueError):
+    """Parameters that cannot be used; the message names each, and what would do."""
+
+
 @dataclass(frozen=True)
 class _Declaration:
     """One parameter: default, meaning, range, whether it may change while the node is configured or active."""

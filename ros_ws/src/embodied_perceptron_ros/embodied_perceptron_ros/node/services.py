@@ -9,29 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from concurrent.futures import Future as ThreadFuture
 from pathlib import Path
 from typing import Any
 
 from embodied_perceptron_msgs.srv import ClearBox, LoadMap, SaveMap
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
-from rclpy.task import Future
 from std_srvs.srv import Trigger
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.node.outputs import find_output_pose
+from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
-
-
-def await_in_executor(node: Node, future: ThreadFuture[Any]) -> Future[ThreadFuture[Any]]:
-    """A rclpy future that is done when ``future`` is; a coroutine callback that awaits it leaves the executor free."""
-    waiting: Future[ThreadFuture[Any]] = Future(executor=node.executor)
-    # without a done callback the executor would sleep on when another thread sets the result
-    waiting.add_done_callback(lambda _: node.executor.wake() if node.executor is not None else None)
-    future.add_done_callback(waiting.set_result)
-    return waiting
 
 
 class MapServices:

@@ -216,7 +216,7 @@ def replay_over_ros(
                 raise ReplayFailedError(f"the {name} ended with exit code {codes[name]}; log: {log}\n{tail}")
 
         arguments = ros_arguments(plan.config, parameters)
-        command = module_command("node.perception_node", *arguments)
+        command = module_command("node", *arguments)
         processes.start("node", command, environment, plan.out / "node.log")
         _wait(lambda: monitor.status.state == "active", lambda: watch("starting"), _START_TIMEOUT_S, "become active")
         for question in plan.questions:

@@ -1,0 +1,118 @@
+"""Compile everything before the first frame comes, so that no frame waits for a compiler.
+
+Compiled kernels are kept on the disk, beside the package or in the user's cache: :func:`compile_kernels` makes them
+once, at set-up; every later :func:`warm_up` finds them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.boxes import nms
+from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
+from embodied_perceptron.language.colors import mean_colors
+from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+
+if TYPE_CHECKING:
+    from embodied_perceptron.inference.predictor import Predictor
+
+_CAMERA = Intrinsics(125.0, 125.0, 79.5, 59.5, 160, 120)
+# in the room: level, one metre above the floor, looking along x
+_T_ROOM_CAMERA = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
+# the walls stand along no axis of the world, as on a real robot
+_T_WORLD_ROOM = make_transform(np.array([[0.8, -0.6, 0.0], [0.6, 0.8, 0.0], [0.0, 0.0, 1.0]]), np.zeros(3))
+_ROOM = np.array([[-4.0, -2.0, 0.0], [2.4, 2.0, 2.5]])
+# two things side by side, so that whatever compares objects has something to compare
+_THINGS = np.array([[[1.5, -0.7, 0.0], [1.9, -0.2, 0.6]], [[1.4, 0.2, 0.0], [1.8, 0.6, 0.5]]])
+
+_LOOKS_UNTIL_CLEARED = 3
+
+
+class WarmUpStoppedError(RuntimeError):
+    """Nobody waits for the end of the warm-up any more."""
+
+
+def warm_up(
+    config: PerceptronConfig,
+    inference: Predictor | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    on_step: Callable[[int, int], None] = lambda step, steps: None,
+) -> None:
+    """Run a small room through a throw-away perceptron of the same configuration: things come and go.
+
+    Args:
+        inference: the network that will be used, whose kernels are then chosen.
+        stopped: asked before each step, as compiling may take minutes on a busy machine.
+        on_step: called before each step with its number, from 1, and how many there are.
+
+    Raises :class:`WarmUpStoppedError` when it was stopped.
+    """
+    steps = list(_steps(config, inference))
+    for number, step in enumerate(steps, 1):
+        if stopped():
+            raise WarmUpStoppedError("the node was asked to stop")
+        on_step(number, len(steps))
+        step()
+
+
+def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Callable[[], object]]:
+    small = dataclasses.replace(config, volume=dataclasses.replace(config.volume, max_blocks=8192))
+    perceptron = Perceptron(small, inference=inference)
+    # of the same voxels: whatever a network finds in this room or does not, things are found, compared and lost
+    shapes = perceptron if inference is None else Perceptron(small, perceptron.volume)
+    furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
+    stamp_ns = 0
+    for depth_m in (*[furnished] * (config.objects.confirm_count + 1), *[empty] * _LOOKS_UNTIL_CLEARED):
+        for writable in (False, True) * config.volume.min_hits:
+            # kernels are compiled once for images that share a message's memory (read-only), once for converted ones
+            color = np.zeros((*depth_m.shape, 3), np.uint8)
+            color.setflags(write=writable)
+            stamp_ns += 1_000_000_000
+            frame = RgbdFrame(stamp_ns, "warm_up", color, depth_m, _CAMERA)
+            yield partial(perceptron.integrate, PosedFrame(frame, _T_WORLD_ROOM @ _T_ROOM_CAMERA))
+        yield partial(shapes.perceive, stamp_ns)
+        if shapes is not perceptron:
+            yield perceptron.perceive
+    yield partial(perceptron.perceive, window_m=math.inf)  # a small window may hold nothing of the room
+    yield partial(perceptron.ground, "the chair next to the table")
+    # what only some scenes need: blocks that are stored away, boxes that overlap, colours of objects
+    yield warm_up_volume
+    boxes = np.array([[1.5, 0.0, 0.3, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0], [1.6, 0.0, 0.3, 0.5, 0.5, 0.5, 0.1, 0.0, 0.0]])
+    yield partial(nms, torch.from_numpy(boxes), torch.tensor([0.9, 0.8]), torch.zeros(2, dtype=torch.int64), 0.5)
+    yield lambda: mean_colors(shapes.perceive(stamp_ns).voxels, boxes)
+
+
+def compile_kernels(on_step: Callable[[int, int], None] = lambda step, steps: None) -> None:
+    """Compile every kernel of the defaults, with the shipped network and without one, and keep them on the disk.
+
+    A minute or so after an installation; seconds when they are there. ``on_step`` as in :func:`warm_up`.
+    """
+    config = PerceptronConfig()
+    inference = Perceptron.from_config(config).inference
+    warm_up(config, inference, on_step=on_step)
+
+
+def _room_depth(things: NDArray[np.float64]) -> NDArray[np.float32]:
+    """(120, 160) metres: floor, walls and (N, 2, 3) boxes, their lowest and highest corners."""
+    rays, _ = back_project(np.ones((_CAMERA.height, _CAMERA.width)), _CAMERA)
+    direction = rays @ _T_ROOM_CAMERA[:3, :3].T
+    direction = np.where(np.abs(direction) < 1e-9, 1e-9, direction)  # (H, W, 3), z component 1 along the optical axis
+    origin = _T_ROOM_CAMERA[:3, 3]
+    depth = np.maximum((_ROOM[0] - origin) / direction, (_ROOM[1] - origin) / direction).min(-1)
+    for low, high in things:
+        a, b = (low - origin) / direction, (high - origin) / direction
+        enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
+        depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
+    depth_m: NDArray[np.float32] = depth.astype(np.float32)
+    return depth_m

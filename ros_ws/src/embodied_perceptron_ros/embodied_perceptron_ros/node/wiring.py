@@ -1,0 +1,174 @@
+"""What the node is made of: built when it is configured, opened when it is activated.
+
+Whatever is heavy (torch, the library) is imported here, and this module where a configuration begins: the node itself
+answers before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Perception
+from embodied_perceptron_ros.node.corrections import KeyframeCorrections
+from embodied_perceptron_ros.node.fusion_worker import FusionWorker
+from embodied_perceptron_ros.node.grounding import GroundingInterface
+from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
+from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
+from embodied_perceptron_ros.node.services import MapServices
+from embodied_perceptron_ros.node.threads import GivenUpError
+from embodied_perceptron_ros.node.transforms import TransformSource, make_transform_source
+from embodied_perceptron_ros.node.warm_up import LanguagePreparation
+
+
+def prepare(
+    config: PerceptronConfig, map_file: str, stopped: Callable[[], bool], report: Callable[[str], None]
+) -> Perceptron:
+    """The perceptron with its network and map, and everything compiled: half a minute of work that needs no ROS.
+
+    ``report`` is told what is being done. Raises ``GivenUpError`` when ``stopped`` says so, and as
+    :meth:`Perceptron.from_config` and :meth:`Perceptron.load` do.
+    """
+    report("reading the network")
+    perceptron = Perceptron.from_config(config)
+    try:
+        warm_up(config, perceptron.inference, stopped, lambda step, steps: report(f"compiling {step} of {steps}"))
+    except WarmUpStoppedError as error:
+        raise GivenUpError(str(error)) from None
+    if map_file:
+        report(f"loading {map_file}")
+        perceptron.load(map_file)
+    return perceptron
+
+
+class ConfiguredMap:
+    """What lives from configure to cleanup: the map, its thread, publishers, services, transforms.
+
+    ``node`` is the ``PerceptionNode``, here and below. Whatever was built is freed again when a later part cannot be
+    built.
+    """
+
+    def __init__(self, node: Any, perceptron: Perceptron) -> None:
+        parameters = node.parameters
+        self.inbox = Inbox(on_arrival=lambda: self.fusion.wake())
+        self.perceptron = perceptron
+        self.on_map_replaced: Callable[[], None] = lambda: None
+        with ExitStack() as parts:
+            self.transforms: TransformSource = make_transform_source(
+                node,
+                lambda: self.fusion.transforms_changed(),
+                max_gap_s=parameters.config.assembler.max_pose_gap_s,
+            )
+            parts.callback(self.transforms.close)
+            self.fusion = self._make_fusion(node)
+            camera_frame = self.fusion.camera_frame
+            self.outputs = Outputs(node, self.transforms, node.health, lambda: node.parameters, camera_frame)
+            parts.callback(self.outputs.close)
+            self.services = MapServices(
+                node,
+                self.perceptron,
+                self.transforms,
+                parameters.fusion_frame,
+                lambda: self.on_map_replaced(),
+            )
+            parts.callback(self.services.close)
+            self.grounding = GroundingInterface(
+                node, self.perceptron, self.transforms, node.health, lambda: node.parameters, camera_frame
+            )
+            parts.callback(self.grounding.destroy)
+            self.fusion.start()
+            parts.callback(self.fusion.stop)
+            self._parts = parts.pop_all()
+
+    def _make_fusion(self, node: Any) -> FusionWorker:
+        parameters = node.parameters
+        return FusionWorker(
+            self.perceptron,
+            self.inbox,
+            self.transforms,
+            node.health,
+            node.get_logger(),
+            assembler_config=parameters.config.assembler,
+            fusion_frame=parameters.fusion_frame,
+            rectified={camera.name: camera.rectified for camera in parameters.cameras},
+            now_ns=node.now_ns,
+            max_backlog=lambda: node.parameters.max_backlog,
+            reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
+        )
+
+    def diagnostics(self) -> dict[str, dict[str, Any]]:
+        """Values by area."""
+        refused = {f"refused.{link}": count for link, count in self.transforms.refused.items()}
+        transforms = {"source": type(self.transforms).__name__, "time_restarts": self.transforms.restarts, **refused}
+        return {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
+
+    def close(self) -> None:
+        """Stop the thread, then free the rest in reverse order."""
+        self._parts.close()
+
+
+class LiveParts:
+    """What lives from activate to deactivate: camera subscriptions, perception thread, queries, corrections, viewer,
+    and the reading of the text encoder."""
+
+    def __init__(self, node: Any, configured: ConfiguredMap) -> None:
+        self._configured = configured
+        self._viewer: LiveViewer | None = None
+        perception = PerceptionWorker(
+            configured.perceptron,
+            node.health,
+            node.get_logger(),
+            publish=self._publish,
+            publish_held=configured.outputs.publish_held,
+            new_listeners=configured.outputs.new_listeners,
+            rate_hz=lambda: node.parameters.perception_hz,
+        )
+        language = LanguagePreparation(configured.perceptron, node.get_logger())
+        with ExitStack() as parts:
+            parts.callback(lambda: language.stop(wait=not node.is_ending))
+            if node.parameters.viewer:
+                self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
+                parts.callback(self._viewer.close)
+            configured.grounding.open(None if self._viewer is None else self._viewer.answer)
+            parts.callback(configured.grounding.close)
+            perception.start()
+            parts.callback(perception.stop)
+            configured.fusion.on_fused = configured.on_map_replaced = perception.map_changed
+            parts.callback(self._disconnect)
+            if node.parameters.keyframe_path_topic:
+                parts.callback(self._correct_keyframes(node, perception.map_changed).close)
+            cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
+            parts.callback(cameras.close)
+            language.start()
+            self._parts = parts.pop_all()
+
+    def _correct_keyframes(self, node: Any, on_corrected: Callable[[], None]) -> KeyframeCorrections:
+        return KeyframeCorrections(
+            node,
+            self._configured.perceptron,
+            self._configured.transforms,
+            node.health,
+            topic=node.parameters.keyframe_path_topic,
+            child_frame=node.parameters.keyframe_path_child,
+            fusion_frame=node.parameters.fusion_frame,
+            camera_frame=self._configured.fusion.camera_frame,
+            on_corrected=on_corrected,
+        )
+
+    def _disconnect(self) -> None:
+        self._configured.fusion.on_fused = self._configured.on_map_replaced = lambda: None
+
+    def _publish(self, perception: Perception, everything: bool) -> None:
+        self._configured.outputs.publish(perception, everything)
+        self._configured.grounding.map_changed()
+        if self._viewer is not None:
+            self._viewer.show(perception)
+
+    def close(self) -> None:
+        """Ears first, then the rest in reverse order."""
+        self._parts.close()

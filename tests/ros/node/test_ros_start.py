@@ -1,0 +1,129 @@
+"""The first seconds of the node, and its end at any moment: it answers while it compiles, and stops when it is told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("tf2_msgs")
+pytest.importorskip("vision_msgs")
+pytest.importorskip("embodied_perceptron_msgs")
+
+from lifecycle_msgs.msg import Transition
+from rcl_interfaces.srv import GetParameters
+from support.ros_live import START_S, NodeProcess, Peer, own_domain, wait_until
+
+from embodied_perceptron_ros.node.threads import BackgroundThread
+
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+
+# seconds of this process's own CPU time for what takes one on an idle machine: tells a busy machine from a slow node
+PATIENCE = 6.0
+
+
+class Starting:
+    """A node with an empty cache of compiled kernels: its configuration takes a minute."""
+
+    def __init__(self, folder: Path, domain: int, *arguments: str) -> None:
+        self.started_s = time.monotonic()
+        os.environ["NUMBA_CACHE_DIR"] = str(folder / "kernels")
+        try:
+            self.process = NodeProcess(domain, folder / "node.log", *arguments)
+        finally:
+            del os.environ["NUMBA_CACHE_DIR"]
+        self.peer = Peer(domain)
+
+    def __enter__(self) -> Starting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.peer.close()
+        if self.process.process.poll() is None:
+            self.process.process.kill()
+        self.process.process.wait(10)
+
+
+@pytest.fixture
+def starting(tmp_path: Path) -> Iterator[Starting]:
+    with own_domain() as domain, Starting(tmp_path, domain) as node:
+        yield node
+
+
+def test_it_answers_while_it_compiles(starting: Starting) -> None:
+    peer = starting.peer
+    wait_until(lambda: peer.value("node", "state") == "configuring", PATIENCE, starting.process.output)
+    wait_until(lambda: "compiling 1 of" in peer.value("node", "message"), 30.0, "no progress")
+    for _ in range(3):
+        asked_s = time.monotonic()
+        assert peer.state() == "configuring"
+        answer = peer.call("/perception/get_parameters", GetParameters, GetParameters.Request(names=["fusion_frame"]))
+        assert answer.values[0].string_value == "odom"
+        assert time.monotonic() - asked_s < PATIENCE
+    assert not peer.change_state(Transition.TRANSITION_ACTIVATE)  # refused, not queued
+    assert peer.state() == "configuring"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_while_it_compiles(starting: Starting, number: int) -> None:
+    wait_until(lambda: "compiling" in starting.peer.value("node", "message"), START_S, starting.process.output)
+    told_s = time.monotonic()
+    assert starting.process.stop(number, timeout_s=PATIENCE) == 0
+    assert time.monotonic() - told_s < PATIENCE
+    assert "given up" in starting.process.output
+    assert "Traceback" not in starting.process.output
+
+
+@pytest.mark.parametrize("after_s", [0.3, 0.8, 1.5, 2.5])
+def test_it_stops_while_it_imports(tmp_path: Path, after_s: float) -> None:
+    with own_domain() as domain, Starting(tmp_path, domain) as node:
+        time.sleep(after_s)
+        assert node.process.stop(signal.SIGINT, timeout_s=PATIENCE) == 0, node.process.output
+        assert "Traceback" not in node.process.output
+
+
+def test_a_manager_may_configure_it(tmp_path: Path) -> None:
+    """By ~/change_state: the answer comes when it is done, and others are answered meanwhile."""
+    with own_domain() as domain, Starting(tmp_path, domain, "-p", "autostart:=false", "-p", "weights:=none") as node:
+        peer, outcome = node.peer, []
+        wait_until(lambda: peer.value("node", "state") == "unconfigured", PATIENCE)
+        asking = threading.Thread(
+            target=lambda: outcome.append(peer.change_state(Transition.TRANSITION_CONFIGURE, START_S))
+        )
+        asking.start()
+        wait_until(lambda: peer.state() == "configuring", PATIENCE)
+        asking.join(START_S)
+        assert outcome == [True]
+        assert peer.state() == "inactive"
+        assert node.process.stop() == 0
+
+
+def test_nothing_heavy_is_imported_before_the_node_is_there() -> None:
+    code = (
+        "import sys, embodied_perceptron_ros.node.perception_node; print({'torch', 'numba', 'cv2'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_jobs_of_a_background_thread_run_in_order_and_hand_their_errors_over() -> None:
+    thread, order = BackgroundThread("test"), []
+    release = threading.Event()
+    first = thread.submit(lambda: (release.wait(10), order.append(1), thread.is_current))
+    second = thread.submit(lambda: order.append(2) or 1 / 0)
+    assert thread.is_busy
+    assert not thread.is_current
+    release.set()
+    assert first.result(10)[2] is True
+    with pytest.raises(ZeroDivisionError):
+        second.result(10)
+    assert order == [1, 2]
+    assert not thread.is_busy
