@@ -189,11 +189,17 @@ class Perceptron(LiveMap):
         return self.ground_many([query], viewpoint)[0]
 
     def ground_many(
-        self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None, *, neural: bool = True
+        self,
+        queries: Sequence[Query | str],
+        viewpoint: NDArray[np.float64] | None = None,
+        *,
+        neural: bool = True,
+        own_sides: bool = False,
     ) -> list[Grounding]:
         """:meth:`ground` for many queries; the network reads those of one speaker together.
 
         ``neural=False``: without the network's grounding; categories, colours and relations of objects alone decide.
+        ``own_sides``: see :func:`~.language.answer.ground_objects`.
         """
         context, voxels, prediction = self._known, self._voxels, self._prediction
         labels = {o.label for o in context.objects}
@@ -213,6 +219,7 @@ class Perceptron(LiveMap):
                 candidates=found,
                 named=self._map_predictor is not None,
                 low_confidence=context.low_confidence,
+                own_sides=own_sides,
             )
             for query, found in zip(parsed, candidates, strict=True)
         ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.sensors.frame import PosedFrame
 
 
@@ -72,7 +73,8 @@ class Detections:
     """Boxes of one perception.
 
     Attributes:
-        boxes: (B, 9) float64 x y z dx dy dz alpha beta gamma, world frame.
+        boxes: (B, 9) float64 x y z dx dy dz alpha beta gamma, world frame, in canonical form: whatever the maker calls
+            the axes of a box, here z points up, x along the longer side (:func:`~.geometry.boxes.upright_boxes`).
         scores: (B,) float64 in [0, 1].
         labels: class name of each.
 
@@ -97,6 +99,7 @@ class Detections:
             raise ValueError(f"box {int(np.argwhere(~(self.boxes[:, 3:6] > 0))[0, 0])} has a size that is not positive")
         if not ((self.scores >= 0) & (self.scores <= 1)).all():
             raise ValueError(f"scores must be in [0, 1], got {self.scores.tolist()}")
+        object.__setattr__(self, "boxes", canonical_boxes(self.boxes))
 
     def __len__(self) -> int:
         return int(self.boxes.shape[0])
@@ -131,7 +134,10 @@ class SceneObject:
             :class:`Grounding` alone).
         label: class name.
         score: confidence in [0, 1].
-        box: (9,) float64 x y z dx dy dz alpha beta gamma; metres, radians, R = Rz(alpha) Rx(beta) Ry(gamma).
+        box: (9,) float64 x y z dx dy dz alpha beta gamma; metres, radians, R = Rz(alpha) Rx(beta) Ry(gamma). What
+            perception returns is in canonical form (:func:`~.geometry.boxes.upright_boxes`): z is the axis nearest to
+            up and points up, x the longer of the other two, alpha in (-pi/2, pi/2]; messages and files carry the same.
+            A box does not say which side is the front.
         state: one of :class:`ObjectState`.
         last_seen_ns: stamp of the newest evidence.
     """

@@ -405,6 +405,15 @@ def box_rotations(boxes: F64) -> F64:
     return R
 
 
+def canonical_boxes(boxes: F64) -> F64:
+    """(N, 9) -> (N, 9) float64: :func:`upright_boxes` of arrays; what has the form already stays as it is to the bit."""
+    given: F64 = np.array(boxes, dtype=np.float64)
+    form: F64 = upright_boxes(torch.from_numpy(given)).numpy()
+    changed = (np.abs(form - given) > 1e-9).any(axis=1)
+    given[changed] = form[changed]
+    return given
+
+
 def box_corners(boxes: F64) -> F64:
     """(N, 9) -> (N, 8, 3) metres: :func:`corners` of arrays, joined by :data:`BOX_EDGES`."""
     points: F64 = corners(torch.from_numpy(np.ascontiguousarray(boxes, dtype=np.float64))).numpy()

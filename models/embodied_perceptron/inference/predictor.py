@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
-from embodied_perceptron.geometry.boxes import nms
+from embodied_perceptron.geometry.boxes import canonical_boxes, nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.nn.grounding import GroundingOutput
@@ -372,13 +372,16 @@ class PhraseCandidates:
 
     Attributes:
         phrase: of the sentence.
-        boxes: (K, 9) float64, world frame.
+        boxes: (K, 9) float64, world frame, in canonical form (:func:`~..geometry.boxes.upright_boxes`).
         scores: (K,) float64 in [0, 1].
     """
 
     phrase: Phrase
     boxes: NDArray[np.float64]
     scores: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "boxes", canonical_boxes(self.boxes))
 
 
 def phrase_tokens(spans: Sequence[Tensor] | Tensor, sentences: Sentences) -> list[list[Tensor]]:

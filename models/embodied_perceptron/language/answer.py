@@ -70,6 +70,7 @@ def ground_objects(
     named: bool = True,
     vocabulary: frozenset[str] | None = VOCABULARY,
     low_confidence: LowConfidenceCandidates | None = None,
+    own_sides: bool = False,
 ) -> Grounding:
     """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
@@ -89,6 +90,8 @@ def ground_objects(
             means nothing else. None = unknown: then constraints of the sentence may outweigh a label.
         low_confidence: made of the same ``objects``: further candidates beside them. An answer from these is FOUND with
             a lower score; its state is tentative, and its id 0 unless the map has it.
+        own_sides: read "left of the couch" as the couch's own left although the speaker's pose is known, as the
+            prompts of benchmarks mean it; otherwise only "on the couch's left" does.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
     ``low_confidence``.
@@ -108,7 +111,9 @@ def ground_objects(
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
     objects, colors = _finite(objects, colors)
-    answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, fronts, vocabulary)
+    answer = _Answer(
+        meaning, objects, low_confidence, query.viewpoint, colors, candidates, fronts, vocabulary, own_sides
+    )
     status, ranked, reason = answer.decide(query.top_k)
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     count = len(answer.meant) if meaning.every else None
@@ -175,6 +180,7 @@ class _Answer:
         candidates: Candidates | None,
         fronts: FrontSource,
         vocabulary: frozenset[str] | None,
+        own_sides: bool,
     ) -> None:
         self.meaning = meaning
         objects = (
@@ -193,7 +199,7 @@ class _Answer:
         color = self._measure() if _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
-        self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
+        self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors(), own_sides)
         geometry, names = self.geometry, self.labels
         geometry.tell_fronts(lambda: front_probabilities(geometry, names, fronts))
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
@@ -474,6 +480,7 @@ _SAID = {
     "middle-of-kind": "in the middle", "nth": "in order",
     "left-of-all": "on the left", "right-of-all": "on the right", "viewer-left": "left, facing", "front": "in front of",
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
+    "own-left": "to its own left, of", "own-right": "to its own right, of",
     "right": "right of", "near": "near", "in": "in", "across": "across from", "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
 }  # fmt: skip

@@ -38,6 +38,7 @@ VIEW_RELATIONS = frozenset(
     )
 )  # fmt: skip
 ANYTHING = "anything"  # the noun of whatever there is: "what is on the table", "something taller than a metre"
+OWN_SIDES = {"left": "own-left", "right": "own-right"}  # "on the couch's left": whoever speaks, and from where
 
 _PREPOSITIONS = word_set("prepositions")
 _ORDERS = word_set("orders")
@@ -323,7 +324,7 @@ class Parser:
 
     def __init__(self, text: str, labels: Iterable[str] = (), words: Sequence[Word] | None = None) -> None:
         self.text = text
-        self.words = split_words(text) if words is None else list(words)
+        self.words, self._owned = _owners(split_words(text) if words is None else list(words))
         self.tokens = [word.text for word in self.words]
         self.mentions = with_anything(self.tokens, lexicon().mentions(self.words, labels))
         self.mentions = with_unknown(self.tokens, self.mentions)
@@ -345,8 +346,10 @@ class Parser:
         stated = [*self._measured(), *self._egocentric(speaker), *self._empty()]
         ordinals = self._ordinals()
         unary = self._unary()
-        anchored = self._relations(viewpoint_words)
-        taken = [w for c in anchored if c.relation in ("left", "right") for w in self._around(c.span)]
+        anchored = self._with_own_sides(self._relations(viewpoint_words))
+        taken = [
+            w for c in anchored if c.relation in ("left", "right", *OWN_SIDES.values()) for w in self._around(c.span)
+        ]
         unary = [
             c for c in unary
             if not (c.relation in ("left-of-all", "right-of-all") and self._words_of(c.span)[0] in taken)
@@ -760,6 +763,18 @@ class Parser:
                     found.append(Constraint(other, (self._phrase(self.mentions[lamp]),), span=span))
         return found
 
+    def _with_own_sides(self, found: list[Constraint]) -> list[Constraint]:
+        """'On the couch's left': its own left side, in place of what the words before it would say alone."""
+        own: list[Constraint] = []
+        for i, (side, last) in self._owned.items():
+            k = next((k for k, m in enumerate(self.mentions) if m.first <= i < m.last), None)
+            if k is None or self._is_target[k]:
+                continue
+            anchor = self._phrase(self.mentions[k])
+            found = [c for c in found if all(a.span != anchor.span for a in c.anchors)]
+            own.append(Constraint(OWN_SIDES[side], (anchor,), span=self._span(i, last)))
+        return [*found, *own]
+
     def _at_side(self, first: int, last: int, possessive: bool) -> int | None:
         """The mention that stands at the target's side, told by words [first, last)."""
         while last < len(self.tokens) and self.tokens[last] in ("hand", "side"):
@@ -776,6 +791,35 @@ class Parser:
             return before[-1] if first - m.last <= 3 else None
         owns = any(t in ("has", "with", "have") for t in self.tokens[start : m.first])
         return before[-1] if owns and first - m.last <= 2 else None
+
+
+def _owners(words: Sequence[Word]) -> tuple[list[Word], dict[int, tuple[str, int]]]:
+    """The words, those that own a side ("the couch's left") without their ending; and for each of these, by its place,
+    which side is meant and the place behind the words that say it."""
+    plain, owned = list(words), dict[int, tuple[str, int]]()
+    for i, word in enumerate(words):
+        if not word.text.endswith(("'s", "\u2019s")) or word.text[:-2] in (
+            "it",
+            "that",
+            "there",
+            "what",
+            "where",
+            "who",
+        ):
+            continue
+        at = i + 1 + (words[i + 1 : i + 2] != [] and words[i + 1].text == "own")
+        side = words[at].text.removesuffix("-hand") if at < len(words) else ""
+        follows = words[at + 1].text if at + 1 < len(words) else ""
+        if side not in OWN_SIDES or (i and words[i - 1].text in _ADJECTIVES and words[i - 1].text in OWN_SIDES):
+            continue
+        if follows and follows not in ("side", "hand", ".", ",", "and", "that", "which", "is", "?", "!"):
+            continue  # "the couch's left leg" is a part of it
+        plain[i] = replace(word, text=word.text[:-2], end=word.end - 2)
+        last = at + 1
+        while last < len(words) and words[last].text in ("side", "hand"):
+            last += 1
+        owned[i] = side, last
+    return plain, owned
 
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,12 @@
 """Spatial relations between boxes: per relation a matrix of scores in [0, 1], row target, column anchor.
 
 The definitions are those of the benchmark's prompts (EmbodiedScan, SR3D) with soft edges, so that noisy boxes lose
-little: support and vertical relations by footprints and heights, front / behind / left / right of an anchor that has a
-front, otherwise as seen by who speaks, and "between" in the plane.
+little: support and vertical relations by footprints and heights, "between" in the plane, front and behind of an anchor
+by its front where it has one, otherwise as seen by who speaks.
+
+Left and right of an anchor are the speaker's wherever it is known from where the sentence is spoken: "left of the
+couch" is left in the picture that the speaker sees. The anchor's own side ("on the couch's left", for who sits on it)
+is meant where the sentence says so, and in the benchmark's prompts, whose speaker stands nowhere.
 
 Everything is computed in a frame that is turned with the furniture (:func:`main_direction`), so the result does not
 depend on the yaw and origin of the world, and axis-aligned bounds are tight for rooms that are rectangular anywhere.
@@ -89,6 +93,7 @@ class SceneGeometry:
         barriers: (N,) bool: which boxes are walls, that stand between rooms.
         anchors: (N,) bool: which boxes may be anchors; None = all. Fronts and views, which cost most, are computed for
             these alone.
+        own_sides: "left of" is the anchor's own left although a speaker stands somewhere, as in the benchmark's prompts.
     """
 
     def __init__(
@@ -98,7 +103,9 @@ class SceneGeometry:
         viewer: Viewer | None = None,
         barriers: NDArray[np.bool_] | None = None,
         anchors: NDArray[np.bool_] | None = None,
+        own_sides: bool = False,
     ) -> None:
+        self.own_sides = own_sides
         R = box_rotations(boxes)
         self.yaw = main_direction(boxes, R)
         c, s = np.cos(-self.yaw), np.sin(-self.yaw)
@@ -345,17 +352,22 @@ def _below(g: SceneGeometry) -> F64:
     return np.asarray(np.maximum(_above(g).T, tucked))
 
 
-def _side(name: str, quarter_turns: int) -> Relation:
+def _side(own: str, quarter_turns: int) -> Relation:
+    """A side of the anchor; "own-left" is its own whoever speaks, "left" the speaker's where one stands somewhere."""
+
     def score(g: SceneGeometry) -> F64:
         left, before = g.seen
         level = np.exp(-np.abs(g.center[:, None, 2] - g.center[None, :, 2]) / 1.2)
         close = np.exp(-g.gap / 1.2)
+        name = own.removeprefix("own-")
         seen = {
             "left": left * level * close,
             "right": (1.0 - left) * level * close,
             "front": before * close,
             "behind": np.clip(1.0 - before, 0.0, 1.0) * close * np.exp(-g.distance_xy / 3.0),
         }[name]
+        if own in ("left", "right") and g.viewer is not None and not g.own_sides:
+            return np.asarray(seen)
         oriented = np.clip(g.fronts.sum(1), 0.0, 1.0)[None]
         return np.asarray(g.sector(quarter_turns) + (1.0 - oriented) * seen)
 
@@ -386,6 +398,8 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "left": _side("left", 1),
     "behind": _side("behind", 2),
     "right": _side("right", 3),
+    "own-left": _side("own-left", 1),
+    "own-right": _side("own-right", 3),
     "across": _across,
     "viewer-left": lambda g: g.viewer_side(1.0),
     "viewer-right": lambda g: g.viewer_side(-1.0),

@@ -135,8 +135,8 @@ def ground_scene(
     sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
     proposed = propose(inference, prediction, sentences, pose, _LIMIT)
     queries = [Query(p.text, _LIMIT) for p in asked]
-    answers = perceptron.ground_many(queries, pose)
-    plain = perceptron.ground_many(queries, pose, neural=False)
+    answers = perceptron.ground_many(queries, pose, own_sides=True)  # as the prompts were made
+    plain = perceptron.ground_many(queries, pose, neural=False, own_sides=True)
     for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
         result.statuses[GroundingStatus(answer.status).name] += 1
         found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}
