@@ -421,7 +421,6 @@ def test_kitchens_have_runs_of_units_below_one_top() -> None:
         for sink in (o for o in home.objects if o.label == "sink" and o.support is not None):
             top = home.objects[sink.support]
             assert top.label == "counter"
-            x, y, z = top.box9()[:3]
             local = np.linalg.inv(top.T_world_object) @ np.array([*sink.box9()[:3], 1.0])
             low, high = top.model.bounds()
             assert (local[:2] > low[:2]).all()

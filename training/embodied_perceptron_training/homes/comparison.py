@@ -1,7 +1,7 @@
 """Statistics of generated homes beside those of a real recording: holes, depth, pitch, roll, rooms, objects.
 
-A real recording has no boxes: its room is what its points span, its objects are the connected things that geometry alone
-finds in its map (whatever touches is one). Homes have both from their truth.
+A real recording has no boxes: its room is what its points span, its objects are the connected things that geometry
+alone finds in its map (whatever touches is one). Homes have both from their truth.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ViewStatistics:
         """Printable figures by name; what was not seen is left out."""
         rows = {"scans / views": f"{self.scans} / {len(self.holes)}"}
         if self.holes:
-            low, middle, high = np.percentile(self.holes, (10, 50, 90)) * 100
+            low, high = np.percentile(self.holes, (10, 90)) * 100
             rows["pixels without depth, mean (views 10..90 %)"] = f"{np.mean(self.holes):.1%} ({low:.0f}..{high:.0f})"
             rows["depth 10 / 50 / 90 % (m)"] = " / ".join(f"{v:.2f}" for v in np.mean(self.depth_m, axis=0))
             rows[f"measured pixels nearer than {NEAR_M} m"] = f"{np.mean(self.near):.1%}"

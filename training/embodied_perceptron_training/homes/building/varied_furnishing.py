@@ -156,7 +156,7 @@ def best_run(a: RoomArranger) -> list[PlacedObject]:
         if along + width < start + length and chance(a, 0.75):
             a.at_side(cabinet, side, along + width / 2, float(rng.uniform(1.38, 1.5)), 0.002, "wall")
         along += width + 0.002
-    return [o for o in row if o.label in ("counter", "stove")]
+    return [o for o in row if o.label == "stove" or (o.label == "counter" and o.model.surfaces)]
 
 
 def _modern_kitchen(a: RoomArranger) -> None:
@@ -180,8 +180,8 @@ def _workshop(a: RoomArranger) -> None:
     drop_some(a, [(storage.crate, 0.7), (storage.crate, 0.5), (small.box, 0.6), (small.bucket, 0.5)])
     for _ in range(int(a.rng.integers(1, 4))):
         a.against_wall(_nameless(a, float(a.rng.uniform(0.4, 1.2))), corner=chance(a, 0.3))
-    walls(a, [(decor.board, 0.6, 1.1), (decor.board, 0.4, 1.1), (decor.clock, 0.4, 1.9), (furniture.wall_shelf, 0.6, 1.4),
-              (decor.calendar, 0.4, 1.4), (decor.poster, 0.3, 1.3)])  # fmt: skip
+    walls(a, [(decor.board, 0.6, 1.1), (decor.board, 0.4, 1.1), (decor.clock, 0.4, 1.9),
+              (furniture.wall_shelf, 0.6, 1.4), (decor.calendar, 0.4, 1.4), (decor.poster, 0.3, 1.3)])  # fmt: skip
     for family, p in ((small.broom, 0.5), (small.mop, 0.2)):
         if chance(a, p):
             a.lean(a.make(family), 0.14)

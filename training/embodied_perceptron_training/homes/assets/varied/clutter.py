@@ -7,6 +7,7 @@ shape on a table is no reason to call it something. ``size_m`` is about their la
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +163,7 @@ def tangle(rng: Rng, size_m: float) -> ObjectModel:
     path = np.stack(
         [radius * np.cos(a), radius * np.sin(a) * rng.uniform(0.5, 1), r + np.abs(np.sin(3 * a)) * 2.5 * r], -1
     )
-    for p, q in zip(path[:-1], path[1:], strict=True):
+    for p, q in pairwise(path):
         b.rod(p, q, r, m, 5)
     if rng.random() < 0.5:
         b.box((size_m * 0.14, size_m * 0.1, size_m * 0.07), (*path[-1][:2], size_m * 0.035), any_material(rng))
@@ -224,7 +225,7 @@ def frame(rng: Rng, size_m: float) -> ObjectModel:
     points[:, 2] = rng.uniform(0.05, 0.8, len(points)) * size_m
     for p in points:
         b.rod((p[0], p[1], r), p, r, m, 5)
-    for p, q in zip(points[:-1], points[1:], strict=True):
+    for p, q in pairwise(points):
         if np.linalg.norm(q - p) > 3 * r:
             b.rod(p, q, r, m, 5)
     return _thing(b)

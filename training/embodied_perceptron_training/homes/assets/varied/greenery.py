@@ -124,5 +124,6 @@ def grass_pot(rng: Rng) -> ObjectModel:
     _planter(b, rng, r, h)
     for _ in range(int(rng.integers(10, 22))):
         _blade(b, np.array([0, 0, h - 0.02]), float(rng.uniform(0, 2 * np.pi)), float(rng.uniform(0, 0.7)),
-               float(rng.uniform(0.1, 0.28)), float(rng.uniform(0.01, 0.03)), float(rng.uniform(0.2, 1.5)), leaf)  # fmt: skip
+               float(rng.uniform(0.1, 0.28)), float(rng.uniform(0.01, 0.03)), float(rng.uniform(0.2, 1.5)),
+               leaf)  # fmt: skip
     return model("plant", b, leaf, synonyms=("small plant", "herbs"), has_front=False, size="small")

@@ -169,8 +169,8 @@ def corner_couch(rng: Rng) -> ObjectModel:
         x = -side * (w / 2 - wide * (k + 0.5))
         b.rounded_box((wide - 0.01, d - 0.2, 0.16), (x, -0.1, h - 0.08), cover, 0.25)
         b.rounded_box((wide - 0.02, 0.18, back), (x, y0 - 0.26, h + back / 2 - 0.02), cover, 0.35)
-    b.rounded_box((d - 0.2, reach - 0.2, 0.16), (side * (w / 2 - 0.1 - (d - 0.2) / 2 + 0.0), y0 - 0.2 - (reach - 0.2) / 2, h - 0.08),
-                  cover, 0.2)  # fmt: skip
+    corner = (side * (w - d) / 2, y0 - 0.2 - (reach - 0.2) / 2, h - 0.08)
+    b.rounded_box((d - 0.2, reach - 0.2, 0.16), corner, cover, 0.2)
     b.box((w, 0.16, h + back - 0.08 - foot), (0, y0 - 0.08, foot + (h + back - 0.08 - foot) / 2), cover)
     b.box(
         (0.16, d - 0.16, h + back - 0.12 - foot),
@@ -252,8 +252,8 @@ def slatted_bench(rng: Rng) -> ObjectModel:
         b.box((w, 0.022, 0.08), (0, d / 2 - 0.01, z), wood)
     for s in (-1, 1):
         x = s * (w / 2 - 0.15)
-        b.tube([(x, -d / 2 + 0.03, 0.012), (x, -d / 2 + 0.03, h - 0.03), (x, d / 2 - 0.03, h - 0.03), (x, d / 2, 0.012)],
-               0.018, legs, 6)  # fmt: skip
+        front, rear = -d / 2 + 0.03, d / 2 - 0.03
+        b.tube([(x, front, 0.012), (x, front, h - 0.03), (x, rear, h - 0.03), (x, d / 2, 0.012)], 0.018, legs, 6)
         b.rod((x, d / 2 - 0.03, h - 0.03), (x, d / 2 + 0.01, 0.78), 0.018, legs, 6)
     return model(
         "bench", b, wood, surfaces=[top_surface(w - 0.1, d - 0.14, h, "seat", 0.3)], synonyms=("garden bench",)

@@ -90,8 +90,8 @@ def ledge_shelf(rng: Rng) -> ObjectModel:
         surfaces.append(Surface((0, 0, z + 0.011), (w / 2 - 0.03, d / 2 - 0.02), step - 0.05 if k + 1 < count else 0.3,
                                 "ontop", "decor"))  # fmt: skip
     for s in (-1, 1):
-        b.box((0.025, 0.015, step * (count - 1) + 0.06), (s * w * 0.32, d / 2 - 0.0075, 0.03 + step * (count - 1) / 2), rail,
-              collide=False)  # fmt: skip
+        middle = (s * w * 0.32, d / 2 - 0.0075, 0.03 + step * (count - 1) / 2)
+        b.box((0.025, 0.015, step * (count - 1) + 0.06), middle, rail, collide=False)
     return model("shelf", b, m, surfaces=surfaces, synonyms=("wall shelf",), style="wall")
 
 

@@ -141,7 +141,7 @@ def work_bench(rng: Rng) -> ObjectModel:
     four_legs(b, w - 0.1, d - 0.08, h - 0.07, 0.09, wood)
     b.box((w - 0.14, d - 0.12, 0.03), (0, 0, 0.22), wood)
     steel = mat.metal(rng, ("gray", "blue", "green"))
-    b.box((0.16, 0.12, 0.12), (w / 2 - 0.2, -d / 2 - 0.02, h - 0.02), steel, collide=False)
+    b.box((0.16, 0.12, 0.12), (w / 2 - 0.2, -d / 2 - 0.02, h - 0.02), steel)
     below = Surface((0, 0, 0.235), (w / 2 - 0.15, d / 2 - 0.12), h - 0.4, "inside", "tools")
     return model(
         "table", b, wood, surfaces=[top_surface(w, d, h, "tools"), below], synonyms=("workbench",), style="work"

@@ -17,8 +17,9 @@ def mug(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.ceramic(rng, _DISH)
     r, h, belly = rng.uniform(0.035, 0.05), rng.uniform(0.07, 0.13), rng.uniform(0.75, 1.15)
-    b.lathe([(0, 0), (r * belly * 0.9, 0), (r * belly, h * 0.4), (r, h), (r - 0.004, h), (r * belly - 0.006, h * 0.4), (0, 0.008)],
-            (0, 0, 0), m, 16)  # fmt: skip
+    wide = r * belly
+    outline = [(0.0, 0.0), (wide * 0.9, 0.0), (wide, h * 0.4), (r, h), (r - 0.004, h), (wide - 0.006, h * 0.4)]
+    b.lathe([*outline, (0.0, 0.008)], (0, 0, 0), m, 16)
     if rng.random() < 0.7:
         b.tube(
             [(r, 0, h * 0.8), (r + 0.025, 0, h * 0.75), (r + 0.025, 0, h * 0.3), (r * belly, 0, h * 0.25)], 0.005, m, 5
@@ -56,8 +57,8 @@ def square_bottle(rng: Rng) -> ObjectModel:
     b = MeshBuilder()
     m = mat.plastic(rng) if rng.random() < 0.6 else mat.Material((0.4, 0.55, 0.45), gloss=0.8, substance="glass")
     r, h = rng.uniform(0.028, 0.05), rng.uniform(0.14, 0.34)
-    b.lathe([(0, 0), (r, 0), (r, h * 0.7), (r * 0.35, h * 0.8), (r * 0.35, h), (0, h)], (0, 0, 0), m, int(rng.choice([4, 16])),
-            smooth=False)  # fmt: skip
+    outline = [(0.0, 0.0), (r, 0.0), (r, h * 0.7), (r * 0.35, h * 0.8), (r * 0.35, h), (0.0, h)]
+    b.lathe(outline, (0, 0, 0), m, int(rng.choice([4, 16])), smooth=False)
     b.cylinder(r * 0.42, 0.02, (0, 0, h), mat.plastic(rng), segments=10)
     return model("bottle", b, m, has_front=False, synonyms=("flask",))
 
