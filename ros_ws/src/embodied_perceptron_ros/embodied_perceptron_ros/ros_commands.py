@@ -160,7 +160,7 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
         parameters = recording_parameters(open_recording(source), reliable=True)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    commands = {"player": module_command(f"players.{executable}", *player, "--timeout", "180")}
+    commands = {"player": module_command(f"players.{executable}", *player)}
     if with_node:
         arguments = make_arguments(DEFAULT_CONFIG, parameters)
         commands = {"node": module_command("node", *arguments), **commands}
