@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Make the virtual environment of this project: ``make setup``. Standard library only.
 
-Three steps, each with a stamp that holds the hash of what it depends on, so that a second run does nothing and an
+Four steps, each with a stamp that holds the hash of what it depends on, so that a second run does nothing and an
 interrupted one goes on where it stopped:
 
 1. ``.venv`` from a Python >= 3.10;
 2. the project (editable) and what it needs, at the versions of ``constraints.txt`` (beside a ROS installation: at
    versions that fit its numpy);
-3. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``).
+3. the kernels, compiled and kept on the disk, so that the first start of the node waits for nothing;
+4. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``).
 
 Where ROS 2 is sourced, and on machines other than x86-64, the ROS wheels are left out and the script says what to do
 instead. What is missing is said in one line; exit code 2.
@@ -112,12 +113,17 @@ def make_venv(venv: Path) -> None:
     digest = _digest("venv", sys.version, ros_distribution())
     if _is_done(venv, "venv", digest) and (venv / "bin" / "python").exists():
         return
-    if venv.exists() and not (venv / "pyvenv.cfg").exists() and any(venv.iterdir()):
+    if venv.exists() and not (venv / "pyvenv.cfg").exists() and not _is_skeleton(venv):
         raise MissingError(f"{venv} exists and is no virtual environment: remove it, or make setup VENV=another")
     site = ["--system-site-packages"] if ros_distribution() else []  # rclpy and the messages come from there
     _run([sys.executable, "-m", "venv", "--clear", *site, str(venv)], f"virtual environment {venv.name}")
     (venv / "COLCON_IGNORE").touch()  # it holds package.xml files, and may lie in a workspace's src/
     _done(venv, "venv", digest)
+
+
+def _is_skeleton(venv: Path) -> bool:
+    """Whether there is nothing but the empty folders that an interrupted ``python -m venv`` leaves."""
+    return not any(path.is_file() for path in venv.rglob("*"))
 
 
 def install_packages(venv: Path, more_extras: tuple[str, ...] = ()) -> bool:
@@ -139,6 +145,19 @@ def install_packages(venv: Path, more_extras: tuple[str, ...] = ()) -> bool:
     return True
 
 
+def compile_kernels(venv: Path) -> bool:
+    """Step 3. Returns whether anything was compiled; a changed kernel is compiled anew."""
+    sources = [path.read_bytes() for path in sorted((ROOT / "models").rglob("*.py"))]
+    kernels = [source for source in sources if b"njit" in source]
+    packages = _stamp(venv, "packages")
+    digest = _digest(*kernels, packages.read_text() if packages.is_file() else "", platform.processor(), str(ROOT))
+    if _is_done(venv, "kernels", digest):
+        return False
+    _run([str(venv / "bin" / "python"), "-m", "embodied_perceptron.apps.cli", "compile"], "compiling kernels")
+    _done(venv, "kernels", digest)
+    return True
+
+
 def main() -> int:
     """Run the steps; return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -153,6 +172,7 @@ def main() -> int:
         print(f"setup: {missing}", file=sys.stderr)
         return 2
     install_packages(venv)
+    compile_kernels(venv)
     for extra in options.extra:
         install_packages(venv, (extra,))
     if wheels_fit():
@@ -167,7 +187,7 @@ def main() -> int:
     else:
         print(f"setup: no ROS wheels for {platform.machine()}; the library works. For the node: source a ROS 2")
         print("setup: distribution, run make setup again, then colcon build in ros_ws; or use docker/Dockerfile.jetson")
-    print(f"setup: ready ({venv})")
+    print(f"setup: ready; next: source {os.path.relpath(venv)}/bin/activate")
     return 0
 
 

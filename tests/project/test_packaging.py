@@ -412,3 +412,43 @@ def test_setup_does_nothing_the_second_time(monkeypatch: pytest.MonkeyPatch, tmp
     assert ran == ["packages", "packages without their dependencies", "packages bench"]
     monkeypatch.setattr(setup, "COMMON_EXTRAS", ("dev",))
     assert setup.install_packages(tmp_path)
+
+
+def test_setup_compiles_once_and_again_when_a_kernel_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = load_script(ROOT / ".ci" / "setup.py")
+    kernel, other = tmp_path / "models" / "kernel.py", tmp_path / "models" / "other.py"
+    kernel.parent.mkdir()
+    kernel.write_text("@njit\ndef f(): ...\n")
+    other.write_text("x = 1\n")
+    ran: list[list[str]] = []
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    monkeypatch.setattr(setup, "_run", lambda command, what: ran.append(command))
+    venv = tmp_path / ".venv"
+    venv.mkdir()
+    assert setup.compile_kernels(venv)
+    assert ran[0][1:] == ["-m", "embodied_perceptron.apps.cli", "compile"]
+    other.write_text("x = 2\n")
+    assert not setup.compile_kernels(venv)
+    kernel.write_text("@njit\ndef g(): ...\n")
+    assert setup.compile_kernels(venv)
+    assert len(ran) == 2
+
+
+def test_setup_goes_on_from_folders_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an interruption of ``python -m venv`` leaves; somebody's own folder is still refused."""
+    setup = load_script(ROOT / ".ci" / "setup.py")
+    ran: list[list[str]] = []
+
+    def run(command: list[str], what: str) -> None:
+        ran.append(command)
+
+    monkeypatch.setattr(setup, "_run", run)
+    venv = tmp_path / ".venv"
+    (venv / "lib" / "python3.12" / "site-packages").mkdir(parents=True)
+    setup.make_venv(venv)
+    assert "--clear" in ran[0]
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "thesis.txt").touch()
+    with pytest.raises(setup.MissingError, match="no virtual environment"):
+        setup.make_venv(theirs)

@@ -47,12 +47,26 @@ def test_every_parameter_is_listed(app: typer.Typer) -> None:
         (["--config", "/no/such.yaml"], "/no/such.yaml"),
         (["-p", "voxel_size_m=0.03"], "voxel_size_m=0.03"),
         (["-r", "color"], "--remap"),
+        (["-p", "voxel_sise_m:=0.03"], "did you mean 'voxel_size_m'?"),
     ],
 )
 def test_bad_arguments_are_named(app: typer.Typer, arguments: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["perceive", *arguments])
     assert result.exit_code == 2
     assert words in result.output
+
+
+def test_typos_in_a_parameter_file_are_named(app: typer.Typer, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    for text, words in (
+        ("perception: {ros__parameters: {camera: {colour_topic: /rgb}}}", "unknown parameter 'camera.colour_topic'"),
+        ("preception: {ros__parameters: {voxel_size_m: 0.03}}", "only for /preception"),
+        ("a: {b", "not valid YAML"),
+    ):
+        file.write_text(text)
+        result = CliRunner().invoke(app, ["perceive", "--config", str(file)])
+        assert result.exit_code == 2, result.output
+        assert words in result.output
 
 
 def test_perceive_starts_the_node_with_what_was_asked(app: typer.Typer, monkeypatch: pytest.MonkeyPatch) -> None:

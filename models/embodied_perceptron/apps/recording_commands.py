@@ -1,4 +1,4 @@
-"""The library's own sub-commands: ``replay``, ``doctor`` and ``bench``.
+"""The library's own sub-commands: ``replay``, ``doctor``, ``compile`` and ``bench``.
 
 Imports of the heavy parts stand inside of the commands, so that ``--help`` answers at once.
 """
@@ -53,6 +53,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("replay")(replay_command)
     app.command("doctor")(doctor_command)
+    app.command("compile")(compile_command)
     app.command("bench")(bench_command)
 
 
@@ -302,6 +303,28 @@ def _print_findings(findings: list[Finding]) -> None:
     console.print(table)
     counts = {s: sum(f.severity == s for f in findings) for s in (Severity.ERROR, Severity.WARNING)}
     console.print(f"{counts[Severity.ERROR]} errors, {counts[Severity.WARNING]} warnings")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# compile
+
+
+def compile_command() -> None:
+    """Compile the kernels once after an installation, so that the first start waits for nothing.
+
+    They are kept beside the package, or in the user's cache where that cannot be written (NUMBA_CACHE_DIR overrides).
+    """
+    import time
+
+    from rich.progress import Progress
+
+    from embodied_perceptron.apps.warm_up import compile_kernels
+
+    start = time.monotonic()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("compiling", total=None)
+        compile_kernels(lambda step, steps: bar.update(task, completed=step - 1, total=steps))
+    console.print(f"kernels are compiled ({time.monotonic() - start:.0f} s)")
 
 
 # --------------------------------------------------------------------------------------------------------------------

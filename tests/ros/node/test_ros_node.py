@@ -619,6 +619,7 @@ def path_of(poses: dict[int, np.ndarray], frame_id: str = "odom") -> NavPath:
     ("parameter", "words"),
     [
         ("perception_hz:=1000.0", "perception_hz"),  # refused when it is declared
+        ("voxel_sise_m:=0.03", "cannot start: unknown parameter 'voxel_sise_m': did you mean 'voxel_size_m'?"),
         ("config_file:=/nowhere/config.yaml", "/nowhere/config.yaml"),  # refused when the node is configured
         ("weights:=/nowhere/mine.safetensors", "/nowhere/mine.safetensors"),
     ],

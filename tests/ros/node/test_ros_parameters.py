@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytest.importorskip("rclpy")
 pytest.importorskip("rcl_interfaces")
@@ -18,12 +19,17 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from support.ros_live import own_domain
 
 from embodied_perceptron.config import ConfigError
+from embodied_perceptron_ros.node import parameters as parameters_module
 from embodied_perceptron_ros.node.parameters import (
     DECLARATIONS,
+    ParameterError,
+    ReadBack,
     apply_change,
     check_change,
     declare_parameters,
+    effective_values,
     read_parameters,
+    unknown_parameters,
 )
 
 pytestmark = pytest.mark.ros
@@ -185,3 +191,83 @@ def test_foreign_parameters_are_none_of_our_business():
     assert check_change([Parameter("use_sim_time", value=True)], configured=True).successful
     qos = Parameter("qos_overrides./tf.subscription.depth", value=5)
     assert check_change([qos], configured=True).successful
+
+
+# ------------------------------------------------------------------------------------------------ names, types, values
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"voxel_sise_m": 0.03}, "unknown parameter 'voxel_sise_m': did you mean 'voxel_size_m'?"),
+        ({"camera__colour_topic": "/rgb"}, "did you mean 'camera.color_topic'?"),
+        ({"front__color_topic": "/rgb"}, "there is no camera 'front', cameras are camera"),
+        ({"qos_overrides__/tf__subscription__relability": "reliable"}, "qos_overrides"),
+        ({"zzz": 1}, "unknown parameter 'zzz'"),
+    ],
+)
+def test_unknown_parameters_are_refused_by_name(make, overrides, words):
+    with pytest.raises(ParameterError) as caught:
+        make(**overrides)
+    assert words in str(caught.value)
+
+
+def test_parameters_that_are_known_though_not_ours_pass(make):
+    make(
+        use_sim_time=True,
+        cameras=["front"],
+        front__color_topic="/rgb",
+        camera__color_topic="/as/in/the/shipped/file",
+        **{"qos_overrides__/color/image_raw__subscription__reliability": "reliable"},
+    )
+
+
+def test_every_key_of_the_shipped_file_is_known():
+    shipped = yaml.safe_load((Path(parameters_module.__file__).parents[1] / "config/perception.yaml").read_text())
+    (section,) = shipped.values()
+    flat = []
+    for name, value in section["ros__parameters"].items():
+        flat += [f"{name}.{key}" for key in value] if isinstance(value, dict) else [name]
+    assert len(flat) > 15
+    assert unknown_parameters(flat, section["ros__parameters"]["cameras"]) == []
+
+
+def test_integers_serve_for_doubles(make):
+    node = make(max_range_m=5, perception_hz=2)
+    assert read_parameters(node).config.volume.max_range_m == 5.0
+    assert node.get_parameter("perception_hz").value == 2.0
+    assert isinstance(node.get_parameter("max_range_m").value, float)
+    result = node.set_parameters([Parameter("perception_hz", value=4)])[0]
+    assert result.successful, result.reason
+    assert node.get_parameter("perception_hz").value == 4.0
+    assert not node.set_parameters([Parameter("max_backlog", value=2.5)])[0].successful  # not the other way round
+    with pytest.raises(InvalidParameterTypeException, match="max_range_m"):
+        make(max_range_m="5")
+    with pytest.raises(InvalidParameterValueException, match="max_range_m"):
+        make(max_range_m=500)
+
+
+def test_values_in_use_can_be_read_and_what_was_given_comes_back(make, tmp_path: Path):
+    path = tmp_path / "c.yaml"
+    path.write_text("volume: {voxel_size_m: 0.04}\nnetwork: {weights: tiny}\n", "utf-8")
+    node = make(config_file=str(path), max_range_m=3.0)
+    shown = ReadBack(node)
+    shown.show(effective_values(read_parameters(node)))
+    read = {n: node.get_parameter(n).value for n in ("voxel_size_m", "max_range_m", "weights", "output_frame")}
+    assert read == {"voxel_size_m": 0.04, "max_range_m": 3.0, "weights": "tiny", "output_frame": "odom"}
+    assert node.get_parameter("camera.depth_topic").value == "depth/image_raw"
+    assert node.get_parameter("max_obstacle_height_m").value == 1.8
+    again = read_parameters(node)
+    assert (again.config.volume.voxel_size_m, again.cameras[0].depth_topic) == (0.04, "depth/image_raw")
+    change = [Parameter("output_frame", value="map")]
+    node.set_parameters(change)
+    shown.changed(change)
+    shown.restore()
+    read = {n: node.get_parameter(n).value for n in ("voxel_size_m", "max_range_m", "weights", "output_frame")}
+    assert read == {"voxel_size_m": 0.0, "max_range_m": 3.0, "weights": "config", "output_frame": "map"}
+    assert node.get_parameter("camera.depth_topic").value == ""
+
+
+def test_heights_of_the_grid_are_parameters(make):
+    grid = read_parameters(make(grid_resolution_m=0.1, min_obstacle_height_m=0.02, max_obstacle_height_m=1)).config.grid
+    assert (grid.resolution_m, grid.min_obstacle_height_m, grid.max_obstacle_height_m) == (0.1, 0.02, 1.0)

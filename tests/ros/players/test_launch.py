@@ -85,7 +85,7 @@ def test_ros_arguments(tmp_path: Path) -> None:
     config = tmp_path / "my.yaml"
     with pytest.raises(FileNotFoundError, match=r"my\.yaml"):
         options.ros_arguments(config, {})
-    config.touch()
+    config.write_text("/robot/perception: {ros__parameters: {voxel_size_m: 0.03}}")
     arguments = options.ros_arguments(
         config, {"voxel_size_m": 0.03}, [("a", "b")], namespace="/robot/", log_level="warn"
     )
@@ -93,6 +93,27 @@ def test_ros_arguments(tmp_path: Path) -> None:
         *("--ros-args", "-r", "__node:=perception", "--params-file", str(config), "-r", "__ns:=/robot"),
         *("-r", "a:=b", "-p", "voxel_size_m:=0.03", "--log-level", "warn"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("/**/perception: {ros__parameters: {camera: {rectified: true}}}", {"camera.rectified": True}),
+        ("/**: {ros__parameters: {use_sim_time: true}}", {"use_sim_time": True}),
+        ("robot: {perception: {ros__parameters: {device: cpu}}}", {"device": "cpu"}),
+        ("other: {ros__parameters: {a: 1}}\nperception: {ros__parameters: {}}", {}),
+    ],
+)
+def test_parameter_file_is_read_as_rcl_does(tmp_path: Path, text: str, values: dict[str, Any]) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    assert options.check_config(tmp_path / "c.yaml") == values
+
+
+@pytest.mark.parametrize("text", ["", "voxel_size_m: 0.03", "preception: {ros__parameters: {a: 1}}", "a: {b"])
+def test_parameter_file_that_would_mean_defaults_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"c\.yaml"):
+        options.check_config(tmp_path / "c.yaml")
 
 
 @pytest.mark.parametrize("text", ["a=b", ":=b", "a:="])

@@ -22,6 +22,7 @@ rclpy = pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs.msg")
 
 
+from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402
 from rosgraph_msgs.msg import Clock  # noqa: E402
@@ -31,6 +32,7 @@ from tf2_msgs.msg import TFMessage  # noqa: E402
 
 from embodied_perceptron.recordings.tum import TumWriter  # noqa: E402
 from embodied_perceptron_ros.conversion.values import depth_from_message, stamp_to_ns  # noqa: E402
+from embodied_perceptron_ros.node.health import FrameCounts, Health  # noqa: E402
 from embodied_perceptron_ros.players.folder_player import encode_depth  # noqa: E402
 from embodied_perceptron_ros.players.playback import read_ahead  # noqa: E402
 
@@ -157,6 +159,33 @@ def test_player_holds_back_until_somebody_listens(folder: Path, listener: Listen
     output = process.stdout.read()
     assert "no subscriber on /depth/image_raw, /tf" in output
     assert listener.received["color/image_raw"] == []
+
+
+def test_player_waits_for_a_node_that_configures(folder: Path, listener: Listener, domain: int) -> None:
+    """Its timeout of 5 s counts only from the moment that the node's diagnostics stop telling of a configuration."""
+    diagnostics = listener.node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+    health = Health("perception")
+    process = start("folder_player", folder, "--timeout", 5, domain=domain)
+    until = time.monotonic() + 12
+    while time.monotonic() < until:
+        diagnostics.publish(health.diagnostics(0, "configuring", FrameCounts(), {}))
+        listener.executor.spin_once(timeout_sec=0.1)
+        assert process.poll() is None
+    listener.subscribe_all()
+    assert listener.spin_until_exit(process) == 0
+    assert len(listener.received["color/image_raw"]) == FRAMES
+
+
+def test_player_says_that_the_node_is_inactive(folder: Path, listener: Listener, domain: int) -> None:
+    diagnostics = listener.node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+    timer = listener.node.create_timer(
+        0.1, lambda: diagnostics.publish(Health("perception").diagnostics(0, "inactive", FrameCounts(), {}))
+    )
+    process = start("folder_player", folder, "--timeout", 5, domain=domain)
+    assert listener.spin_until_exit(process) == 3
+    timer.cancel()
+    assert process.stdout is not None
+    assert "the node is inactive" in process.stdout.read()
 
 
 def test_player_ends_on_interrupt(folder: Path, listener: Listener, domain: int, tmp_path: Path) -> None:

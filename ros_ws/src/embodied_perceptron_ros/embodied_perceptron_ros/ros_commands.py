@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -53,6 +53,7 @@ def perceive_command(
     """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
     from embodied_perceptron_ros.players.launch_options import (
         DEFAULT_CONFIG,
+        check_config,
         node_parameters,
         parse_overrides,
         split_pair,
@@ -72,6 +73,7 @@ def perceive_command(
         values = node_parameters(
             camera or [], fusion_frame, output_frame, sim_time, overrides, weights=weights, viewer=viewer
         )
+        _check_names({**check_config(config or DEFAULT_CONFIG), **values})
         remappings = [split_pair(text, "--remap") for text in remap or []]
         arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
     except (ValueError, OSError) as error:
@@ -80,6 +82,15 @@ def perceive_command(
     if rviz:
         commands["rviz"] = _rviz_command(namespace)
     raise typer.Exit(run_processes(commands))
+
+
+def _check_names(values: Mapping[str, Any]) -> None:
+    """Raise ``ParameterError`` for parameters that the node does not have: at once, not after its start."""
+    from embodied_perceptron_ros.node.parameters import ParameterError, unknown_parameters
+
+    problems = unknown_parameters(values, values.get("cameras", ["camera"]))
+    if problems:
+        raise ParameterError("; ".join(problems))
 
 
 def _rviz_command(namespace: str) -> list[str]:
@@ -160,7 +171,7 @@ def _play(source: Path, rate: float, with_node: bool, keep: bool) -> int:
         parameters = recording_parameters(open_recording(source), reliable=True)
     except (ValueError, OSError) as error:
         _fail(error, 2)
-    commands = {"player": module_command(f"players.{executable}", *player, "--timeout", "180")}
+    commands = {"player": module_command(f"players.{executable}", *player)}
     if with_node:
         arguments = make_arguments(DEFAULT_CONFIG, parameters)
         commands = {"node": module_command("node", *arguments), **commands}

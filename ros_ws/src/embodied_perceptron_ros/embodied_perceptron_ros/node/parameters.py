@@ -8,8 +8,9 @@ of which "" means "no network" here as there, overrides it where it is not ``con
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -95,6 +96,13 @@ DECLARATIONS: dict[str, _Declaration] = {
     "max_blocks": _D(0, "Block budget of the map; 0 = as in the configuration", 0, 100_000_000),
     "max_pose_wait_s": _D(0.0, "How long a frame waits for its pose; 0 = as in the configuration", 0.0, 60.0),
     "pair_tolerance_s": _D(0.0, "Colour and depth stamps may differ by this; 0 = as in the configuration", 0.0, 1.0),
+    "grid_resolution_m": _D(0.0, "Cell of the navigation grid; 0 = as in the configuration", 0.0, 1.0),
+    "min_obstacle_height_m": _D(
+        0.0, "What is lower above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
+    ),
+    "max_obstacle_height_m": _D(
+        0.0, "What is higher above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
+    ),
 }
 CAMERA_DECLARATIONS: dict[str, _Declaration] = {
     "color_topic": _D("", "Colour images"),
@@ -107,6 +115,12 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
 _VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
 _ASSEMBLER_OVERRIDES = ("max_pose_wait_s", "pair_tolerance_s")
 _NETWORK_OVERRIDES = ("device", "window_m")
+# parameter -> field of GridConfig
+_GRID_OVERRIDES = {
+    "grid_resolution_m": "resolution_m",
+    "min_obstacle_height_m": "min_obstacle_height_m",
+    "max_obstacle_height_m": "max_obstacle_height_m",
+}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
@@ -166,9 +180,68 @@ class NodeParameters:
 
 
 def declare_parameters(node: Node) -> None:
-    """Declare everything but the cameras' parameters. rclpy raises for overrides of a wrong type or out of range."""
+    """Declare everything but the cameras' parameters.
+
+    Raises :class:`ParameterError` for names that nobody knows, and lets integers serve for floating-point numbers;
+    rclpy raises for other overrides of a wrong type or out of range.
+    """
+    given = node._parameter_overrides  # rclpy offers no other way to what the command line and the files say
+    cameras = given["cameras"].value if "cameras" in given else DECLARATIONS["cameras"].default
+    problems = unknown_parameters(given, cameras if isinstance(cameras, (list, tuple)) else ())
+    if problems:
+        raise ParameterError("; ".join(problems))
+    given.update({parameter.name: parameter for parameter in integers_as_doubles(list(given.values()))})
     for name, declaration in DECLARATIONS.items():
         node.declare_parameter(name, declaration.default, declaration.descriptor())
+    if hasattr(node, "add_pre_set_parameters_callback"):  # not in Humble: there, "ros2 param set NAME 5.0"
+        node.add_pre_set_parameters_callback(integers_as_doubles)
+
+
+# rclpy's own, of every node
+_COMMON_PARAMETERS = ("use_sim_time", "start_type_description_service")
+_QOS_OVERRIDE = re.compile(
+    r"qos_overrides\..+\.(publisher|subscription)(_[^.]+)?\."
+    r"(avoid_ros_namespace_conventions|deadline|depth|durability|history|lifespan|liveliness|liveliness_lease_duration|"
+    r"reliability)"
+)
+
+
+def unknown_parameters(names: Iterable[str], cameras: Sequence[str]) -> list[str]:
+    """A sentence for every name that is no parameter of a node with these cameras, with the nearest that is one.
+
+    Parameters of the default camera are known whatever the cameras are: the shipped file has them.
+    """
+    there = (*cameras, *DECLARATIONS["cameras"].default)
+    known = {
+        *DECLARATIONS,
+        *_COMMON_PARAMETERS,
+        *(f"{camera}.{key}" for camera in there for key in CAMERA_DECLARATIONS),
+    }
+    problems = []
+    for name in names:
+        if name in known or _QOS_OVERRIDE.fullmatch(name):
+            continue
+        camera, _, key = name.rpartition(".")
+        near = difflib.get_close_matches(name, sorted(known), n=1)
+        if camera and key in CAMERA_DECLARATIONS and camera not in there:
+            problems.append(f"{name}: there is no camera {camera!r}, cameras are {', '.join(cameras)}")
+        elif name.startswith("qos_overrides."):
+            problems.append(f"{name}: must look like qos_overrides.TOPIC.subscription.reliability")
+        else:
+            problems.append(f"unknown parameter {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+    return problems
+
+
+def integers_as_doubles(parameters: list[Parameter[Any]]) -> list[Parameter[Any]]:
+    """``max_range_m: 5`` for ``5.0``: integers given for floating-point parameters, as such numbers."""
+    return [
+        Parameter(p.name, Parameter.Type.DOUBLE, float(p.value))
+        if p.type_ == Parameter.Type.INTEGER
+        and p.name in DECLARATIONS
+        and isinstance(DECLARATIONS[p.name].default, float)
+        else p
+        for p in parameters
+    ]
 
 
 def read_parameters(node: Node) -> NodeParameters:
@@ -182,7 +255,7 @@ def read_parameters(node: Node) -> NodeParameters:
         if problem:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
-    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, "weights")
+    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, "weights")
     overrides = {name: values.pop(name) for name in names}
     return NodeParameters(**values, cameras=cameras, config=_read_config(values["config_file"], overrides))
 
@@ -192,6 +265,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     volume = {k: overrides[k] for k in _VOLUME_OVERRIDES if overrides[k]}
     assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
     network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
+    grid = {field: overrides[k] for k, field in _GRID_OVERRIDES.items() if overrides[k]}
     if overrides["weights"] != AS_CONFIGURED:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     return dataclasses.replace(
@@ -199,7 +273,57 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
         volume=dataclasses.replace(config.volume, **volume),
         assembler=dataclasses.replace(config.assembler, **assembler),
         network=dataclasses.replace(config.network, **network),
+        grid=dataclasses.replace(config.grid, **grid),
     )
+
+
+def effective_values(parameters: NodeParameters) -> dict[str, Any]:
+    """Parameters that stand for "as configured" or "the default" -> the values in use, by name of the parameter."""
+    config = parameters.config
+    values: dict[str, Any] = {"output_frame": parameters.output_frame}
+    values |= {name: getattr(config.volume, name) for name in _VOLUME_OVERRIDES}
+    values |= {name: getattr(config.assembler, name) for name in _ASSEMBLER_OVERRIDES}
+    values |= {name: getattr(config.network, name) for name in _NETWORK_OVERRIDES}
+    values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
+    values["weights"] = config.network.weights or NO_WEIGHTS
+    for camera in parameters.cameras:
+        values |= {f"{camera.name}.{key}": getattr(camera, key) for key in CAMERA_DECLARATIONS}
+    return values
+
+
+class ReadBack:
+    """Shows the values in use while the node is configured, and what was given again afterwards.
+
+    Otherwise the next configuration would take this one's values for the user's.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._given: dict[str, Any] = {}
+        self.is_writing = False  # the node then refuses nothing
+
+    def show(self, values: Mapping[str, Any]) -> None:
+        """Write the values in use; those that a parameter's range cannot hold (an infinite window) stay as given."""
+        self._given |= {n: self._node.get_parameter(n).value for n in values if n not in self._given}
+        self._write(values)
+
+    def restore(self) -> None:
+        """Write back what was given, unless it was changed since."""
+        given, self._given = self._given, {}
+        self._write(given)
+
+    def changed(self, parameters: Sequence[Parameter[Any]]) -> None:
+        """Somebody set these: theirs from now on."""
+        for parameter in parameters:
+            self._given.pop(parameter.name, None)
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        self.is_writing = True
+        try:
+            changes = [(n, v) for n, v in values.items() if self._node.get_parameter(n).value != v]
+            self._node.set_parameters([Parameter(name, value=value) for name, value in changes])
+        finally:
+            self.is_writing = False
 
 
 def default_topics(camera: str, alone: bool) -> dict[str, str]:

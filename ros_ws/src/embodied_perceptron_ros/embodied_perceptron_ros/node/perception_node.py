@@ -37,9 +37,11 @@ from embodied_perceptron_ros.node.health import OK, FrameCounts, Health
 from embodied_perceptron_ros.node.parameters import (
     NodeParameters,
     ParameterError,
+    ReadBack,
     apply_change,
     check_change,
     declare_parameters,
+    effective_values,
     read_parameters,
 )
 from embodied_perceptron_ros.node.threads import BackgroundThread, GivenUpError, await_in_executor, run_in_executor
@@ -79,6 +81,7 @@ class PerceptionNode(LifecycleNode):
         self._map: ConfiguredMap | None = None
         self._live: LiveParts | None = None
         declare_parameters(self)
+        self._read_back = ReadBack(self)
         self.add_on_set_parameters_callback(self._on_set_parameters)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", 10)
         # steady: a simulation that stands still is just what diagnostics have to tell
@@ -124,6 +127,7 @@ class PerceptionNode(LifecycleNode):
 
             perceptron = prepare(self.parameters.config, self.parameters.map_file, self._ending.is_set, self._report)
             self._map = self._in_executor(lambda: ConfiguredMap(self, perceptron))
+            self._in_executor(lambda: self._read_back.show(effective_values(self.parameters)))
             if perceptron.inference is None:
                 self.get_logger().info("no network (weights): boxes have no class")
         except GivenUpError as stopped:
@@ -235,6 +239,8 @@ class PerceptionNode(LifecycleNode):
         if self._map is not None:
             self._map.close()
             self._map = None
+        if not self.is_ending:
+            self._read_back.restore()
 
     # ---- time, parameters, diagnostics
 
@@ -251,7 +257,11 @@ class PerceptionNode(LifecycleNode):
             self._map.fusion.wake()
 
     def _on_set_parameters(self, changes: list[Parameter[Any]]) -> SetParametersResult:
+        if self._read_back.is_writing:
+            return SetParametersResult(successful=True)
         result = check_change(changes, configured=self._map is not None)
+        if result.successful:
+            self._read_back.changed(changes)
         if result.successful and self._map is not None:
             self._parameters_now = apply_change(self.parameters, changes)
         return result

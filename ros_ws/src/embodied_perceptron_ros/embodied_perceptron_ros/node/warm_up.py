@@ -1,4 +1,4 @@
-"""Read the text encoder beside everything else, so that activation does not wait for it, nor (mostly) the first sentence.
+"""Read the text encoder beside everything else: activation does not wait for it, nor (mostly) the first sentence.
 
 Kernels are compiled by the library: :mod:`embodied_perceptron.apps.warm_up`.
 """
@@ -31,7 +31,7 @@ class LanguagePreparation:
         self._thread.start()
 
     def stop(self, wait: bool = True) -> None:
-        """End it, or wait until what has begun is read: a few seconds at most. A process that ends need not ``wait``."""
+        """End it, or wait until what has begun is read: a few seconds. A process that ends need not ``wait``."""
         self._stopping.set()
         if wait and self._thread.is_alive():
             self._thread.join()

@@ -31,7 +31,7 @@ from embodied_perceptron_ros.players.playback import (
     latched_qos,
     player_parser,
     run_player,
-    wait_for_subscribers,
+    wait_for_node,
 )
 
 _AWAITED_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
@@ -108,7 +108,7 @@ class BagPlayer:
 
     def play(self, wait_for: Sequence[str] | None, timeout_s: float, max_frames: int = 0) -> None:
         """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""
-        if not wait_for_subscribers(self.awaited(wait_for), timeout_s, self._pacer.hold):
+        if not wait_for_node(self._node, self.awaited(wait_for), timeout_s, self._pacer.hold):
             return
         started_s = time.monotonic()
         self._pacer.start()

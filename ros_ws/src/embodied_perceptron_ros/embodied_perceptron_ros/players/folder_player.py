@@ -46,7 +46,7 @@ from embodied_perceptron_ros.players.playback import (
     player_parser,
     read_ahead,
     run_player,
-    wait_for_subscribers,
+    wait_for_node,
 )
 
 DEPTH_ENCODINGS = ("32FC1", "16UC1")
@@ -92,6 +92,7 @@ class RecordingPlayer:
     def __init__(self, node: Node, recording: Recording, rate: float, clock: bool, depth_encoding: str) -> None:
         if depth_encoding not in DEPTH_ENCODINGS:
             raise ValueError(f"depth encoding must be one of {', '.join(DEPTH_ENCODINGS)}, got {depth_encoding!r}")
+        self._node = node
         self._recording = recording
         self._depth_encoding = depth_encoding
         self.report = PlaybackReport(source=str(recording.source))
@@ -109,7 +110,7 @@ class RecordingPlayer:
         """Play to the end, or ``max_frames`` (0 = all), or until ROS is shut down; see :attr:`report`."""
         if wait:
             awaited = {publisher.topic_name: publisher for publisher in self._publishers.values()}
-            if not wait_for_subscribers({**awaited, "/tf": self._tf}, timeout_s, self._pacer.hold):
+            if not wait_for_node(self._node, {**awaited, "/tf": self._tf}, timeout_s, self._pacer.hold):
                 return
         started_s = time.monotonic()
         self._pacer.start()

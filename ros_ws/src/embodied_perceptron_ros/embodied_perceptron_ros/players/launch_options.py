@@ -107,10 +107,9 @@ def ros_arguments(
 ) -> list[str]:
     """The same as command-line arguments: ``--ros-args ...``.
 
-    Raises ``FileNotFoundError`` for a missing ``config``.
+    Raises as :func:`check_config`.
     """
-    if not config.is_file():
-        raise FileNotFoundError(f"no parameter file at {config}")
+    check_config(config)
     arguments = ["--ros-args", "-r", f"__node:={NODE_NAME}", "--params-file", str(config)]
     if namespace:
         arguments += ["-r", f"__ns:=/{namespace.strip('/')}"]
@@ -121,6 +120,40 @@ def ros_arguments(
     if log_level:
         arguments += ["--log-level", log_level]
     return arguments
+
+
+def check_config(config: Path) -> dict[str, Any]:
+    """What a parameter file says for the node, flat: ``{"camera.color_topic": "/rgb", ...}``.
+
+    Raises ``FileNotFoundError`` for a missing file; ``ValueError`` naming it where it is no YAML, or has nothing for
+    a node of this name (rcl would start the node with defaults).
+    """
+    if not config.is_file():
+        raise FileNotFoundError(f"no parameter file at {config}")
+    try:
+        data = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{config} is not valid YAML: {error}") from error
+    found: dict[str, Any] = {}
+    sections = _sections(data) if isinstance(data, dict) else {}
+    mine = [section for name, section in sections.items() if name.rpartition("/")[2] in (NODE_NAME, "*", "**")]
+    if not mine:
+        there = f", only for {', '.join(sections)}" if sections else ""
+        raise ValueError(f"{config} has no 'ros__parameters' for the node {NODE_NAME!r}{there}")
+    for section in mine:
+        found |= _flatten(section)
+    return found
+
+
+def _sections(data: Mapping[Any, Any], prefix: str = "") -> dict[str, Mapping[Any, Any]]:
+    """Parameters by the node's name, whose namespace may be nested or written in front."""
+    sections: dict[str, Mapping[Any, Any]] = {}
+    for key, value in data.items():
+        if key == "ros__parameters":
+            sections[prefix] = value if isinstance(value, dict) else {}
+        elif isinstance(value, dict):
+            sections |= _sections(value, f"{prefix}/{str(key).lstrip('/')}")
+    return sections
 
 
 def parameter_text(value: Any) -> str:

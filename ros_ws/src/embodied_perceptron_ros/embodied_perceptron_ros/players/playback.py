@@ -16,12 +16,16 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
 
 from embodied_perceptron_ros.conversion.values import ns_to_stamp
+from embodied_perceptron_ros.node.health import read_diagnostics
+from embodied_perceptron_ros.players.launch_options import NODE_NAME
 
 T = TypeVar("T")
 
@@ -30,6 +34,7 @@ EXIT_BAD_SOURCE = 4
 EXIT_INTERRUPTED = 130
 
 _SLICE_S = 0.01  # longest sleep between two looks at the clock and at Ctrl-C
+_STATE_HOLDS_S = 5.0  # so long what the node told of itself counts
 _SETTLE_S = 0.3  # a match is seen on the publisher's side first
 
 
@@ -52,8 +57,46 @@ class NoSubscriberError(RuntimeError):
     """Nobody listens; the message names the topics."""
 
 
-def wait_for_subscribers(publishers: Mapping[str, Any], timeout_s: float, on_wait: Callable[[], None]) -> bool:
+class PerceptionState:
+    """What the node ``perception`` of a namespace is at, by its diagnostics.
+
+    Args:
+        node: of the player; it is spun here, a little at a time.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._watched = f"{node.get_namespace().strip('/')}/{NODE_NAME}".lstrip("/")
+        self._told, self._told_s = "", float("-inf")
+        self._executor = SingleThreadedExecutor(context=node.context)
+        self._executor.add_node(node)
+        self._subscription = node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
+
+    def _on_diagnostics(self, message: DiagnosticArray) -> None:
+        node = read_diagnostics(message, self._watched).get("node")
+        if node is not None:
+            self._told, self._told_s = node.get("state", ""), time.monotonic()
+
+    def look(self) -> str:
+        """Its state: ``configuring``, ``active``, ...; empty where nothing was heard for a while."""
+        self._executor.spin_once(timeout_sec=0.0)
+        return self._told if time.monotonic() - self._told_s < _STATE_HOLDS_S else ""
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._executor.shutdown()
+        self._node.destroy_subscription(self._subscription)
+
+
+def wait_for_subscribers(
+    publishers: Mapping[str, Any],
+    timeout_s: float,
+    on_wait: Callable[[], None],
+    state: Callable[[], str] = lambda: "",
+) -> bool:
     """Wait until every publisher has a subscription; ``on_wait`` is called in between.
+
+    ``timeout_s`` counts while nobody works towards it: not while ``state()``, of the node, is ``configuring``.
 
     Returns False when ROS was shut down meanwhile. Raises :class:`NoSubscriberError` after ``timeout_s``.
     """
@@ -66,14 +109,27 @@ def wait_for_subscribers(publishers: Mapping[str, Any], timeout_s: float, on_wai
                 on_wait()
                 time.sleep(_SLICE_S)
             return bool(rclpy.ok())
+        told = state()
+        if told == "configuring":
+            deadline = time.monotonic() + timeout_s
         if time.monotonic() > deadline:
+            hint = f"the node is {told}" if told and told != "active" else "is the node running"
             raise NoSubscriberError(
-                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: is the node running, in the same "
+                f"no subscriber on {', '.join(lonely)} after {timeout_s:g} s: {hint}, in the same "
                 "ROS_DOMAIN_ID, with matching topic names and QoS? (embodied-perceptron doctor looks)"
             )
         on_wait()
         time.sleep(_SLICE_S)
     return False
+
+
+def wait_for_node(node: Node, publishers: Mapping[str, Any], timeout_s: float, on_wait: Callable[[], None]) -> bool:
+    """:func:`wait_for_subscribers`, for as long as the perception node of ``node``'s namespace configures."""
+    state = PerceptionState(node)
+    try:
+        return wait_for_subscribers(publishers, timeout_s, on_wait, state.look)
+    finally:
+        state.close()
 
 
 def flush(publishers: Iterable[Any], timeout_s: float = 10.0) -> bool:
@@ -238,7 +294,12 @@ def player_parser(prog: str, description: str, source: str) -> argparse.Argument
     parser.add_argument("--rate", type=float, default=1.0, help="recorded seconds per second")
     parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
     parser.add_argument("--max-frames", type=int, default=0, help="end after so many; 0 = all")
-    parser.add_argument("--timeout", type=float, default=30.0, help="how long to wait for subscribers, seconds")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=30.0,
+        help="seconds without subscribers, or a node that configures",
+    )
     parser.add_argument("--report", type=Path, help="JSON file for what was sent")
     return parser
 

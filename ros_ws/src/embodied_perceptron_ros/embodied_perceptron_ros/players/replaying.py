@@ -31,7 +31,7 @@ from embodied_perceptron_ros.players.launch_options import DEFAULT_CONFIG, playe
 from embodied_perceptron_ros.players.processes import Supervisor, combined_exit_code, module_command, ros_environment
 
 _PERIOD_S = 0.2
-_START_TIMEOUT_S = 180.0  # the first start compiles the kernels
+_START_TIMEOUT_S = 60.0  # without a sign of configuring: the first start may compile for minutes
 _SETTLE_TIMEOUT_S = 60.0
 _DIAGNOSED_S = 1.2  # until the next diagnostics tell of the last answers
 _LAST_BOXES_S = 15.0  # at most so long for the perception of the last frame
@@ -218,7 +218,7 @@ def replay_over_ros(
         arguments = ros_arguments(plan.config, parameters)
         command = module_command("node", *arguments)
         processes.start("node", command, environment, plan.out / "node.log")
-        _wait(lambda: monitor.status.state == "active", lambda: watch("starting"), _START_TIMEOUT_S, "become active")
+        _wait_until_active(monitor, lambda: watch("starting"))
         for question in plan.questions:
             if question.standing:
                 monitor.ask(question)
@@ -253,11 +253,14 @@ def _last_semantic(monitor: NodeMonitor) -> SemanticVoxels | None:
     return None if cloud is None or info is None else cloud_to_semantic(cloud, info)
 
 
-def _wait(done: Callable[[], bool], step: Callable[[], None], timeout_s: float, what: str) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not done():
+def _wait_until_active(monitor: NodeMonitor, step: Callable[[], None]) -> None:
+    """``step`` raises where the node ends meanwhile."""
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while monitor.status.state != "active":
+        if monitor.status.state == "configuring":
+            deadline = time.monotonic() + _START_TIMEOUT_S
         if time.monotonic() > deadline:
-            raise ReplayFailedError(f"the node did not {what} within {timeout_s:g} s")
+            raise ReplayFailedError(f"the node did not become active within {_START_TIMEOUT_S:g} s")
         step()
 
 

@@ -1,0 +1,57 @@
+"""Kernels are compiled step by step, once, and kept for the next process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from embodied_perceptron.apps import recording_commands
+from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
+from embodied_perceptron.config import ObjectsConfig, PerceptronConfig
+
+
+def test_steps_are_counted_and_may_be_stopped_before_each() -> None:
+    config = PerceptronConfig(objects=ObjectsConfig(confirm_count=1))
+    told: list[tuple[int, int]] = []
+    warm_up(config, on_step=lambda step, steps: told.append((step, steps)))
+    total = told[0][1]
+    assert told == [(step, total) for step in range(1, total + 1)]
+    # five looks of two frames, read-only and not, and one perception each; five more for what looks do not reach
+    assert total == 5 * (2 * config.volume.min_hits + 1) + 5
+    told.clear()
+    with pytest.raises(WarmUpStoppedError):
+        warm_up(config, stopped=lambda: len(told) == 3, on_step=lambda step, steps: told.append((step, steps)))
+    assert [step for step, _ in told] == [1, 2, 3]
+
+
+def test_the_command_tells_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr("embodied_perceptron.apps.warm_up.compile_kernels", asked.append)
+    app = typer.Typer()
+    recording_commands.register(app)
+    result = CliRunner().invoke(app, ["compile"])
+    assert result.exit_code == 0, result.output
+    assert "kernels are compiled" in result.output
+    assert len(asked) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_what_it_compiles_is_there_for_the_next_process(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "compile"]
+
+    def kept() -> dict[str, int]:
+        return {path.name: path.stat().st_mtime_ns for path in tmp_path.rglob("*.nb?")}
+
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    first = kept()
+    assert len(first) > 50
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert kept() == first
