@@ -36,7 +36,7 @@ Colors = NDArray[np.floating] | Callable[[F64], NDArray[np.floating]]
 
 VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
-_SAME_NAME, _SAME_KIND, _ANY_KIN = 0.85, 0.35, 0.15
+_SAME_NAME, _SAME_THING, _SAME_KIND, _ANY_KIN = 0.85, 0.75, 0.35, 0.15
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
 _UNSURE = 0.02  # score of a proposed box that says little
@@ -44,7 +44,8 @@ _AS_GOOD = 0.75  # of the best one's probability: just as good
 _HARDLY = 0.15  # likelihood of a condition: what holds less for all candidates does not hold for any
 _FITS = 0.45  # the same: what holds so well is meant where all are asked for
 _OF_KIND = 0.7  # of the best label's answer to the noun: meant where all are asked for
-_MANY_WORDS = 2  # conditions: longer descriptions are told loosely, and read so
+_MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are told loosely, and read so
+_RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
 
@@ -206,6 +207,11 @@ class _Answer:
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
         self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra)
+        conditions = [c for c in meaning.constraints if c.weight >= 1.0]
+        words = len(meaning.text.split())
+        self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None
+        if vocabulary is None and not self.is_long and noun in VOCABULARY:
+            self.least_kind = _SAME_KIND
         self.in_vocabulary = vocabulary is not None and noun in vocabulary
 
     def _may_be_anchors(self) -> NDArray[np.bool_]:
@@ -256,6 +262,8 @@ class _Answer:
             if every is not None:
                 return every
         sure = probability_right(self._traits(evidence, order, probability)) * self._existence(order[0])
+        if fits[order[0]] < _HARDLY or evidence.category[order[0]] < _SAME_THING:
+            sure *= _RELATED
         probability = probability * (sure / probability[0])
         ranked = tuple(
             dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=True)
@@ -340,9 +348,10 @@ class _Answer:
             missing = [m for t in evidence.terms for m in t.missing]
             if missing and len(missing) == len(meaning.constraints):
                 return f"there is no {missing[0]}"
-        members = [i for i in order if evidence.category[i] >= 0.5 * float(evidence.category[order].max())]
+        kind = float(evidence.category[order].max())
+        members = [i for i in order if evidence.category[i] >= 0.5 * kind]
         said = [t for t in evidence.terms if t.constraint.weight >= 1.0]
-        if len(meaning.constraints) > _MANY_WORDS or meaning.speaker is not None:
+        if self.is_long:
             return ""  # long descriptions are told loosely, and read so
         for term in said:
             likely = self.scorer.likely(term)
@@ -354,7 +363,7 @@ class _Answer:
             return self._none_is(noun, " and ".join(words))
         for term in evidence.terms:
             c = term.constraint
-            enough = sum(fits[i] >= _HARDLY for i in members)
+            enough = sum(fits[i] >= _HARDLY and evidence.category[i] >= _OF_KIND * kind for i in members)
             if c.is_superlative and c.rank > max(enough, 1) and not term.missing:
                 there = f"are only {enough} {pluralize(noun)}" if enough > 1 else f"is only one {noun}"
                 return f"number {c.rank} was asked for, but there {there}"
@@ -476,8 +485,8 @@ def _description(e: Meaning) -> str:
 
 _SAID = {
     "left-of-me": "on your left", "right-of-me": "on your right", "ahead-of-me": "in front of you",
-    "behind-me": "behind you", "nearest-me": "nearest", "farthest-me": "farthest", "supporting": "with", "below": "under",
-    "middle-of-kind": "in the middle", "nth": "in order",
+    "behind-me": "behind you", "nearest-me": "nearest", "farthest-me": "farthest", "supporting": "with",
+    "below": "under", "middle-of-kind": "in the middle", "nth": "in order",
     "left-of-all": "on the left", "right-of-all": "on the right", "viewer-left": "left, facing", "front": "in front of",
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",

@@ -16,7 +16,7 @@ from embodied_perceptron.language.relations import SceneGeometry, between, sigmo
 
 F64 = NDArray[np.float64]
 
-NEAR_M = 1.4  # between outlines: half of the people would still say "next to"
+NEAR_M = 1.2  # between outlines: half of the people would still say "next to"
 _BESIDE_M = 2.3  # the same for left, right, in front, behind
 _SLACK_M = 0.3  # by which heights of boxes may be wrong
 _UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
@@ -24,11 +24,11 @@ _UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
 
 def near(g: SceneGeometry) -> F64:
     """(N, N) outlines within about :data:`NEAR_M`."""
-    return sigmoid((NEAR_M - g.gap) / 0.15)
+    return sigmoid((NEAR_M - g.gap) / 0.12)
 
 
 def on(g: SceneGeometry) -> F64:
-    """(N, N) carried: over its footprint, or touching it from the side, and neither far above its top nor at its foot."""
+    """(N, N) carried: over its footprint or touching its side, neither far above its top nor at its foot."""
     bottom, middle = g.low[:, None, 2], g.center[:, None, 2]
     top, foot, height = g.high[None, :, 2], g.low[None, :, 2], g.extent[None, :, 2]
     over = np.maximum(g.footprint_share, 0.5 * np.exp(-g.gap_xy / 0.1))
@@ -92,7 +92,7 @@ HOLDS: dict[str, Callable[[SceneGeometry], F64]] = {
     "near": near,
     "on": on,
     "supporting": lambda g: on(g).T,
-    "with": lambda g: np.maximum(np.maximum(on(g).T, inside(g).T), 0.8 * sigmoid((0.8 - g.gap) / 0.1)),
+    "with": lambda g: sigmoid((2.5 - g.gap) / 0.2),  # said of parts and neighbours alike
     "in": inside,
     "above": lambda g: np.maximum(above(g), 0.5 * on(g)),
     "below": below,

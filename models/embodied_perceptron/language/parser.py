@@ -414,7 +414,14 @@ class Parser:
             near = token in ("closest", "nearest")
             if self._taken[i] or not (near or token in ("farthest", "furthest")):
                 continue
-            to = self._followed_by(i, ("to", "from", "by") if near else ("from", "to"))
+            to = self._followed_by(i, ("to", "from", "by", "on") if near else ("from", "to", "on"))
+            side = {"left", "right"} & set(self.tokens[i + 1 : (to or i) + 3])
+            if side and not (to is not None and self.tokens[to] == "from"):
+                self._taken[i] = True
+                found.append(Constraint(f"{side.pop()}most", span=self._span(i, i + 1)))
+                continue
+            if to is not None and self.tokens[to] == "on":
+                to = None
             if to == i + 1 or (to is None and self._anchor_follows(i + 1)):
                 continue  # said in one piece
             rank = _ORDINALS.get(self.tokens[i - 1], 1) if i else 1
@@ -550,8 +557,10 @@ class Parser:
                 if any(self._taken[first:last]) or name in found or not self._is_of_target(relation, first, last):
                     continue
                 told = relation
-                if relation == "middle" and not {"room", "floor"} & set(self.tokens[last : last + 4]):
+                if relation == "middle" and self._among_its_kind(last):
                     told = "middle-of-kind"
+                if relation in ("high", "low") and any(m.first <= first and last <= m.last for m in self.mentions):
+                    continue  # "the floor lamp"
                 negated = first > 0 and self.tokens[first - 1] in _NOT
                 found[name] = Constraint(told, rank=int(rank or 1), negated=negated, span=self._span(first, last))
         names = {c.relation for c in found.values()}
@@ -559,6 +568,12 @@ class Parser:
             if names & {f"{side}most", "from-left", "from-right"}:
                 found.pop(side, None)
         return list(found.values())
+
+    def _among_its_kind(self, last: int) -> bool:
+        """Whether "middle" before word ``last`` compares like things: not "of the room", "of the wall"."""
+        if self.tokens[last : last + 1] not in (["of"], ["part"]):
+            return True
+        return bool({"row", "line", "group", "three", "others", "five", "set", "them", "other"} & set(self.tokens[last : last + 5]))
 
     def _is_of_target(self, relation: str, first: int, last: int) -> bool:
         target = self.mentions[self.target or 0]
@@ -843,7 +858,9 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
     if tokens[last : last + 1] == ["of"]:
         return list(mentions)  # "the set of towels"
     following = next((tokens[last : m.first] for m in mentions if m.first >= last), None)
-    if following is not None and len(following) <= 5 and all(t in _ADJECTIVES or _may_be_noun(t) for t in following):
+    if following is not None and len(following) <= 5 and all(
+        t in _ADJECTIVES or t in _LIKE or _may_be_noun(t) for t in following
+    ):
         return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
         return list(mentions)  # no noun phrase
@@ -861,6 +878,9 @@ def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
         return list(mentions)  # "something to sit on"
     plural = tokens[start] != "something"
     return [Mention(start, start + 1, ANYTHING, plural), *mentions]
+
+
+_LIKE = frozenset(("type", "style", "kind", "looking", "shaped", "sized", "colored", "coloured"))
 
 
 def _may_be_noun(token: str) -> bool:

@@ -31,7 +31,8 @@ _POLITE = (
     r"(?:(?:can|could|would|will) you (?:mind )?(?:please |kindly |just |maybe )*|"
     r"(?:i|we) (?:would|'d|'ll) (?:like|love|want|need) you to |i'd (?:like|love) you to |(?:i|we) (?:want|need) you to |"
     r"(?:i|we) (?:would like|want|need) to (?:have |get |see |find )?|i'd like (?:to (?:have |get |see |find ))?|"
-    r"may i (?:have |ask you for )|let us |let's |try to )?"
+    r"may i (?:have |ask you for )|(?:i am |i'm |we are |we're )?(?:looking|searching|look|search) for |"
+    r"let us |let's |try to )?"
     r"(?:(?:please|kindly|just) )*"
 )
 _PUT = r"(?:put|putting|place|set|hang|stick|throw|toss|drop|lay|store|stow|move|push|pull|slide|turn)"
@@ -397,7 +398,7 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
     """ "The leg of the table", "the door handle", "the laptop charger": what is meant has no box of its own."""
     start = i
     while (
-        i < len(words)
+        words[i + 1 : i + 2] not in ([], ["of"])
         and words[i] in _ADJECTIVES
         and not any(m.first <= i < m.last and m.last > m.first + 1 for m in mentions)
     ):

@@ -198,13 +198,14 @@ class Scorer:
             meant = meant * (evidence.log_score >= best - 0.05)
         return np.asarray(meant)
 
-    # --------------------------------------------------------------------------------- whether what is said holds at all
+    # ---------------------------------------------------------------------------- whether what is said holds at all
 
     def plausible(self, evidence: Evidence) -> F64:
         """(N,) product of how likely each condition holds; 1 for what cannot be decided."""
         total = evidence.not_excluded.copy()
         for term in evidence.terms:
-            total = total * np.nan_to_num(self.likely(term), nan=1.0)
+            if term.constraint.weight >= 1.0:
+                total = total * np.nan_to_num(self.likely(term), nan=1.0)
         return total
 
     def likely(self, term: ConstraintScore) -> F64:
@@ -226,7 +227,9 @@ class Scorer:
                 matrix = likelihood.HOLDS["viewer-left"](self.g)  # the sentence's own viewpoint decides the side
             else:
                 matrix = self._likelihood(c.relation)
-            holds = (matrix * self.g.different)[:, chosen].max(axis=1, initial=0.0)
+            others = self.g.different[:, chosen]
+            holds = (matrix[:, chosen] * others).max(axis=1, initial=0.0)
+            holds = np.where(others.any(axis=1), holds, np.nan)  # "the other chair", where only one was detected
         else:
             return undecided
         return np.asarray(1.0 - holds if c.negated else holds)
