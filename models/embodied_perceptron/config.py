@@ -144,6 +144,18 @@ class ObjectsConfig:
         match_iou: overlap of boxes that keeps an id.
         confirm_count: sightings before an object is confirmed.
         score_prior: an object's score begins as if its place had been looked at so often without finding it.
+        prior_existence: that a box of a new place is of a thing, before its score is known: most boxes that a network
+            makes for the first time are found again.
+        clutter_score: a box of this score is as likely clutter as a thing; never less than half of what is published.
+        max_detection_log_odds: of one detection: looks at one map share most of their data.
+        max_log_odds: of existence: what was seen for hours still goes within seconds when its place is seen empty.
+        miss_log_odds_per_s: what existence loses per second in which the thing is looked for in vain although its
+            place looks occupied: what was found twice, well, is doubted after 5 to 10 s.
+        explained_miss_factor: so much faster where other things that are found fill its place.
+        min_log_odds: of a confirmed object whose place looks occupied: one good sighting brings it back.
+        gone_log_odds: below it an object is gone.
+        max_unfound_s: what is looked for in vain for so long goes, whatever occupies its place.
+        part_s: what is found no more and lies inside of what is, goes after this time: it was a part of it.
     """
 
     cell_size_m: float = 0.06
@@ -155,6 +167,16 @@ class ObjectsConfig:
     match_iou: float = 0.2
     confirm_count: int = 2
     score_prior: int = 2
+    prior_existence: float = 0.3
+    clutter_score: float = 0.1
+    max_detection_log_odds: float = 2.5
+    max_log_odds: float = 4.0
+    miss_log_odds_per_s: float = 0.6
+    explained_miss_factor: float = 2.5
+    min_log_odds: float = -1.5
+    gone_log_odds: float = -1.8
+    max_unfound_s: float = 60.0
+    part_s: float = 2.0
 
     def __post_init__(self) -> None:
         _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
@@ -169,6 +191,19 @@ class ObjectsConfig:
         _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
         _require(self.confirm_count >= 1, f"confirm_count must be at least 1, got {self.confirm_count}")
         _require(self.score_prior >= 0, f"score_prior must not be negative, got {self.score_prior}")
+        _require(0 < self.prior_existence < 1, f"prior_existence must be in (0, 1), got {self.prior_existence}")
+        _require(0 < self.clutter_score < 1, f"clutter_score must be in (0, 1), got {self.clutter_score}")
+        for name in ("max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s"):
+            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        _require(
+            self.explained_miss_factor >= 1,
+            f"explained_miss_factor must be at least 1, got {self.explained_miss_factor}",
+        )
+        _require(
+            self.gone_log_odds < self.min_log_odds < 0 < self.max_log_odds,
+            "need gone_log_odds < min_log_odds < 0 < max_log_odds, got "
+            f"{self.gone_log_odds}, {self.min_log_odds} and {self.max_log_odds}",
+        )
 
 
 @dataclass(frozen=True)

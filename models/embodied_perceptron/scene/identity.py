@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import box_iou, box_rotations, matrix_to_euler
+from embodied_perceptron.geometry.boxes import box_iou, box_rotations, matrix_to_euler, paired_iou
 from embodied_perceptron.results import UNNAMED
 
 INSIDE_SHARE = 0.7  # of a box within another: it is a part of it
@@ -34,7 +34,10 @@ _LAYERED = frozenset(
     {"blinds", "curtain", "door", "doorframe", "doorway", "garage door", "window", "window frame", "windowsill"}
 )
 
-_MIN_VOLUME_RATIO = 0.15
+_MIN_GROWTH = 0.15  # volume of a part, as a share of the whole that it grew into
+_MIN_SHRINKAGE = 0.35  # what is found of a known thing is a part of it, or another thing, when it is smaller
+_OTHER_NAME = 0.7  # affinity across names: networks in doubt find one thing under several
+_OTHER_NAME_IOU = 0.5  # but what has been called otherwise for long must fill the same place
 _THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
 _BLEND_IOU = 0.6
 _BLEND_RAD = 0.6  # boxes that differ by more are two opinions, not one with noise
@@ -49,10 +52,35 @@ def one_object_iou(a: str, b: str) -> float:
     return _LAYERED_IOU if a in _LAYERED and b in _LAYERED else _TWO_NAMES_IOU
 
 
+def is_one_place(iou: float, thin_iou: float, name_a: str, name_b: str, both_found: bool) -> bool:
+    """Whether two known objects are one thing.
+
+    Args:
+        iou: of the boxes as thick as they count (:func:`thickened`).
+        thin_iou: of the boxes as they are.
+        both_found: they were found at once: then they are two unless they fill one place.
+    """
+    least = one_object_iou(name_a, name_b)
+    if both_found:
+        least = max(least, _ONE_OBJECT_IOU)
+    if iou < least:
+        return False
+    # thin things side by side, as books, overlap by no more than what they are thickened by
+    return not both_found or thin_iou >= 0.5 * least
+
+
 def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(N, 9), (M, 9) boxes -> (N, M) IoU, and (N, M) share of a's volume inside b."""
     iou: NDArray[np.float64] = box_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
     volume_a, volume_b = a[:, 3:6].prod(axis=1)[:, None], b[:, 3:6].prod(axis=1)[None, :]
+    shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
+    return iou, shared / np.maximum(volume_a, 1e-12)
+
+
+def paired_overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(P, 9), (P, 9) boxes -> (P,) IoU of each two, and (P,) share of a's volume inside b: :func:`overlaps` of pairs."""
+    iou: NDArray[np.float64] = paired_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
+    volume_a, volume_b = a[:, 3:6].prod(axis=1), b[:, 3:6].prod(axis=1)
     shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
     return iou, shared / np.maximum(volume_a, 1e-12)
 
@@ -65,20 +93,55 @@ def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(N, 9), (M, 9) -> (N, M) how much two boxes may be of the same object, in [0, 1].
+    """(N, 9), (M, 9) -> (N, M) how much two boxes of one name may be of the same object, in [0, 1].
 
-    The IoU; and for a part that grew into a whole (or the reverse), which overlap little, half of the share of the
-    smaller inside the larger.
+    The IoU; and for a part that grew into a whole (or, less far, the reverse), which overlap little, half of the share
+    of the smaller inside the larger.
     """
+    iou, share_known, share_found, ratio = _compared(known, found)
+    grown = (share_known >= INSIDE_SHARE) & (ratio >= _MIN_GROWTH)
+    shrunk = (share_found >= INSIDE_SHARE) & (ratio >= _MIN_SHRINKAGE)
+    share = np.where(grown, share_known, np.where(shrunk, share_found, 0.0))
+    affinity: NDArray[np.float64] = np.maximum(iou, 0.5 * share)
+    return affinity
+
+
+def association_affinity(
+    known: NDArray[np.float64],
+    found: NDArray[np.float64],
+    same_name: NDArray[np.bool_],
+    settled: NDArray[np.bool_],
+    cut: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """(N, M) how much each detection may be of each known object, in [0, 1]; 0 where it can't be.
+
+    A part never takes the identity of a whole: across names only boxes that fill the same place compare (a chair under
+    a table, a drawer in its dresser overlap little), and of one name a small box within a large one is a part of it.
+
+    Args:
+        known, found: (N, 9) and (M, 9).
+        same_name: (N, M) whether the names agree, or one has none.
+        settled: (N,) whose name is beyond doubt.
+        cut: (M,) boxes that the border of what was looked at cuts: of these a part is all that can be seen.
+    """
+    affinity = box_affinity(known, found)
+    iou, _, share_found, ratio = _compared(known, found)
+    part = cut[None] & (share_found >= INSIDE_SHARE) & (ratio >= _MIN_GROWTH)
+    affinity = np.where(part, np.maximum(affinity, 0.5 * share_found), affinity)
+    other = np.where(settled[:, None] & (iou < _OTHER_NAME_IOU), 0.0, _OTHER_NAME * iou)
+    return np.asarray(np.where(same_name, affinity, other))
+
+
+def _compared(
+    known: NDArray[np.float64], found: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """(N, M) IoU, share of the known box in the found one, the reverse, and the smaller volume over the larger one."""
     known, found = thickened(known), thickened(found)
     iou, share_known = overlaps(known, found)
     volume_known, volume_found = known[:, 3:6].prod(axis=1)[:, None], found[:, 3:6].prod(axis=1)[None, :]
     share_found = share_known * volume_known / np.maximum(volume_found, 1e-12)
-    share = np.maximum(share_known, share_found)
     ratio = np.minimum(volume_known, volume_found) / np.maximum(np.maximum(volume_known, volume_found), 1e-12)
-    grown = (share >= INSIDE_SHARE) & (ratio >= _MIN_VOLUME_RATIO)
-    affinity: NDArray[np.float64] = np.maximum(iou, np.where(grown, 0.5 * share, 0.0))
-    return affinity
+    return iou, share_known, share_found, ratio
 
 
 def _axis_names() -> NDArray[np.float64]:
@@ -96,20 +159,24 @@ def _axis_names() -> NDArray[np.float64]:
 _AXIS_NAMES = _axis_names()
 
 
-def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The (9,) box to keep: the mean of two that agree, otherwise the new one (maps grow, so it knows more).
+def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float = 0.5) -> NDArray[np.float64]:
+    """The (9,) box ``gain`` of the way from ``old`` to ``new``.
+
+    Boxes that do not agree are not blended: what has grown around the old one is known better now, so the new one
+    counts; otherwise the one that the gain favours.
 
     Of the 24 ways to name the new box's axes the one nearest to the old box's counts.
     """
-    result: NDArray[np.float64] = new.copy()
-    if float(overlaps(thickened(old[None]), thickened(new[None]))[0][0, 0]) < _BLEND_IOU:
-        return result
+    iou, share_old = overlaps(thickened(old[None]), thickened(new[None]))
+    if float(iou[0, 0]) < _BLEND_IOU:
+        return new.copy() if gain >= 0.5 or float(share_old[0, 0]) >= INSIDE_SHARE else old.copy()
     if not old[7:].any() and not new[7:].any():  # upright boxes stay exactly upright
+        result: NDArray[np.float64] = new.copy()
         turns = round(float((new[6] - old[6]) / (np.pi / 2)))
         result[6] -= turns * np.pi / 2
         if turns % 2:
             result[3], result[4] = new[4], new[3]
-        blended: NDArray[np.float64] = old + 0.5 * (result - old)
+        blended: NDArray[np.float64] = old + gain * (result - old)
         blended[6] = (blended[6] + np.pi / 2) % np.pi - np.pi / 2
         return blended
     R_old, R_new = box_rotations(old[None])[0], box_rotations(new[None])[0]
@@ -117,9 +184,10 @@ def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[n
     agreement = np.einsum("ij,kij->k", R_old, named)  # 1 + 2 cos of the angle between
     best = int(agreement.argmax())
     if np.arccos(np.clip((agreement[best] - 1.0) / 2.0, -1.0, 1.0)) > _BLEND_RAD:
-        return result
+        return new.copy() if gain >= 0.5 else old.copy()
     size = np.abs(_AXIS_NAMES[best]).T @ new[3:6]
-    u, _, vt = np.linalg.svd(R_old + named[best])
+    u, _, vt = np.linalg.svd((1.0 - gain) * R_old + gain * named[best])
     angles = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()
-    mean: NDArray[np.float64] = np.concatenate([0.5 * (old[:3] + new[:3]), 0.5 * (old[3:6] + size), angles])
+    place = old[:6] + gain * (np.concatenate([new[:3], size]) - old[:6])
+    mean: NDArray[np.float64] = np.concatenate([place, angles])
     return mean

@@ -1,26 +1,34 @@
-"""Objects with persistent ids: detections of each perception are associated with the objects of the map.
+"""Objects with persistent ids: a filter over the detections of each perception.
 
-An object is *tentative* until it was found in ``confirm_count`` perceptions, then *confirmed*; *stale* when it is not
-found any more although its place still looks occupied. Ids count up from 1 and are never reused within a map, and the
-same sequence of updates gives the same ids.
+Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
+clutter, and a look at the place that does not find the thing takes something away, in proportion to the time in which
+it should have been found. *Name* is a posterior over class names from what the network called it. *Box* is the mean of
+the boxes found, new ones weighing the less the more have agreed.
 
-When an object is not found, its place decides. The voxels in its box are still there: it waits. They vanished but the
-surroundings are still mapped: it was seen empty, and the object is gone. The surroundings vanished too: the map
-forgot the place (memory is bounded), and the object stays as it was. Likewise an object out of reach, or not whole
-within what was looked at: time in which nobody looked does not count. What waits in vain for long is dropped.
+What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
+place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says
+little. They vanished but the surroundings are mapped: the place was seen empty, and the object is gone. The
+surroundings vanished too: the map forgot the place (memory is bounded), and the object stays as it was. Voxels that
+belong to something else that was found there, in the box of the missing one, are no evidence for it.
 
-Something that was moved keeps its id where its new box still overlaps the old one enough to be matched; otherwise the
-old object expires as soon as its place is seen empty, and what stands elsewhere gets a new id.
+An object is *tentative* until it was found in ``confirm_count`` perceptions and is likelier to exist than not, then
+*confirmed*; *stale* when existence has become unlikely although its place still looks occupied. Ids count up from 1
+and are never reused within a map, and the same sequence of updates gives the same ids.
 
-The score of an object is the mean over the latest looks at its place, of what was found there and zero where nothing
-was, beginning with ``score_prior`` looks of zero: often and middling beats once and high. The label is that with the
-most score over the latest sightings.
+Detections and objects are assigned one to one, as :func:`~.identity.association_affinity` allows: a part never takes the
+identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new box
+still overlaps the old one enough; otherwise the old object goes as soon as its place is seen empty, and what stands
+elsewhere gets a new id. So does what replaces something in its place, once extent or name fit no more.
+
+The work of an update depends on what is near the place looked at, not on all that was ever seen: objects are found
+through a grid over the ground, and of those elsewhere nothing changes, not even their age.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,34 +36,53 @@ import numpy as np
 import torch
 from numba import njit
 from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
-from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
+from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.identity import (
     INSIDE_SHARE,
+    ONE_PLACE_IOU,
+    association_affinity,
     blend_boxes,
-    box_affinity,
+    is_one_place,
     one_object_iou,
-    overlaps,
+    paired_overlaps,
     thickened,
 )
 
-_EMPTY_SHARE = 0.3  # of its voxels left: the object is gone
 _KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
 _SURROUNDINGS_M = 0.3
-_TENTATIVE_NS = 2_000_000_000  # not found for longer: a tentative object goes
-_PART_NS = 2_000_000_000  # one inside of another that is found was a part of it
-_CONFIRMED_NS = 4_000_000_000  # a confirmed one grows stale
-_STALE_NS = 60_000_000_000  # a stale one goes
 _PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
-_OTHER_LABEL = 0.7  # affinity across labels
-_SCORE_MEMORY = 20  # looks
-_VOTE_MEMORY = 0.9  # of the votes, at each sighting
 _MAX_FOUND = 128  # boxes of one perception; the best
-_VERSION = 2
+_VERSION = 3
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
+_CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
+
+# Existence. Shares are of the voxels that were in the box when the object was found, of those that nothing else
+# explains: if it is still there they are about as many (sensors and views differ), if it is gone hardly any.
+_THERE_SHARE, _THERE_SIGMA = 1.0, 0.3
+_GONE_SHARE, _GONE_SIGMA = 0.05, 0.1
+_LEAST_OPEN = 0.2  # of the box not covered by other things that were found: less can't be told empty
+_LEAST_SUPPORT = 4.0  # voxels: fewer say nothing when they vanish
+_EXPLAINED = 0.7  # of the box covered by other things that were found: they are what is there
+_SETTLED_FOUND, _SETTLED_SHARE = 4, 0.75  # sightings, and share of the posterior, from which a name is beyond doubt
+_STACKED_IOU = 0.1  # of things that stand or lie against each other, as they are found
+_OWN_MASS = 0.4  # of a box's voxels that lie in no other: a thing of its own
+_SCORE_MEMORY = 20  # looks
+_NAME_MEMORY = 0.9  # of the evidence for names, at each sighting
+_BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
+
+
+def _logit(p: float) -> float:
+    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    return math.log(p / (1.0 - p))
+
+
+def _probability(log_odds: float) -> float:
+    return 1.0 / (1.0 + math.exp(-log_odds))
 
 
 @dataclass
@@ -64,49 +91,64 @@ class _Track:
 
     id: int
     box: NDArray[np.float64]
-    score: float
-    votes: dict[str, float]
+    log_odds: float  # that it exists
+    score: float  # mean score of what was found at its place over the looks there
+    votes: dict[str, float]  # evidence for each name
+    weight: float  # of the box: scores of the sightings that it is the mean of
     found: int
     looks: int  # at its place, found or not
     whole: bool  # the box was never cut by the border of what was looked at
-    missed: bool  # by the last perception
+    missed: bool  # by the last perception that looked there
     state: str
-    found_ns: int  # when it was last found, plus the time since in which nobody looked
+    found_ns: int  # when it was last found
+    unfound_s: float  # for how long it has been looked for in vain since
     last_seen_ns: int  # newest evidence for it then
     support: float  # voxels in the box when it was found
     surroundings: float  # voxels around the box then
+    published: SceneObject | None = None  # as of now; None = to be made anew
 
     @property
     def label(self) -> str:
         return max(sorted(self.votes), key=lambda name: self.votes[name])
+
+    def name_share(self, label: str) -> float:
+        """Posterior probability of a name."""
+        return self.votes.get(label, 0.0) / max(sum(self.votes.values()), 1e-12)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether its name is beyond doubt."""
+        return self.found >= _SETTLED_FOUND and self.name_share(self.label) >= _SETTLED_SHARE
 
     def rate(self, score: float, prior: int) -> None:
         """One more look at its place: the score of what was found, or zero."""
         self.looks += 1
         self.score += (score - self.score) / min(self.looks + prior, _SCORE_MEMORY + prior)
 
-    def excuse(self, away_ns: int, now_ns: int) -> None:
-        """Nobody looked for so long: that is no time in which it was not found."""
-        self.found_ns = max(self.found_ns, min(now_ns, self.found_ns + away_ns))
-
-    def vote(self, label: str, score: float) -> None:
-        self.votes = {name: v * _VOTE_MEMORY for name, v in self.votes.items() if v > 1e-3}
-        self.votes[label] = self.votes.get(label, 0.0) + score
+    def vote(self, names: dict[str, float]) -> None:
+        self.votes = {name: v * _NAME_MEMORY for name, v in self.votes.items() if v > 1e-3}
+        for name, score in names.items():
+            self.votes[name] = self.votes.get(name, 0.0) + score
 
     def absorb(self, other: _Track) -> None:
         """Merge the history of the same thing under another id."""
         if self.missed and not other.missed:
-            self.box, self.missed, self.whole = other.box.copy(), False, other.whole
-            self.support, self.surroundings = other.support, other.surroundings
+            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
+            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
+        self.log_odds = max(self.log_odds, other.log_odds)
         self.score = max(self.score, other.score)
         self.found += other.found
         self.found_ns = max(self.found_ns, other.found_ns)
         self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
         for label, votes in other.votes.items():
             self.votes[label] = self.votes.get(label, 0.0) + votes
+        self.published = None
 
     def as_object(self) -> SceneObject:
-        return SceneObject(self.id, self.label, self.score, self.box.copy(), self.state, self.last_seen_ns)
+        if self.published is None:
+            score = min(max(self.score, 0.0), 1.0)
+            self.published = SceneObject(self.id, self.label, score, self.box.copy(), self.state, self.last_seen_ns)
+        return self.published
 
 
 @dataclass
@@ -116,7 +158,8 @@ class ObjectMap:
     config: ObjectsConfig = field(default_factory=ObjectsConfig)
 
     def __post_init__(self) -> None:
-        self._tracks: list[_Track] = []  # by id
+        self._tracks: dict[int, _Track] = {}  # ids ascend
+        self._grid = _GroundGrid(_CELL_M)
         self._next_id = 1
         self._updated_ns = 0
 
@@ -126,7 +169,7 @@ class ObjectMap:
     def objects(self, states: Iterable[str] = ObjectState.ALL) -> tuple[SceneObject, ...]:
         """Objects in any of ``states``, by id."""
         wanted = set(states)
-        return tuple(t.as_object() for t in self._tracks if t.state in wanted)
+        return tuple(t.as_object() for t in self._tracks.values() if t.state in wanted)
 
     def update(
         self,
@@ -150,29 +193,34 @@ class ObjectMap:
                 missed, and boxes that it cuts do not replace whole ones.
             scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored.
         """
-        away_ns = max(0, now_ns - self._updated_ns)
+        dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
+        if dt_s > 1e-9 * _PAUSE_NS:
+            dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
-        if away_ns > _PAUSE_NS:
-            for track in self._tracks:
-                track.excuse(away_ns, now_ns)
-            away_ns = 0
-        found = _distinct(found.above(scores.keep), snapshot)
-        matched = self._match(found)
+        found, names = _distinct(found.above(scores.keep), snapshot)
+        near = self._near(found, camera_m, reach_m, looked_at)
+        cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
+        matched = self._match(near, found, cut)
         for row in range(len(found)):
-            whole = not _cut_by(looked_at, found.boxes[row])
             if row in matched:
-                self._see(matched[row], found, row, now_ns, whole)
+                self._see(matched[row], found, row, names[row], now_ns, not cut[row], scores)
             elif found.scores[row] >= scores.publish:
-                matched[row] = self._begin(found, row, now_ns, whole)
+                matched[row] = self._begin(found, row, names[row], now_ns, not cut[row], scores)
+                near.append(matched[row])
         seen = {t.id for t in matched.values()}
-        self._judge_places(seen, snapshot, now_ns, away_ns, camera_m, reach_m, looked_at)
-        self._merge_duplicates(now_ns)
+        near = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
+        self._merge_duplicates(near)
+        for track in near:
+            if track.id in self._tracks:
+                self._set_state(track)
+                self._grid.put(track.id, track.box)
 
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
         """Forget objects whose centre lies in the (9,) ``box``; returns their ids."""
         R = box_rotations(box[None])[0]
-        gone = [t for t in self._tracks if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
-        self._tracks = [t for t in self._tracks if t not in gone]
+        gone = [t for t in self._tracks.values() if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
+        for track in gone:
+            self._remove(track)
         return tuple(t.id for t in gone)
 
     def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
@@ -180,93 +228,170 @@ class ObjectMap:
 
         ``motion_at(stamp_ns)`` is the (4, 4) rigid motion, old world -> new world, of what was seen at that time.
         """
-        for track in self._tracks:
+        for track in self._tracks.values():
             T = motion_at(track.last_seen_ns or track.found_ns)
             if not np.allclose(T, np.eye(4), atol=1e-12):
-                track.box = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()[0]
+                moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
+                track.box, track.published = canonical_boxes(moved)[0], None
+                self._grid.put(track.id, track.box)
 
     def clear(self) -> None:
         """Forget all objects. Ids start at 1 again: it is a new map."""
-        self._tracks = []
+        self._tracks = {}
+        self._grid = _GroundGrid(_CELL_M)
         self._next_id = 1
         self._updated_ns = 0
 
     # ------------------------------------------------------------------------------------------------------- matching
 
-    def _match(self, found: Detections) -> dict[int, _Track]:
-        """Row of ``found`` -> track, one to one, best affinity first."""
-        if len(found) == 0 or not self._tracks:
+    def _near(
+        self, found: Detections, camera_m: NDArray[np.float64] | None, reach_m: float, looked_at: Region | None
+    ) -> list[_Track]:
+        """Objects that what was looked at, or what was found, may concern, by id."""
+        low, high = np.full(2, -np.inf), np.full(2, np.inf)
+        if camera_m is not None:
+            low, high = camera_m[:2] - reach_m, camera_m[:2] + reach_m
+        if looked_at is not None:
+            region_low, region_high = _ground_bounds(looked_at)
+            low, high = np.maximum(low, region_low), np.minimum(high, region_high)
+        ids = self._grid.near(low, high)
+        bounds = Bounds.of(found.boxes)
+        for row in range(len(found)):
+            ids |= self._grid.near(bounds.low[row, :2] - _SURROUNDINGS_M, bounds.high[row, :2] + _SURROUNDINGS_M)
+        return [self._tracks[i] for i in sorted(ids)]
+
+    def _match(self, near: Sequence[_Track], found: Detections, cut: NDArray[np.bool_]) -> dict[int, _Track]:
+        """Row of ``found`` -> track, one to one, so that together they agree best."""
+        if len(found) == 0 or not near:
             return {}
-        affinity = box_affinity(np.stack([t.box for t in self._tracks]), found.boxes)
-        names = np.array([t.label for t in self._tracks])
-        affinity = np.where(names[:, None] == np.array(found.labels)[None, :], affinity, affinity * _OTHER_LABEL)
-        pairs = [
-            (-affinity[i, j], self._tracks[i].id, int(j), int(i))
-            for i, j in np.argwhere(affinity >= self.config.match_iou)
-        ]
-        matched: dict[int, _Track] = {}
-        used: set[int] = set()
-        for _, _, j, i in sorted(pairs):
-            if j not in matched and i not in used:
-                matched[j] = self._tracks[i]
-                used.add(i)
-        return matched
+        labels = [t.label for t in near]
+        same = np.array([[UNNAMED in (a, b) or a == b for b in found.labels] for a in labels])
+        settled = np.array([t.is_settled and a != UNNAMED for t, a in zip(near, labels, strict=True)])
+        affinity = association_affinity(np.stack([t.box for t in near]), found.boxes, same, settled, cut)
+        affinity[affinity < self.config.match_iou] = 0.0
+        # squared: one pair that fits well counts more than two that hardly do
+        rows, columns = linear_sum_assignment(affinity**2, maximize=True)
+        return {int(j): near[i] for i, j in zip(rows, columns, strict=True) if affinity[i, j] > 0}
 
-    def _see(self, track: _Track, found: Detections, row: int, now_ns: int, whole: bool) -> None:
-        track.found += 1
-        track.found_ns = now_ns
-        track.rate(float(found.scores[row]), self.config.score_prior)
-        track.vote(found.labels[row], float(found.scores[row]))
-        if whole or not track.whole:
-            track.box = found.boxes[row].copy() if whole > track.whole else blend_boxes(track.box, found.boxes[row])
-            track.whole = whole
-        if track.state == ObjectState.STALE or track.found >= self.config.confirm_count:
-            track.state = ObjectState.CONFIRMED
-
-    def _begin(self, found: Detections, row: int, now_ns: int, whole: bool) -> _Track:
+    def _see(
+        self,
+        track: _Track,
+        found: Detections,
+        row: int,
+        names: dict[str, float],
+        now_ns: int,
+        whole: bool,
+        scores: ScorePolicy,
+    ) -> None:
         score = float(found.scores[row])
-        state = ObjectState.CONFIRMED if self.config.confirm_count <= 1 else ObjectState.TENTATIVE
-        votes = {found.labels[row]: score}
-        box = found.boxes[row].copy()
-        track = _Track(self._next_id, box, 0.0, votes, 1, 0, whole, False, state, now_ns, 0, 0.0, 0.0)
+        track.found += 1
+        track.found_ns, track.unfound_s = now_ns, 0.0
+        track.rate(score, self.config.score_prior)
+        track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
+        track.vote(names)
+        if whole > track.whole:
+            track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
+        elif whole or not track.whole:
+            gain = max(score / (track.weight + score), 1e-3)
+            box = blend_boxes(track.box, found.boxes[row], gain)
+            if np.array_equal(box, track.box) and gain < 0.5:  # they do not agree: if it goes on, it has moved
+                track.weight *= 0.5
+            else:
+                track.box, track.weight = canonical_boxes(box[None])[0], min(track.weight + score, _BOX_MEMORY)
+
+    def _begin(
+        self,
+        found: Detections,
+        row: int,
+        names: dict[str, float],
+        now_ns: int,
+        whole: bool,
+        scores: ScorePolicy,
+    ) -> _Track:
+        score = float(found.scores[row])
+        track = _Track(
+            id=self._next_id,
+            box=found.boxes[row].copy(),
+            log_odds=_logit(self.config.prior_existence) + self._for_detection(score, scores),
+            score=0.0,
+            votes=dict(names),
+            weight=score,
+            found=1,
+            looks=0,
+            whole=whole,
+            missed=False,
+            state=ObjectState.TENTATIVE,
+            found_ns=now_ns,
+            unfound_s=0.0,
+            last_seen_ns=0,
+            support=0.0,
+            surroundings=0.0,
+        )
         track.rate(score, self.config.score_prior)
         self._next_id += 1
-        self._tracks.append(track)
+        self._tracks[track.id] = track
         return track
+
+    def _remove(self, track: _Track) -> None:
+        del self._tracks[track.id]
+        self._grid.remove(track.id)
 
     # ------------------------------------------------------------------------------------------------------ existence
 
+    def _for_detection(self, score: float, scores: ScorePolicy) -> float:
+        """Log-odds that a detection adds: a thing has given it rather than clutter."""
+        against = _logit(max(scores.keep, self.config.clutter_score))
+        return min(max(_logit(score) - against, 0.0), self.config.max_detection_log_odds)
+
+    def _set_state(self, track: _Track) -> None:
+        likely = track.log_odds >= 0.0
+        state = track.state
+        if likely and track.found >= self.config.confirm_count:
+            state = ObjectState.CONFIRMED
+        elif not likely and state == ObjectState.CONFIRMED:
+            state = ObjectState.STALE
+        if state != track.state:
+            track.state, track.published = state, None
+
     def _judge_places(
         self,
+        near: Sequence[_Track],
         matched: set[int],
         snapshot: VoxelSnapshot,
-        now_ns: int,
-        away_ns: int,
+        dt_s: float,
         camera_m: NDArray[np.float64] | None,
         reach_m: float,
         looked_at: Region | None,
-    ) -> None:
-        """Update what was found; let what was not found wait, fade or go (module docstring)."""
-        if not self._tracks:
-            return
-        boxes = without_bottom(np.stack([t.box for t in self._tracks]))
-        inside, around, newest_ns = count_voxels(snapshot, boxes, _SURROUNDINGS_M)
-        kept = []
-        for i, track in enumerate(self._tracks):
-            track.missed = track.id not in matched
-            if not track.missed:
-                # slowly downwards: a box that loses voxels bit by bit still ends as empty
-                track.support = max(float(inside[i]), 0.9 * track.support)
-                track.surroundings = float(around[i])
-                track.last_seen_ns = max(track.last_seen_ns, int(newest_ns[i]))
-                kept.append(track)
+    ) -> list[_Track]:
+        """Update what was found; let what was not found wait, fade or go (module docstring). Returns what stays."""
+        looked = [
+            t
+            for t in near
+            if t.id in matched or not (self._out_of_reach(t, camera_m, reach_m) or _cut_by(looked_at, t.box))
+        ]
+        if not looked:
+            return list(near)
+        boxes = np.stack([t.box for t in looked])
+        is_found = np.array([t.id in matched for t in looked])
+        others, covered = _others_inside(boxes, is_found)
+        inside, around, newest_ns, explained = count_voxels_explained(
+            snapshot, without_bottom(boxes), _SURROUNDINGS_M, others, boxes
+        )
+        gone = set()
+        for i, track in enumerate(looked):
+            track.published = None
+            track.missed = not is_found[i]
+            if track.missed:
+                if not self._survives(track, inside[i], explained[i], around[i], covered[i], dt_s):
+                    gone.add(track.id)
+                    self._remove(track)
                 continue
-            if self._out_of_reach(track, camera_m, reach_m) or _cut_by(looked_at, track.box):
-                track.excuse(away_ns, now_ns)
-                kept.append(track)
-            elif self._survives(track, int(inside[i]), int(around[i]), now_ns):
-                kept.append(track)
-        self._tracks = kept
+            # slowly downwards: a box that loses voxels bit by bit still ends as empty
+            track.support = max(float(inside[i]), 0.9 * track.support)
+            track.surroundings = float(around[i])
+            newest = int(newest_ns[i])
+            track.last_seen_ns = newest if track.last_seen_ns > self._updated_ns else max(track.last_seen_ns, newest)
+        return [t for t in near if t.id not in gone]
 
     @staticmethod
     def _out_of_reach(track: _Track, camera_m: NDArray[np.float64] | None, reach_m: float) -> bool:
@@ -275,92 +400,280 @@ class ObjectMap:
         half_diagonal = float(np.linalg.norm(track.box[3:6])) / 2
         return float(np.linalg.norm(track.box[:3] - camera_m)) > reach_m - half_diagonal
 
-    def _survives(self, track: _Track, inside: int, around: int, now_ns: int) -> bool:
-        """Whether an object stays whose place was looked at without finding it."""
-        if inside < _EMPTY_SHARE * max(track.support, 1.0):
-            return around < _KNOWN_SHARE * track.surroundings  # the map forgot the place: nothing is known
-        track.rate(0.0, self.config.score_prior)
-        unfound_ns = now_ns - track.found_ns
-        if track.state == ObjectState.TENTATIVE:
-            return unfound_ns <= _TENTATIVE_NS
-        if unfound_ns > _CONFIRMED_NS:
-            track.state = ObjectState.STALE
-        return unfound_ns <= _STALE_NS
+    def _survives(self, track: _Track, inside: int, explained: int, around: int, covered: float, dt_s: float) -> bool:
+        """Whether an object stays whose place was looked at without finding it.
 
-    def _merge_duplicates(self, now_ns: int) -> None:
-        """One object for each thing: of two that overlap strongly the lower confirmed id stays, with the box that was
-        found and the votes of both; what has not been found for a while and lies inside what is, was a part of it."""
-        if len(self._tracks) < 2:
+        Args:
+            inside: voxels in its box now.
+            explained: those of them that lie in something else that was found.
+            around: voxels around it.
+            covered: share of its box that such things fill.
+            dt_s: for how long it has been looked for since the last time.
+        """
+        config = self.config
+        if around < _KNOWN_SHARE * track.surroundings and inside < 0.3 * max(track.support, 1.0):
+            return True  # the map forgot the place: nothing is known
+        track.rate(0.0, config.score_prior)
+        track.unfound_s += dt_s
+        rate = config.miss_log_odds_per_s * (1.0 if covered < _EXPLAINED else config.explained_miss_factor)
+        floor = config.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
+        track.log_odds = max(track.log_odds - rate * dt_s, min(floor, track.log_odds))
+        track.log_odds += emptiness(inside - explained, track.support, covered)
+        tentative = track.state == ObjectState.TENTATIVE  # goes when it is no likelier than before it was found
+        if track.log_odds < (_logit(config.prior_existence) if tentative else config.gone_log_odds):
+            return False
+        return track.unfound_s <= config.max_unfound_s
+
+    def _merge_duplicates(self, near: Sequence[_Track]) -> None:
+        """One object for each thing: of two that overlap strongly the likelier confirmed one stays, with the box that
+        was found and the names of both; what has not been found for a while and lies inside what is, was a part of it.
+
+        Two that were both found just now are two, unless they fill one place.
+        """
+        if len(near) < 2:
             return
         rank = {ObjectState.CONFIRMED: 0, ObjectState.STALE: 1, ObjectState.TENTATIVE: 2}
-        order = sorted(self._tracks, key=lambda t: (rank[t.state], t.id))
-        boxes = thickened(np.stack([t.box for t in order]))
-        iou, share = overlaps(boxes, boxes)
-        names = [t.label for t in order]
-        found = np.array([not t.missed for t in order])
+        order = sorted((t for t in near if t.id in self._tracks), key=lambda t: (rank[t.state], t.id))
+        boxes = np.stack([t.box for t in order])
+        first, second = _touching(boxes)
+        thick = thickened(boxes)
+        iou, share = paired_overlaps(thick[first], thick[second])
+        thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
+        volume = thick[:, 3:6].prod(axis=1)
         gone: set[int] = set()
-        for i, track in enumerate(order):
-            lost = track.missed and now_ns - track.found_ns > _PART_NS
-            whole = found & (share[i] >= INSIDE_SHARE)
-            if lost and any(names[j] in (names[i], UNNAMED) for j in np.flatnonzero(whole)):
-                gone.add(track.id)
-        for i, keeper in enumerate(order):
-            for j in range(i + 1, len(order)):
-                if iou[i, j] >= one_object_iou(names[i], names[j]) and not gone & {keeper.id, order[j].id}:
-                    gone.add(order[j].id)
-                    keeper.absorb(order[j])
-        self._tracks = [t for t in self._tracks if t.id not in gone]
+        for k, (i, j) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
+            a, b = order[i], order[j]
+            for part, whole, inside in ((a, b, share[k]), (b, a, share[k] * volume[i] / volume[j])):
+                lost = part.missed and part.unfound_s > self.config.part_s
+                if lost and not whole.missed and inside >= INSIDE_SHARE and whole.label in (part.label, UNNAMED):
+                    gone.add(part.id)
+            if gone & {a.id, b.id}:
+                continue
+            both = not a.missed and not b.missed
+            if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, both):
+                gone.add(b.id)
+                a.absorb(b)
+        for i in gone:
+            self._remove(self._tracks[i])
 
     # ---------------------------------------------------------------------------------------------------- persistence
 
     def to_json(self) -> str:
         """All objects with their history, as JSON text that :meth:`load_json` reads back exactly."""
-        tracks = [{**vars(t), "box": t.box.tolist()} for t in self._tracks]
+        tracks = []
+        for track in self._tracks.values():
+            entry = {**vars(track), "box": track.box.tolist()}
+            del entry["published"]
+            tracks.append(entry)
         data = {"version": _VERSION, "next_id": self._next_id, "updated_ns": self._updated_ns, "objects": tracks}
         return json.dumps(data, sort_keys=True)
 
     def load_json(self, text: str) -> None:
-        """Replace all objects by those of :meth:`to_json`. Raises ``ValueError`` and changes nothing when it cannot."""
+        """Replace all objects by those of :meth:`to_json`, of this version or an older one.
+
+        Raises ``ValueError`` and changes nothing when it cannot.
+        """
         try:
             data = json.loads(text)
             version = data["version"]
-            if version not in (1, _VERSION):
+            if version not in (1, 2, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
-            older = {"looks": 1, "whole": True} if version == 1 else {}
-            tracks = [_track_from({**older, **entry}) for entry in data["objects"]]
+            tracks = [_track_from(_as_of_now(entry, version)) for entry in data["objects"]]
             next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"objects cannot be read: {type(error).__name__}: {error}") from error
         ids = [t.id for t in tracks]
         if ids != sorted(set(ids)) or any(not 0 < i < next_id for i in ids):
             raise ValueError(f"objects cannot be read: ids {ids} do not ascend within 1..{next_id - 1}")
-        self._tracks, self._next_id, self._updated_ns = tracks, next_id, updated_ns
+        self.clear()
+        self._tracks = {t.id: t for t in tracks}
+        for track in tracks:
+            self._grid.put(track.id, track.box)
+        self._next_id, self._updated_ns = next_id, updated_ns
+
+
+def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
+    """An object of a file of any version with the fields of this one."""
+    if version == 1:
+        entry = {"looks": 1, "whole": True, **entry}
+    if version < _VERSION:  # had states and scores by rules
+        log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
+        weight = min(float(entry["score"]) * float(entry["found"]), _BOX_MEMORY)
+        entry = {"log_odds": log_odds.get(entry["state"], 0.0), "weight": weight, "unfound_s": 0.0, **entry}
+    return entry
 
 
 def _track_from(entry: dict[str, Any]) -> _Track:
+    if "published" in entry:
+        raise ValueError(f"object {entry.get('id')} has a field that is none: published")
     track = _Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})
     if track.box.shape != (9,) or not np.isfinite(track.box).all():
         raise ValueError(f"object {track.id} has the box {entry['box']}")
     if track.state not in ObjectState.ALL or not track.votes:
         raise ValueError(f"object {track.id} has state {track.state!r} and labels {track.votes}")
+    if not all(math.isfinite(v) for v in (track.log_odds, track.score, track.weight, track.unfound_s)):
+        raise ValueError(f"object {track.id} has numbers that are not finite")
+    track.box = canonical_boxes(track.box[None])[0]
     return track
 
 
-def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
-    """The best boxes; of named ones that nearly coincide the better, and none in space without a single voxel."""
-    named = [label != UNNAMED for label in found.labels]
-    if not any(named):
-        return found
-    order = np.argsort(-found.scores, kind="stable")[:_MAX_FOUND]
-    inside, _, _ = count_voxels(snapshot, without_bottom(found.boxes[order]), 0.0, enough=1)
-    order = order[inside > 0]
-    boxes = thickened(found.boxes[order])
-    iou, _ = overlaps(boxes, boxes)
-    kept: list[int] = []
-    for i, row in enumerate(order):
-        if all(iou[i, j] < one_object_iou(found.labels[row], found.labels[order[j]]) for j in kept):
-            kept.append(i)
-    return found.take(order[kept])
+class _GroundGrid:
+    """Which objects may lie where: ids by the square cells of the ground that their bounds touch."""
+
+    def __init__(self, cell_m: float) -> None:
+        self._cell_m = cell_m
+        self._ids: dict[tuple[int, int], set[int]] = {}
+        self._span: dict[int, tuple[int, int, int, int]] = {}
+
+    def put(self, track: int, box: NDArray[np.float64]) -> None:
+        """An object stands, or now stands, where its (9,) box is."""
+        bounds = Bounds.of(box[None])
+        low, high = self._cells(bounds.low[0, :2]), self._cells(bounds.high[0, :2])
+        span = (low[0], low[1], high[0], high[1])
+        if self._span.get(track) == span:
+            return
+        self.remove(track)
+        self._span[track] = span
+        for cell in self._of(span):
+            self._ids.setdefault(cell, set()).add(track)
+
+    def remove(self, track: int) -> None:
+        """An object is no more."""
+        span = self._span.pop(track, None)
+        if span is None:
+            return
+        for cell in self._of(span):
+            ids = self._ids[cell]
+            ids.discard(track)
+            if not ids:
+                del self._ids[cell]
+
+    def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
+        """Ids of objects in the cells that a rectangle of the ground touches; its (2,) corners may be infinite."""
+        if not (low_m <= high_m).all():
+            return set()
+        limit = 1e6  # cells: further than any robot goes
+        low = self._cells(np.clip(low_m, -limit, limit))
+        high = self._cells(np.clip(high_m, -limit, limit))
+        if (high[0] - low[0] + 1) * (high[1] - low[1] + 1) > len(self._ids):
+            cells = [c for c in self._ids if low[0] <= c[0] <= high[0] and low[1] <= c[1] <= high[1]]
+        else:
+            cells = [c for c in self._of((*low, *high)) if c in self._ids]
+        return set().union(*(self._ids[c] for c in cells))
+
+    def _cells(self, at_m: NDArray[np.float64]) -> tuple[int, int]:
+        return math.floor(at_m[0] / self._cell_m), math.floor(at_m[1] / self._cell_m)
+
+    @staticmethod
+    def _of(span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
+        return [(x, y) for x in range(span[0], span[2] + 1) for y in range(span[1], span[3] + 1)]
+
+
+def _ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(2,), (2,) bounds on the ground, in the world, of a region along a Manhattan frame."""
+    low, high = region.lower_m[:2], region.upper_m[:2]
+    if not np.isfinite([*low, *high]).all():
+        if region.manhattan.yaw_rad == 0:
+            return low.astype(np.float64), high.astype(np.float64)
+        return np.full(2, -np.inf), np.full(2, np.inf)
+    corners = np.array([[x, y, 0.0] for x in (low[0], high[0]) for y in (low[1], high[1])])
+    world = region.manhattan.to_world(corners)[:, :2]
+    return world.min(axis=0), world.max(axis=0)
+
+
+def emptiness(unexplained: float, support: float, covered: float) -> float:
+    """Log-odds, at most 0, that the voxels left in a box add to the existence of what was found there.
+
+    Args:
+        unexplained: voxels in the box that belong to nothing else that was found.
+        support: voxels that were there when it was found.
+        covered: share of the box that other things fill, which hide what was there.
+    """
+    expected = support * (1.0 - covered)
+    if 1.0 - covered < _LEAST_OPEN or expected < _LEAST_SUPPORT:
+        return 0.0
+    share = min(unexplained / expected, 1.0)
+    there = -0.5 * ((share - _THERE_SHARE) / _THERE_SIGMA) ** 2 - math.log(_THERE_SIGMA)
+    gone = -0.5 * ((share - _GONE_SHARE) / _GONE_SIGMA) ** 2 - math.log(_GONE_SIGMA)
+    return min(there - gone, 0.0)
+
+
+def _touching(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows i < j of (N, 9) boxes, as thick as they count, whose bounds overlap; in the order of i, then j."""
+    bounds = Bounds.of(thickened(boxes))
+    low, high = bounds.low, bounds.high
+    apart = ((low[:, None] > high[None]) | (high[:, None] < low[None])).any(axis=2)
+    i, j = np.nonzero(np.triu(~apart, 1))
+    return i, j
+
+
+def _others_inside(
+    boxes: NDArray[np.float64], is_found: NDArray[np.bool_]
+) -> tuple[list[list[int]], NDArray[np.float64]]:
+    """For each box that was not found: the rows of found ones that overlap it, and the share of it that they fill.
+
+    What it lies inside of is not among them: a part is no less there for the whole that was found around it.
+    """
+    others: list[list[int]] = [[] for _ in boxes]
+    covered = np.zeros(len(boxes))
+    if is_found.all() or not is_found.any():
+        return others, covered
+    i, j = _touching(boxes)
+    missed, by = np.concatenate([i, j]), np.concatenate([j, i])
+    wanted = ~is_found[missed] & is_found[by]
+    missed, by = missed[wanted], by[wanted]
+    _, share = paired_overlaps(boxes[missed], boxes[by])
+    for m, f, part in zip(missed.tolist(), by.tolist(), share.tolist(), strict=True):
+        if 0 < part < INSIDE_SHARE:
+            others[m].append(f)
+            covered[m] += part
+    return others, np.minimum(covered, 1.0)
+
+
+def _distinct(found: Detections, snapshot: VoxelSnapshot) -> tuple[Detections, list[dict[str, float]]]:
+    """The best boxes; of those that are of one thing the better, and none of a network in space without a single voxel.
+
+    With each its names: its own, and those of boxes in its place that were left out for it, with their scores.
+    """
+    if len(found) == 0:
+        return found, []
+    order = np.argsort(-found.scores, kind="stable")
+    if any(label != UNNAMED for label in found.labels):
+        order = order[:_MAX_FOUND]
+        inside, _, _ = count_voxels(snapshot, without_bottom(found.boxes[order]), 0.0, enough=1)
+        order = order[inside > 0]
+    boxes = found.boxes[order]
+    thick = thickened(boxes)
+    labels = [found.labels[row] for row in order]
+    first, second = _touching(boxes)
+    iou, _ = paired_overlaps(thick[first], thick[second])
+    same = iou >= np.array([one_object_iou(labels[i], labels[j]) for i, j in zip(first, second, strict=True)])
+    first, second, iou = first[same], second[same], iou[same]
+    thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
+    better: list[list[tuple[float, float, int]]] = [[] for _ in order]
+    for i, j, thick_iou, thin in zip(first.tolist(), second.tolist(), iou.tolist(), thin_iou.tolist(), strict=True):
+        better[j].append((thick_iou, thin, i))
+    kept: dict[int, dict[str, float]] = {}
+    for j, row in enumerate(order):
+        rivals = [
+            (overlap, i)
+            for overlap, thin, i in better[j]
+            if i in kept and not (thin <= _STACKED_IOU and _have_own_mass(snapshot, boxes[[i, j]]))
+        ]
+        if not rivals:
+            kept[j] = {labels[j]: float(found.scores[row])}
+            continue
+        overlap, i = max(rivals)
+        if overlap >= ONE_PLACE_IOU and labels[j] not in kept[i]:
+            kept[i][labels[j]] = float(found.scores[row])
+    rows = sorted(kept)
+    return found.take(order[rows]), [kept[i] for i in rows]
+
+
+def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64]) -> bool:
+    """Whether two boxes (2, 9) each hold voxels that the other does not: books, plates, panes."""
+    inside, _, _, explained = count_voxels_explained(snapshot, pair, 0.0, [[1], [0]], pair)
+    return bool((explained <= (1.0 - _OWN_MASS) * inside).all() and (inside > 0).all())
 
 
 def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
@@ -393,11 +706,30 @@ def count_voxels(
     Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
     ``enough``: stop counting for a box that has so many inside.
     """
+    nobody: list[list[int]] = [[] for _ in boxes]
+    inside, around, newest_ns, _ = count_voxels_explained(snapshot, boxes, margin_m, nobody, boxes, enough)
+    return inside, around, newest_ns
+
+
+def count_voxels_explained(
+    snapshot: VoxelSnapshot,
+    boxes: NDArray[np.float64],
+    margin_m: float,
+    others: Sequence[Sequence[int]],
+    other_boxes: NDArray[np.float64],
+    enough: int | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """:func:`count_voxels`, and how many of the voxels in each box lie in others too.
+
+    Args:
+        others: for each of the (B, 9) boxes rows of ``other_boxes`` (K, 9).
+    """
     if len(boxes) == 0 or len(snapshot) == 0:
         nothing = np.zeros(len(boxes), np.int64)
-        return nothing, nothing.copy(), nothing.copy()
+        return nothing, nothing.copy(), nothing.copy(), nothing.copy()
     R = box_rotations(boxes)
-    half = boxes[:, 3:6] / 2 + snapshot.voxel_size_m / 2
+    widened = snapshot.voxel_size_m / 2
+    half = boxes[:, 3:6] / 2 + widened
     # half the edges of the upright bounds of all that counts; a little more, for rounding
     reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
     # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
@@ -407,7 +739,7 @@ def count_voxels(
     first = np.searchsorted(x, low[:, 0], side="left")
     last = np.searchsorted(x, high[:, 0], side="right")
     rows = np.stack([first, last], axis=1).astype(np.int64)
-    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
+    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
         snapshot.mean_point_m,
         snapshot.last_seen_ns,
         snapshot.coords,
@@ -419,8 +751,31 @@ def count_voxels(
         reach[:, 2].copy(),
         margin_m,
         len(snapshot) if enough is None else enough,
+        np.concatenate([[0], np.cumsum([len(rows) for rows in others])]).astype(np.int64),
+        np.array([k for rows in others for k in rows], dtype=np.int64),
+        other_boxes[:, :3].copy(),
+        box_rotations(other_boxes),
+        other_boxes[:, 3:6] / 2 + widened,
     )
     return counts
+
+
+@njit(cache=True, nogil=True)
+def _excess(
+    points: NDArray[np.float32],
+    row: int,
+    center: NDArray[np.float64],
+    R: NDArray[np.float64],
+    half: NDArray[np.float64],
+) -> float:
+    """How far a point lies outside of a box along the axis where it does most; negative inside."""
+    excess = -1e9
+    for axis in range(3):
+        local = 0.0
+        for k in range(3):
+            local += (points[row, k] - center[k]) * R[k, axis]
+        excess = max(excess, abs(local) - half[axis])
+    return excess
 
 
 @njit(cache=True, nogil=True)
@@ -436,10 +791,16 @@ def _count_in_slabs(
     reach_z: NDArray[np.float64],
     margin: float,
     enough: int,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    starts: NDArray[np.int64],
+    others: NDArray[np.int64],
+    other_center: NDArray[np.float64],
+    other_R: NDArray[np.float64],
+    other_half: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     inside = np.zeros(len(center), np.int64)
     around = np.zeros(len(center), np.int64)
     newest = np.zeros(len(center), np.int64)
+    explained = np.zeros(len(center), np.int64)
     for b in range(len(center)):
         row, last = slabs[b]
         while row < last:
@@ -452,21 +813,21 @@ def _count_in_slabs(
             if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
                 row += 1
                 continue
-            excess = -1e9
-            for axis in range(3):
-                local = 0.0
-                for k in range(3):
-                    local += (points[row, k] - center[b, k]) * R[b, k, axis]
-                excess = max(excess, abs(local) - half[b, axis])
+            excess = _excess(points, row, center[b], R[b], half[b])
             if excess <= 0.0:
                 inside[b] += 1
                 newest[b] = max(newest[b], stamps[row])
+                for n in range(starts[b], starts[b + 1]):
+                    o = others[n]
+                    if _excess(points, row, other_center[o], other_R[o], other_half[o]) <= 0.0:
+                        explained[b] += 1
+                        break
                 if inside[b] >= enough:
                     break
             elif excess <= margin:
                 around[b] += 1
             row += 1
-    return inside, around, newest
+    return inside, around, newest, explained
 
 
 @njit(cache=True, nogil=True)
