@@ -573,7 +573,10 @@ class Parser:
         """Whether "middle" before word ``last`` compares like things: not "of the room", "of the wall"."""
         if self.tokens[last : last + 1] not in (["of"], ["part"]):
             return True
-        return bool({"row", "line", "group", "three", "others", "five", "set", "them", "other"} & set(self.tokens[last : last + 5]))
+        return bool(
+            {"row", "line", "group", "three", "others", "five", "set", "them", "other"}
+            & set(self.tokens[last : last + 5])
+        )
 
     def _is_of_target(self, relation: str, first: int, last: int) -> bool:
         target = self.mentions[self.target or 0]
@@ -858,8 +861,10 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
     if tokens[last : last + 1] == ["of"]:
         return list(mentions)  # "the set of towels"
     following = next((tokens[last : m.first] for m in mentions if m.first >= last), None)
-    if following is not None and len(following) <= 5 and all(
-        t in _ADJECTIVES or t in _LIKE or _may_be_noun(t) for t in following
+    if (
+        following is not None
+        and len(following) <= 5
+        and all(t in _ADJECTIVES or t in _LIKE or _may_be_noun(t) for t in following)
     ):
         return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
