@@ -261,6 +261,16 @@ def test_shadow_of_the_projector_by_slow_search(side: float) -> None:
             assert fast[y, x] == (hidden or outside), (y, x)
 
 
+def test_a_crack_casts_no_shadow() -> None:
+    depth = np.full((4, 320), 2.0, np.float32)
+    depth[2, 160] = 0.0
+    rig = rig_of("structured-light")
+    for side in (1.0, -1.0):
+        hidden = sensing._shadow(depth, rig, side)
+        hidden[2, 160] = False  # itself is a hole in any case
+        assert not hidden[:, 40:280].any()
+
+
 def test_kinds_of_materials() -> None:
     assert sensing.kind_of("window", Material(texture="image:sky")) == sensing.GLASS
     assert sensing.kind_of("mirror", Material((0.78, 0.83, 0.86), gloss=0.9)) == sensing.MIRROR

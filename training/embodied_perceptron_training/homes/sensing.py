@@ -145,7 +145,8 @@ def _shadow(depth: F32, rig: Rig, side: float) -> NDArray[np.bool_]:
     A point at column u appears at ``u - side * f * b / z`` there; it is hidden where a nearer one covers its column.
     """
     width = depth.shape[1]
-    disparity = rig.intrinsics.fx * rig.baseline_m / np.maximum(depth, 0.05)
+    # where nothing is hit, as through cracks between walls, nothing casts a shadow
+    disparity = np.where(depth > 0, rig.intrinsics.fx * rig.baseline_m / np.maximum(depth, 0.05), 0)
     column = np.arange(width, dtype=np.float32)[None] - side * disparity
     if side > 0:  # nearer points move farther left: look from the right
         least = np.minimum.accumulate(column[:, ::-1], axis=1)[:, ::-1]
@@ -201,8 +202,8 @@ def _stereo(depth: F32, color: NDArray[np.uint8], rig: Rig, rng: Rng) -> tuple[F
         z = np.where(z > 0, rig.baseline_m * focal / (rig.baseline_m * focal / z + error_px), 0)
     gray = cv2.cvtColor(color, cv2.COLOR_RGB2GRAY).astype(np.float32)
     detail = np.sqrt(np.maximum(ndimage.uniform_filter(gray**2, 7) - ndimage.uniform_filter(gray, 7) ** 2, 0))
-    plain = special.expit((_TEXTURELESS - detail) / 0.5) * min(0.5 * rig.hole_level, 0.8)
-    lost = _shadow(depth, rig, -1.0) | (_blobs(depth.shape, 6.0, rng) < plain) | (depth < 0.25)
+    plain = special.expit((_TEXTURELESS - detail) / 0.5) * min(0.3 * rig.hole_level, 0.7)
+    lost = _shadow(depth, rig, -1.0) | (_blobs(depth.shape, 9.0 * depth.shape[1] / 320, rng) < plain) | (depth < 0.25)
     return z.astype(np.float32), np.asarray(lost)
 
 
