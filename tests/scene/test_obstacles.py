@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_perceptron.config import GridConfig
@@ -43,6 +43,7 @@ CHAIR = box((1.5, -0.25, 0.0), (1.9, 0.25, 0.9))
 CEILING = box((-1, -1, 2.4), (1, 1, 2.45))
 
 
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1))
 def test_blocking_points_are_those_that_the_grid_counts(seed: int) -> None:
     """The slow twin of the kernel, with classes that bulge, are low, or are passable."""

@@ -6,7 +6,7 @@ import array
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -308,6 +308,7 @@ def test_grid_in_a_turned_frame_lies_along_its_axes():
     np.testing.assert_array_equal(back.cells, np.array([[0, 0], [0, 100], [0, -1]], np.int8))
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     yaw=st.floats(-np.pi, np.pi),
     x=st.floats(-50, 50),
