@@ -3,7 +3,12 @@
     ros2 launch embodied_perceptron perceive.launch.py
     ros2 launch embodied_perceptron perceive.launch.py weights:=tiny viewer:=rerun
     ros2 launch embodied_perceptron perceive.launch.py cameras:=front,rear output_frame:=map rviz:=true
+    ros2 launch embodied_perceptron perceive.launch.py camera:=realsense namespace:=robot1 respawn:=true
+    ros2 launch embodied_perceptron perceive.launch.py color_topic:=/head/rgb depth_topic:=/head/depth \\
+        camera_info_topic:=/head/camera_info
     ros2 launch embodied_perceptron perceive.launch.py config:=/my/perception.yaml parameters:='voxel_size_m: 0.03'
+
+What is asked for and not there (packages, files, presets) is named before anything starts.
 
 Without a ROS installation, ``embodied-perceptron perceive`` does the same with the same YAML.
 """
@@ -12,17 +17,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ament_index_python.packages import get_package_share_directory
-from launch import LaunchContext, LaunchDescription
-from launch.actions import DeclareLaunchArgument, OpaqueFunction, SetEnvironmentVariable
+from ament_index_python.packages import get_package_prefix, get_package_share_directory
+from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
+from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction, SetEnvironmentVariable
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from embodied_perceptron_ros.players.launch_options import (
+    camera_topics,
+    check_config,
+    check_extras,
+    first_color_topic,
     node_parameters,
+    own_foxglove_layout,
     parse_flag,
     parse_names,
     parse_overrides,
+    rviz_arguments,
     rviz_remappings,
 )
 from embodied_perceptron_ros.players.processes import ros_environment
@@ -31,61 +42,88 @@ ARGUMENTS = (
     # name, default, meaning
     ("config", "", "YAML file with the node's parameters; empty = the one of this package"),
     ("cameras", "", "names of the cameras, comma-separated; empty = as in config"),
+    ("camera", "", "topics as a driver names them: realsense, oak, orbbec, zed, kinect, tum; empty = as in config"),
+    ("color_topic", "", "colour images of the one camera; empty = as in config"),
+    ("depth_topic", "", "its depth images, registered to colour; empty = as in config"),
+    ("camera_info_topic", "", "its calibration; empty = as in config"),
     ("fusion_frame", "", "frame in which the map is built; empty = as in config (odom)"),
     ("output_frame", "", "frame of what is published; empty = as in config (the fusion frame)"),
     ("weights", "", "network: a shipped name or a weights file; empty = as in config, none = class-agnostic boxes"),
+    ("device", "", "where the network runs: cpu, cuda, auto; empty = as in config"),
+    ("map_file", "", "a saved map to start with; empty = as in config"),
     ("parameters", "", "parameters to override: 'name: value, name: value'"),
     ("namespace", "", "namespace of the node and its topics"),
     ("use_sim_time", "false", "take the time from /clock"),
+    ("respawn", "false", "start the node again when it ends by itself"),
     ("rviz", "false", "start RViz with everything visible"),
+    ("rviz_config", "", "layout of RViz; empty = the one of this package"),
     ("viewer", "", "rerun = the node shows everything in a window of Rerun"),
     ("foxglove", "false", "start foxglove_bridge on port 8765; its layout is foxglove/perception.json"),
     ("log_level", "info", "debug, info, warn, error"),
 )
 
 
-def start(context: LaunchContext) -> list[SetEnvironmentVariable | Node]:
+def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """The actions, once the arguments have values."""
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
+    check_extras(values, get_package_prefix)
     share = Path(get_package_share_directory("embodied_perceptron"))
+    config = Path(values["config"]).expanduser() if values["config"] else share / "config" / "perception.yaml"
+    file_values = check_config(config)
     sim_time = parse_flag(values["use_sim_time"], "use_sim_time")
+    cameras = parse_names(values["cameras"])
     parameters = node_parameters(
-        cameras=parse_names(values["cameras"]),
+        cameras=cameras,
         fusion_frame=values["fusion_frame"],
         output_frame=values["output_frame"],
         use_sim_time=sim_time,
         weights=values["weights"] or None,
         viewer=values["viewer"],
+        device=values["device"],
+        map_file=values["map_file"],
+        topics=camera_topics(
+            cameras or file_values.get("cameras", ["camera"]),
+            values["camera"],
+            values["color_topic"],
+            values["depth_topic"],
+            values["camera_info_topic"],
+        ),
         overrides=parse_overrides(values["parameters"]),
     )
     name = "FASTDDS_DEFAULT_PROFILES_FILE"  # images need more shared memory than the default; a user's profile wins
     profile = ros_environment(context.environment).get(name)
-    actions: list[SetEnvironmentVariable | Node] = [SetEnvironmentVariable(name, profile)] if profile else []
+    actions: list[LaunchDescriptionEntity] = [SetEnvironmentVariable(name, profile)] if profile else []
     actions.append(
         Node(
             package="embodied_perceptron",
             executable="perception",
             name="perception",
             namespace=values["namespace"],
-            parameters=[values["config"] or str(share / "config" / "perception.yaml"), parameters],
+            parameters=[str(config), parameters],
             ros_arguments=["--log-level", values["log_level"]],
             output="screen",
             emulate_tty=True,
+            respawn=parse_flag(values["respawn"], "respawn"),
+            respawn_delay=2.0,
             sigterm_timeout="15",  # a frame in work is finished, a map being saved is whole
         )
     )
+    in_use = {**file_values, **parameters}
     if parse_flag(values["rviz"], "rviz"):
+        layout = Path(values["rviz_config"]).expanduser() if values["rviz_config"] else share / "rviz/perception.rviz"
         actions.append(
             Node(
                 package="rviz2",
                 executable="rviz2",
-                remappings=rviz_remappings(values["namespace"]),
-                arguments=["-d", str(share / "rviz" / "perception.rviz")],
+                remappings=rviz_remappings(values["namespace"], first_color_topic(in_use)),
+                arguments=rviz_arguments(layout, in_use),
                 parameters=[{"use_sim_time": sim_time}],
                 output="log",
             )
         )
     if parse_flag(values["foxglove"], "foxglove"):
+        layout_file = own_foxglove_layout(share / "foxglove/perception.json", values["namespace"], in_use)
+        actions.append(LogInfo(msg=f"layout for Foxglove: {layout_file}"))
         actions.append(
             Node(
                 package="foxglove_bridge",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ament_index_python.packages import get_package_share_directory
+from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
@@ -26,12 +26,13 @@ from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
-from embodied_perceptron_ros.players.launch_options import parse_flag, player_command
+from embodied_perceptron_ros.players.launch_options import check_extras, parse_flag, player_command
 
 ARGUMENTS = (
     # name, default (None = has to be given), meaning
     ("source", None, "folder in TUM RGB-D layout, bag folder, .mcap or .db3"),
     ("rate", "1.0", "recorded seconds per second"),
+    ("namespace", "", "namespace of the node, its topics and the player's"),
     ("keep", "false", "leave the node running when the recording has ended"),
 )
 
@@ -40,11 +41,19 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """The actions, once the arguments have values."""
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
     executable, arguments = player_command(Path(values["source"]).expanduser(), float(values["rate"]), clock=True)
-    player = Node(package="embodied_perceptron", executable=executable, arguments=arguments, output="screen")
+    check_extras(context.launch_configurations, get_package_prefix)
+    player = Node(
+        package="embodied_perceptron",
+        executable=executable,
+        namespace=values["namespace"],
+        arguments=arguments,
+        output="screen",
+    )
     perceive = Path(get_package_share_directory("embodied_perceptron")) / "launch" / "perceive.launch.py"
     actions: list[LaunchDescriptionEntity] = [
         IncludeLaunchDescription(
-            PythonLaunchDescriptionSource(str(perceive)), launch_arguments={"use_sim_time": "true"}.items()
+            PythonLaunchDescriptionSource(str(perceive)),
+            launch_arguments={"use_sim_time": "true", "namespace": values["namespace"]}.items(),
         ),
         player,
     ]

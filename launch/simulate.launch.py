@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ament_index_python.packages import get_package_share_directory
+from ament_index_python.packages import get_package_prefix, get_package_share_directory
 from launch import LaunchContext, LaunchDescription, LaunchDescriptionEntity
 from launch.actions import (
     DeclareLaunchArgument,
@@ -27,13 +27,15 @@ from launch.events.process import ProcessExited
 from launch.launch_description_sources import PythonLaunchDescriptionSource
 from launch.substitutions import LaunchConfiguration
 
-from embodied_perceptron_ros.demo.simulated import render_command, simulated_recording
+from embodied_perceptron_ros.demo.simulated import ask_for_recording, render_command
+from embodied_perceptron_ros.players.launch_options import check_extras
 
 ARGUMENTS = (
     # name, default, meaning
     ("seed", "700036", "which home and which drive"),
     ("recording", "", "where the frames are kept; empty = a folder in the user's cache"),
     ("rate", "1.0", "simulated seconds per second"),
+    ("namespace", "", "namespace of the node, its topics and the player's"),
     ("keep", "false", "leave the node running when the drive has ended"),
 )
 
@@ -41,14 +43,18 @@ ARGUMENTS = (
 def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     """Render (nothing to do where the recording is whole), then replay."""
     values = {name: LaunchConfiguration(name).perform(context) for name, _, _ in ARGUMENTS}
+    check_extras(context.launch_configurations, get_package_prefix)
     seed = int(values["seed"])
-    recording = Path(values["recording"]).expanduser() if values["recording"] else simulated_recording(seed)
+    recording = Path(values["recording"]).expanduser() if values["recording"] else ask_for_recording(seed)
     # not sys.executable: ros2 runs with the system's Python, the library may live in an active virtual environment
     render = ExecuteProcess(cmd=["python3", *render_command(recording, seed)], name="render", output="screen")
     share = Path(get_package_share_directory("embodied_perceptron"))
     replay = IncludeLaunchDescription(
         PythonLaunchDescriptionSource(str(share / "launch" / "replay.launch.py")),
-        launch_arguments={"source": str(recording), "rate": values["rate"], "keep": values["keep"]}.items(),
+        launch_arguments={
+            **{"source": str(recording), "rate": values["rate"]},
+            **{"keep": values["keep"], "namespace": values["namespace"]},
+        }.items(),
     )
 
     def after_render(event: ProcessExited, context: LaunchContext) -> list[LaunchDescriptionEntity]:

@@ -452,3 +452,19 @@ def test_setup_goes_on_from_folders_without_files(tmp_path: Path, monkeypatch: p
     (theirs / "thesis.txt").touch()
     with pytest.raises(setup.MissingError, match="no virtual environment"):
         setup.make_venv(theirs)
+
+
+def test_the_example_for_nav2_fits_the_node() -> None:
+    """Topics that the node has, ranges that let clearing points clear and mark nothing; no aliases: rcl reads none."""
+    text = (MODULE / "config" / "nav2_costmap.yaml").read_text()
+    assert not re.search(r"[&*]\w+$", text, re.MULTILINE)
+    data = yaml.safe_load(text)
+    limit_m = default_parameters()["obstacles_range_m"]
+    for costmap in ("global_costmap", "local_costmap"):
+        layer = data[costmap][costmap]["ros__parameters"]["obstacle_layer"]
+        (source,) = layer["observation_sources"].split()
+        assert layer[source]["topic"] == "/perception/obstacles"
+        assert layer[source]["obstacle_max_range"] < limit_m <= layer[source]["raytrace_max_range"]
+    static = data["global_costmap"]["global_costmap"]["ros__parameters"]["static_layer"]
+    assert static["map_topic"] == "/perception/occupancy_grid"
+    assert static["map_subscribe_transient_local"] is True

@@ -249,3 +249,99 @@ def _cell_sums(
             sums[c, k] += color[row, k]
         sums[c, 3] += probability[row]
     return votes, sums
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Points for a costmap's obstacle layer.
+
+CLEARING_RAYS = 360  # one a degree, about a costmap's cell at the range of a depth camera
+
+
+@dataclass(frozen=True, eq=False)
+class Obstacles:
+    """What stands around a robot, in the world frame.
+
+    Attributes:
+        points_m: (N, 3) float32 points that block it, nearest first.
+        clearing_m: (M, 3) float32 points at the range limit, in directions in which the ground is known to be free:
+            a costmap that traces rays clears along them what it marked before.
+    """
+
+    points_m: NDArray[np.float32]
+    clearing_m: NDArray[np.float32]
+
+
+def blocks_robot(
+    points_m: NDArray[np.float32], floor_z_m: float, config: GridConfig, semantic: SemanticVoxels | None = None
+) -> NDArray[np.bool_]:
+    """(N,) whether (N, 3) points block a robot: neither floor nor ceiling nor passable, as :func:`count_columns`."""
+    kinds = _kinds(points_m, config, semantic)
+    height = points_m[:, 2].astype(np.float64) - floor_z_m
+    band = config.min_obstacle_height_m
+    blocks = (height >= band) | (((kinds & _THING) != 0) & (height >= LOW_THING_M))
+    blocks &= ~(((kinds & _FLOOR) != 0) & (height < band + FLOOR_BULGE_M))
+    blocks &= (kinds & _PASSABLE) == 0
+    result: NDArray[np.bool_] = blocks & (height > -_DROP_M) & (height <= config.max_obstacle_height_m)
+    return result
+
+
+def find_obstacles(
+    voxels: VoxelSnapshot,
+    grid: OccupancyGrid2d,
+    position_m: NDArray[np.float64],
+    range_m: float,
+    config: GridConfig,
+    semantic: SemanticVoxels | None = None,
+    max_points: int = 20_000,
+) -> Obstacles:
+    """What blocks a robot within ``range_m`` of where it stands.
+
+    Of more points than fit, one per ``config.resolution_m`` cube remains, and of those the nearest.
+
+    Args:
+        voxels: the map, world frame.
+        grid: of the same map.
+        position_m: (2,) or (3,) of the robot, world frame.
+        range_m: radius on the ground.
+        config: height band and passable classes.
+        semantic: labelled cells; None = nothing is labelled.
+        max_points: of both kinds together; at least :data:`CLEARING_RAYS`.
+
+    Raises ``ValueError`` for a range that is not positive, or too few points.
+    """
+    if not range_m > 0:
+        raise ValueError(f"range_m must be positive, got {range_m}")
+    if max_points < CLEARING_RAYS:
+        raise ValueError(f"max_points must be at least {CLEARING_RAYS}, got {max_points}")
+    clearing = _clearing_points(grid, position_m, range_m)
+    distance = np.hypot(voxels.mean_point_m[:, 0] - position_m[0], voxels.mean_point_m[:, 1] - position_m[1])
+    rows = np.flatnonzero(distance < range_m)
+    rows = rows[blocks_robot(voxels.mean_point_m[rows], grid.floor_z_m, config, semantic)]
+    rows = rows[np.argsort(distance[rows], kind="stable")]
+    room = max_points - len(clearing)
+    if len(rows) > room:
+        cubes = np.floor(voxels.mean_point_m[rows] / config.resolution_m).astype(np.int64)
+        _, first = np.unique(cubes, axis=0, return_index=True)
+        rows = rows[np.sort(first)][:room]
+    return Obstacles(voxels.mean_point_m[rows], clearing)
+
+
+def _clearing_points(grid: OccupancyGrid2d, position_m: NDArray[np.float64], range_m: float) -> NDArray[np.float32]:
+    """(M, 3) ends of the rays that leave the unknown ground below the robot and meet nothing but free cells."""
+    rows, columns = grid.cells.shape
+    if grid.cells.size == 0:
+        return np.zeros((0, 3), np.float32)
+    angle = np.arange(CLEARING_RAYS) * (2 * np.pi / CLEARING_RAYS)
+    direction = np.stack([np.cos(angle), np.sin(angle)], axis=1)  # (R, 2)
+    along = np.arange(0.0, range_m + grid.resolution_m, 0.5 * grid.resolution_m)  # (S,)
+    points = position_m[:2] + direction[:, None] * along[None, :, None]  # (R, S, 2)
+    cells = np.floor((points - grid.origin_m) / grid.resolution_m).astype(np.int64)
+    inside = (cells[..., 0] >= 0) & (cells[..., 0] < columns) & (cells[..., 1] >= 0) & (cells[..., 1] < rows)
+    values = np.full(inside.shape, UNKNOWN_CELL, np.int64)
+    values[inside] = grid.cells[cells[..., 1][inside], cells[..., 0][inside]]
+    begun = np.maximum.accumulate(values != UNKNOWN_CELL, axis=1)
+    clear = begun[:, -1] & ~(begun & (values != FREE_CELL)).any(axis=1)
+    # at a height that every obstacle layer looks at; it is out of the range in which it marks
+    ends = position_m[:2] + direction[clear] * range_m
+    height = np.full((len(ends), 1), grid.floor_z_m + 0.5)
+    return np.concatenate([ends, height], axis=1).astype(np.float32)

@@ -6,6 +6,9 @@ import array
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 pytest.importorskip("rclpy")
 pytest.importorskip("vision_msgs")
@@ -28,6 +31,7 @@ from embodied_perceptron.results import (
     SemanticVoxels,
     VoxelSnapshot,
 )
+from embodied_perceptron.scene.navigation import Obstacles
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.visualization.drawing import clip_to_near_plane
 from embodied_perceptron_ros.conversion import maps as maps
@@ -292,14 +296,71 @@ def test_grid_round_trip():
     assert back.floor_z_m == pytest.approx(0.1)
 
 
-def test_grid_in_a_turned_frame_carries_the_turn_in_its_origin():
-    grid = OccupancyGrid2d(0.05, np.array([1.0, 0.0]), np.zeros((2, 2), np.int8), 0.0)
+def test_grid_in_a_turned_frame_lies_along_its_axes():
+    """A quarter turn, by hand: x becomes y, y becomes -x; Nav2 ignores the orientation of the origin."""
+    cells = np.array([[0, 100, -1], [0, 0, 0]], np.int8)
+    grid = OccupancyGrid2d(0.5, np.array([1.0, 0.0]), cells, 0.0)
     T = make_transform(np.array([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]), np.array([0.0, 0.0, 5.0]))
     message = maps.grid_to_message(grid, 9, "map", T)
-    origin = message.info.origin.position
-    np.testing.assert_allclose([origin.x, origin.y, origin.z], [0.0, 1.0, 5.0], atol=1e-12)
-    with pytest.raises(ValueError, match="turned"):
-        maps.message_to_grid(message)
+    assert message.info.origin.orientation.w == 1.0
+    back = maps.message_to_grid(message)
+    np.testing.assert_allclose([*back.origin_m, back.floor_z_m], [-1.0, 1.0, 5.0], atol=1e-12)
+    np.testing.assert_array_equal(back.cells, np.array([[0, 0], [0, 100], [0, -1]], np.int8))
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    yaw=st.floats(-np.pi, np.pi),
+    x=st.floats(-50, 50),
+    y=st.floats(-50, 50),
+    cells=arrays(np.int8, (7, 5), elements=st.sampled_from([-1, 0, 100])),
+)
+def test_what_blocks_never_shrinks_when_a_grid_is_turned(yaw, x, y, cells):
+    grid = OccupancyGrid2d(0.05, np.array([-0.3, 0.7]), cells, 0.1)
+    c, s = np.cos(yaw), np.sin(yaw)
+    T = make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]), np.array([x, y, 2.0]))
+    turned = maps.align_grid(grid, T)
+    assert turned.floor_z_m == pytest.approx(2.1)
+    rows, columns = np.nonzero(cells == 100)
+    # every part of an occupied cell, not only its middle
+    for du, dv in ((0.5, 0.5), (0.2, 0.3), (0.7, 0.8)):
+        points = grid.origin_m + 0.05 * np.stack([columns + du, rows + dv], axis=1)
+        moved = points @ T[:2, :2].T + T[:2, 3]
+        at = np.floor((moved - turned.origin_m) / 0.05).astype(int)
+        near = [turned.cells[max(v - 1, 0) : v + 2, max(u - 1, 0) : u + 2].max() == 100 for u, v in at]
+        assert all(near)
+    # and grows by no more than the cells that it touches
+    assert (turned.cells == 100).sum() <= 5 * max(1, len(rows))
+    # free and unknown by the middle of each cell: the slow twin, cell by cell
+    for v, u in np.ndindex(turned.cells.shape):
+        middle = turned.origin_m + 0.05 * np.array([u + 0.5, v + 0.5])
+        back = (np.linalg.inv(T) @ [*middle, 0.0, 1.0])[:2]
+        i, j = (back - grid.origin_m) / 0.05
+        if min(abs(i - round(i)), abs(j - round(j))) < 1e-6:
+            continue  # on the border of two cells
+        there = 0 <= i < 5 and 0 <= j < 7
+        expected = cells[int(j), int(i)] if there else -1
+        if turned.cells[v, u] != 100:
+            assert turned.cells[v, u] == expected
+
+
+def test_a_grid_that_is_only_moved_keeps_its_cells():
+    cells = RNG.choice(np.array([-1, 0, 100], np.int8), (5, 8))
+    grid = OccupancyGrid2d(0.05, np.array([-1.0, 2.0]), cells, 0.1)
+    moved = maps.align_grid(grid, make_transform(np.eye(3), np.array([0.013, -1.0, 0.5])))
+    np.testing.assert_array_equal(moved.cells, cells)
+    np.testing.assert_allclose([*moved.origin_m, moved.floor_z_m], [-0.987, 1.0, 0.6])
+    empty = OccupancyGrid2d(0.05, np.zeros(2), np.zeros((0, 0), np.int8), 0.0)
+    assert maps.align_grid(empty, make_transform(np.diag([-1.0, -1.0, 1.0]), np.zeros(3))).cells.shape == (0, 0)
+
+
+def test_obstacles_are_a_cloud_of_plain_points():
+    obstacles = Obstacles(np.array([[1, 2, 3]], np.float32), np.array([[4, 5, 6]], np.float32))
+    cloud = maps.obstacles_to_cloud(obstacles, 9, "base_link", make_transform(np.eye(3), np.array([0.0, 0.0, -1.0])))
+    assert cloud.header.frame_id == "base_link"
+    assert [f.name for f in cloud.fields] == ["x", "y", "z"]
+    assert cloud.point_step == 12
+    assert maps.cloud_to_rows(cloud).tolist() == [(1.0, 2.0, 2.0), (4.0, 5.0, 5.0)]
 
 
 # --------------------------------------------------------------------------------------------------------- objects

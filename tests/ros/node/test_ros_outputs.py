@@ -19,6 +19,7 @@ from embodied_perceptron.config import PerceptronConfig, VolumeConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import TransformTree
+from embodied_perceptron_ros.conversion.maps import cloud_to_rows
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.grounding import ViewpointError, find_viewpoint
 from embodied_perceptron_ros.node.health import FrameCounts, Health
@@ -123,7 +124,10 @@ def test_overlay_and_latency_speak_of_the_frame_that_the_boxes_are_of(tree):
     perceptron.integrate(PosedFrame(frames[1], T_ODOM_CAMERA, sent_ns + S))  # while the boxes were found
 
     publishers, health = Publishers(), Health("perception")
-    parameters = SimpleNamespace(fusion_frame="odom", output_frame="odom", voxels_hz=1.0, overlay_hz=1.0)
+    parameters = SimpleNamespace(
+        **{"fusion_frame": "odom", "output_frame": "odom", "voxels_hz": 1.0, "overlay_hz": 1.0},
+        **{"base_frame": "odom", "obstacles_range_m": 3.0, "config": PerceptronConfig()},
+    )
     outputs = Outputs(publishers, tree, health, lambda: parameters, {"cam": "optical"}.get)
     outputs.publish(perception)
     outputs.publish(perception, everything=True)  # for a new listener
@@ -135,3 +139,68 @@ def test_overlay_and_latency_speak_of_the_frame_that_the_boxes_are_of(tree):
     boxes = {value.key: float(value.value) for value in status.values if value.key.startswith("boxes_ms")}
     assert boxes["boxes_ms.count"] == 1
     assert 1000 <= boxes["boxes_ms.p50"] < 20_000
+
+
+class Robot(Publishers):
+    """The node, with a log that is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []
+
+    def get_logger(self):
+        return SimpleNamespace(warning=self.warnings.append)
+
+
+def seen_scene():
+    perceptron = Perceptron(PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.05, max_blocks=2000)))
+    for i in range(2):
+        frame = RgbdFrame((10 + i) * S, "cam", np.zeros((60, 80, 3), np.uint8), scene_depth(), MAPPING_CAMERA)
+        perceptron.integrate(PosedFrame(frame, T_ODOM_CAMERA, time.time_ns()))
+    return perceptron.perceive()
+
+
+def outputs_of(robot: Robot, tree, **changes) -> tuple[Outputs, Health]:
+    values = {"fusion_frame": "odom", "output_frame": "odom", "voxels_hz": 1.0, "overlay_hz": 1.0}
+    values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "config": PerceptronConfig()}
+    parameters, health = SimpleNamespace(**values | changes), Health("perception")
+    return Outputs(robot, tree, health, lambda: parameters, {"cam": "optical"}.get), health
+
+
+def test_an_output_frame_that_nobody_publishes_is_counted_told_and_logged(tree):
+    robot = Robot()
+    outputs, health = outputs_of(robot, tree, output_frame="mapp")
+    for _ in range(3):
+        outputs.publish(seen_scene())
+    assert health.counted("outputs_without_transform") == 3
+    (line,) = robot.warnings  # once in a while, not each time
+    assert "output_frame 'mapp'" in line
+    status = {s.name: s.message for s in health.diagnostics(0, "active", FrameCounts(), {"transforms": {}}).status}
+    assert "'mapp'" in status["perception: transforms"]
+    assert not robot["~/boxes"].sent
+
+
+def test_obstacles_are_points_around_the_base(tree):
+    T = np.eye(4)
+    T[:3, 3] = 0.5, 0.0, 0.1  # base_link in odom
+    tree.insert_static("odom", "base_link", T)
+    robot = Robot()
+    outputs, health = outputs_of(robot, tree)
+    outputs.publish(seen_scene())
+    (cloud,) = robot["~/obstacles"].sent
+    assert cloud.header.frame_id == "base_link"
+    rows = cloud_to_rows(cloud)
+    face = np.abs(rows["x"] - 1.0) < 0.06  # the box at 1.5 m
+    assert face.sum() > 30
+    assert rows["z"].min() > -0.1 + 0.06  # nothing of the floor
+    assert health.counted("obstacles_without_transform") == 0
+
+
+def test_obstacles_without_a_base_are_told_and_harm_nothing_else(tree):
+    robot = Robot()
+    outputs, health = outputs_of(robot, tree)
+    outputs.publish(seen_scene())
+    assert not robot["~/obstacles"].sent
+    assert health.counted("obstacles_without_transform") == 1
+    assert "base_frame 'base_link'" in robot.warnings[0]
+    assert len(robot["~/boxes"].sent) == 1

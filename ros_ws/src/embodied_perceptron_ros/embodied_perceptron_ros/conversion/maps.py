@@ -12,6 +12,7 @@ from vision_msgs.msg import LabelInfo, VisionClass
 
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import OccupancyGrid2d, SemanticVoxels, VoxelSnapshot
+from embodied_perceptron.scene.navigation import Obstacles
 from embodied_perceptron.visualization.drawing import color_of_class
 from embodied_perceptron_ros.conversion.values import (
     make_header,
@@ -36,6 +37,7 @@ VOXEL_DTYPE = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("rgb", "<u4")
 SEMANTIC_DTYPE = np.dtype(
     [("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("rgb", "<u4"), ("label", "<u4"), ("confidence", "<f4")]
 )
+_POINT_DTYPE = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4")])
 _VOXEL_TYPES = (PointField.FLOAT32,) * 4 + (PointField.UINT32,)
 _SEMANTIC_TYPES = (PointField.FLOAT32,) * 4 + (PointField.UINT32, PointField.FLOAT32)
 
@@ -117,10 +119,15 @@ def _lattice_step(centers_m: NDArray[np.float32]) -> float:
 def grid_to_message(
     grid: OccupancyGrid2d, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
 ) -> OccupancyGrid:
-    """Navigation grid -> nav_msgs/OccupancyGrid; a change of frame goes into the pose of its origin."""
+    """Navigation grid -> nav_msgs/OccupancyGrid in ``frame_id``, its cells along the axes of that frame.
+
+    Nav2's static layer ignores the orientation of a grid's origin, so a turned frame gets the cells of
+    :func:`align_grid`.
+    """
+    if T_out_world is not None:
+        grid = align_grid(grid, T_out_world)
     rows, columns = grid.cells.shape
-    T_world_origin = make_transform(np.eye(3), np.array([*grid.origin_m, grid.floor_z_m]))
-    T = T_world_origin if T_out_world is None else T_out_world @ T_world_origin
+    T = make_transform(np.eye(3), np.array([*grid.origin_m, grid.floor_z_m]))
     message = OccupancyGrid(
         header=make_header(stamp_ns, frame_id),
         info=MapMetaData(
@@ -133,6 +140,60 @@ def grid_to_message(
     )
     message.data = message_array(grid.cells.astype(np.int8, copy=False), "b")
     return message
+
+
+_SUBSAMPLES = 3  # per side of a cell; less than a cell apart, so that no cell of the source falls between them
+
+
+def align_grid(grid: OccupancyGrid2d, T_out_world: NDArray[np.float64]) -> OccupancyGrid2d:
+    """The grid in another frame, with cells along that frame's axes.
+
+    Of a frame that tilts, heading and height count: the ground is taken as level. A frame that is not turned keeps the
+    cells as they are; for others they are sampled anew on a lattice through the frame's origin. What blocks never
+    shrinks: a cell is occupied where any part of it was; otherwise its middle decides between free and unknown.
+
+    Args:
+        grid: in the world frame.
+        T_out_world: (4, 4) world frame in the other frame.
+    """
+    yaw = float(np.arctan2(T_out_world[1, 0], T_out_world[0, 0]))
+    c, s = np.cos(yaw), np.sin(yaw)
+    R_out_world = np.array([[c, -s], [s, c]])
+    middle = grid.origin_m + 0.5 * grid.resolution_m * np.array(grid.cells.shape[::-1])
+    moved = T_out_world @ np.array([*middle, grid.floor_z_m, 1.0])
+    shift = moved[:2] - R_out_world @ middle  # a tilt is taken at the middle of the grid
+    rows, columns = grid.cells.shape
+    size = grid.resolution_m
+    floor_z_m = float(moved[2])
+    if grid.cells.size == 0 or abs(yaw) * max(rows, columns) < 1e-3:  # a thousandth of a cell at the far end
+        return OccupancyGrid2d(size, grid.origin_m + shift, grid.cells, floor_z_m)
+    corners = grid.origin_m + size * np.array([[0, 0], [columns, 0], [0, rows], [columns, rows]], np.float64)
+    corners = corners @ R_out_world.T + shift
+    low = np.floor(corners.min(axis=0) / size + 1e-6).astype(np.int64)
+    wide, high = (np.ceil(corners.max(axis=0) / size - 1e-6).astype(np.int64) - low).tolist()
+    cells = np.full((high, wide), -1, np.int8)
+    offsets = (np.arange(_SUBSAMPLES) + 0.5) / _SUBSAMPLES
+    x, y = np.meshgrid(np.arange(wide), np.arange(high))
+    for dx in offsets:
+        for dy in offsets:
+            points = (np.stack([x + dx, y + dy], axis=-1) + low) * size  # (high, wide, 2) in the other frame
+            source = np.floor(((points - shift) @ R_out_world - grid.origin_m) / size).astype(np.int64)
+            inside = ((source >= 0) & (source < (columns, rows))).all(axis=-1)
+            values = np.full(inside.shape, -1, np.int8)
+            values[inside] = grid.cells[source[inside][:, 1], source[inside][:, 0]]
+            is_middle = dx == dy == 0.5
+            cells = np.where((values > 0) | (is_middle & (cells <= 0)), np.maximum(values, cells), cells)
+    return OccupancyGrid2d(size, low * size, cells, floor_z_m)
+
+
+def obstacles_to_cloud(
+    obstacles: Obstacles, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64]
+) -> PointCloud2:
+    """Points that block, then those that clear -> cloud (x y z) in ``frame_id``, for a costmap's obstacle layer."""
+    points = np.concatenate([obstacles.points_m, obstacles.clearing_m])
+    rows = np.empty(len(points), _POINT_DTYPE)
+    _set_xyz(rows, points, T_out_world)
+    return _cloud(rows, (PointField.FLOAT32,) * 3, stamp_ns, frame_id)
 
 
 def message_to_grid(message: OccupancyGrid) -> OccupancyGrid2d:

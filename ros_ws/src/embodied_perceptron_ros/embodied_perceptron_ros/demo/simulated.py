@@ -53,6 +53,22 @@ def simulated_recording(seed: int, version: int = 1) -> Path:
     return cache / "embodied_perceptron" / f"simulated_{seed:04d}_{ROOMS}x{FRAMES}{kind}_{renderer_digest()}"
 
 
+def ask_for_recording(seed: int, python: str = "python3") -> Path:
+    """:func:`simulated_recording` as another Python knows it: that of the active environment, which has the renderer.
+
+    Launch files run in the system's, which may not. Raises :class:`SimulationError` with what it said.
+    """
+    command = [python, "-m", "embodied_perceptron_ros.demo.simulated", "--where", "--seed", str(seed)]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError as error:
+        raise SimulationError(f"{python} cannot be run: {error}") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise SimulationError(f"{python}: {said[-1]} (is the environment of make setup active?)")
+    return Path(done.stdout.strip())
+
+
 def is_complete(recording: Path) -> bool:
     """Whether a recording lies there whole: its list of images is written last."""
     return (recording / "rgb.txt").is_file()
@@ -134,10 +150,15 @@ def _told(what: str, command: str, *arguments: str) -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m embodied_perceptron_ros.demo.simulated FOLDER --seed N``: render unless it is there."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("recording", type=Path)
+    parser.add_argument("recording", type=Path, nargs="?", help="default: as --where tells")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--where", action="store_true", help="only tell where the drive is kept")
     options = parser.parse_args(arguments)
     try:
+        options.recording = options.recording or simulated_recording(options.seed)
+        if options.where:
+            print(options.recording)
+            return 0
         render(options.recording, options.seed)
     except SimulationError as error:
         print(f"simulated: {error}", file=sys.stderr)

@@ -23,17 +23,26 @@ from visualization_msgs.msg import MarkerArray
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import Grounding, Perception, SceneObject
+from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
 from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_of_class, pixel
 from embodied_perceptron.visualization.rerun import RerunRecorder
-from embodied_perceptron_ros.conversion.maps import grid_to_message, make_label_info, semantic_to_cloud, voxels_to_cloud
+from embodied_perceptron_ros.conversion.maps import (
+    grid_to_message,
+    make_label_info,
+    obstacles_to_cloud,
+    semantic_to_cloud,
+    voxels_to_cloud,
+)
 from embodied_perceptron_ros.conversion.objects import MarkerKey, object_markers, objects_to_detections
 from embodied_perceptron_ros.conversion.values import make_image
 from embodied_perceptron_ros.node.health import WARN, Health
 from embodied_perceptron_ros.node.parameters import NodeParameters
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+_TOLD_S = 5.0  # how long diagnostics repeat a problem of an output
+_LOGGED_S = 10.0  # between two log lines of one problem
 _FAR_PIXELS = 1e5  # OpenCV clips lines itself, in 32-bit integers with 16 fractional bits to spare
 
 
@@ -137,6 +146,7 @@ class Outputs:
             ("label_info", LabelInfo, latched),
             ("semantic_voxels", PointCloud2, plain),
             ("occupancy_grid", OccupancyGrid, latched),
+            ("obstacles", PointCloud2, plain),
             ("overlay/image", Image, plain),
         ):
             self._publishers[topic] = node.create_lifecycle_publisher(
@@ -145,6 +155,7 @@ class Outputs:
                 QoSProfile(**profile),
                 qos_overriding_options=QoSOverridingOptions.with_default_policies(),
             )
+        self._logged: dict[str, float] = {}
         self._shown: set[MarkerKey] = set()
         self._labels: tuple[str, ...] | None = None
         self._listeners: dict[str, int] = {}
@@ -174,7 +185,9 @@ class Outputs:
         pose = find_output_pose(self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns)
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
-            self._health.problem("transforms", WARN, f"nothing is published in {parameters.output_frame!r}: {pose}")
+            message = f"nothing is published in output_frame {parameters.output_frame!r}: {pose}"
+            self._health.problem("transforms", WARN, message)
+            self._log_now_and_then("output_frame", message)
             return
         self._health.clear_problem("transforms")
         place = (stamp_ns, pose.frame_id, pose.T_out_world)
@@ -192,10 +205,39 @@ class Outputs:
             self._labels = perception.semantic.classes
             self._send("label_info", make_label_info(self._labels, stamp_ns, pose.frame_id))
         self._send("occupancy_grid", grid_to_message(perception.grid, *place))
+        if self._heard("obstacles"):
+            self._publish_obstacles(perception, parameters)
         if self._heard("semantic_voxels"):
             self._send("semantic_voxels", semantic_to_cloud(perception.semantic, *place))
         self._held = {"voxels", "overlay/image"}
         self.publish_held(perception, everything)
+
+    def _publish_obstacles(self, perception: Perception, parameters: NodeParameters) -> None:
+        frame = parameters.base_frame
+        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame, perception.stamp_ns)
+        if isinstance(pose, str):
+            self._health.count("obstacles_without_transform")
+            message = f"no obstacles: base_frame {frame!r} is not known: {pose}"
+            self._health.problem("transforms", WARN, message, "base_frame", hold_s=_TOLD_S)
+            self._log_now_and_then("base_frame", message)
+            return
+        T_base_world = np.eye(4) if pose.T_out_world is None else pose.T_out_world
+        obstacles = find_obstacles(
+            perception.voxels,
+            perception.grid,
+            invert_transform(T_base_world)[:3, 3],
+            parameters.obstacles_range_m,
+            parameters.config.grid,
+            perception.semantic,
+        )
+        self._send("obstacles", obstacles_to_cloud(obstacles, perception.stamp_ns, pose.frame_id, T_base_world))
+
+    def _log_now_and_then(self, key: str, message: str) -> None:
+        """At most one line per key in a while."""
+        now_s = time.monotonic()
+        if now_s - self._logged.get(key, float("-inf")) > _LOGGED_S:
+            self._logged[key] = now_s
+            self._node.get_logger().warning(message)
 
     def publish_held(self, perception: Perception, everything: bool = False) -> None:
         """Publish what its own rate held back, if it is due now: the last state of a map must reach its viewers."""

@@ -71,6 +71,8 @@ DECLARATIONS: dict[str, _Declaration] = {
     "cameras": _D(["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"),
     "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
     "output_frame": _D("", "Frame of everything published; empty = the fusion frame", live=True),
+    "base_frame": _D("base_link", "Frame of the robot: of ~/obstacles, which are the points around it", live=True),
+    "obstacles_range_m": _D(3.0, "How far ~/obstacles reach; clearing points lie there", 0.5, 20.0, live=True),
     "viewpoint_frame": _D("", "Frame that words like 'left of' are seen from; empty = the newest camera", live=True),
     "keyframe_path_topic": _D("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none"),
     "keyframe_path_child": _D("", "Frame whose poses that path has; empty = the cameras' optical frames"),
@@ -157,6 +159,8 @@ class NodeParameters:
     map_file: str
     fusion_frame: str
     output_frame: str
+    base_frame: str
+    obstacles_range_m: float
     viewpoint_frame: str
     keyframe_path_topic: str
     keyframe_path_child: str

@@ -6,7 +6,10 @@ launch files run in the system's Python.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +74,62 @@ def _flatten(data: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+# Where the drivers of common cameras publish colour, depth registered to it, and its calibration; with their defaults,
+# but for what stands behind. "rectified": the images are undistorted already.
+CAMERA_PRESETS: dict[str, dict[str, Any]] = {
+    "realsense": {  # realsense2_camera 4, align_depth.enable:=true
+        "color_topic": "/camera/camera/color/image_raw",
+        "depth_topic": "/camera/camera/aligned_depth_to_color/image_raw",
+        "info_topic": "/camera/camera/color/camera_info",
+    },
+    "oak": {  # depthai_ros_driver; depth is aligned to colour by default
+        "color_topic": "/oak/rgb/image_raw",
+        "depth_topic": "/oak/stereo/image_raw",
+        "info_topic": "/oak/rgb/camera_info",
+    },
+    "orbbec": {  # orbbec_camera, depth_registration:=true
+        "color_topic": "/camera/color/image_raw",
+        "depth_topic": "/camera/depth/image_raw",
+        "info_topic": "/camera/color/camera_info",
+    },
+    "zed": {  # zed_wrapper 5
+        "color_topic": "/zed/zed_node/rgb/color/rect/image",
+        "depth_topic": "/zed/zed_node/depth/depth_registered",
+        "info_topic": "/zed/zed_node/rgb/color/rect/camera_info",
+        "rectified": True,
+    },
+    "kinect": {  # azure_kinect_ros_driver
+        "color_topic": "/rgb/image_raw",
+        "depth_topic": "/depth_to_rgb/image_raw",
+        "info_topic": "/rgb/camera_info",
+    },
+    "tum": {  # bags of the TUM RGB-D benchmark
+        "color_topic": "/camera/rgb/image_color",
+        "depth_topic": "/camera/depth/image",
+        "info_topic": "/camera/rgb/camera_info",
+    },
+}
+
+
+def camera_topics(
+    cameras: Sequence[str], preset: str = "", color_topic: str = "", depth_topic: str = "", info_topic: str = ""
+) -> dict[str, Any]:
+    """Parameters of the one camera: a preset's, over which single topics stand.
+
+    Raises ``ValueError`` for an unknown preset, and for topics when there are several cameras.
+    """
+    if preset and preset not in CAMERA_PRESETS:
+        raise ValueError(f"camera must be one of {', '.join(CAMERA_PRESETS)}, got {preset!r}")
+    topics = {"color_topic": color_topic, "depth_topic": depth_topic, "info_topic": info_topic}
+    values = {**CAMERA_PRESETS.get(preset, {}), **{name: topic for name, topic in topics.items() if topic}}
+    if values and len(cameras) != 1:
+        raise ValueError(
+            f"there are {len(cameras)} cameras ({', '.join(cameras)}): give their topics by "
+            f"parameters:='{cameras[0] if cameras else 'front'}.color_topic: TOPIC, ...'"
+        )
+    return {f"{cameras[0]}.{name}": value for name, value in values.items()}
+
+
 def node_parameters(
     cameras: Sequence[str] = (),
     fusion_frame: str = "",
@@ -80,9 +139,15 @@ def node_parameters(
     *,
     weights: str | None = None,
     viewer: str = "",
+    device: str = "",
+    map_file: str = "",
+    topics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Parameters to set over the YAML file: only what was given; ``overrides`` win. ``weights`` "" = no network."""
-    parameters: dict[str, Any] = {}
+    """Parameters to set over the YAML file: only what was given; ``overrides`` win. ``weights`` "" = no network.
+
+    ``topics`` as :func:`camera_topics` gives them. Raises ``FileNotFoundError`` for a ``map_file`` that is not there.
+    """
+    parameters: dict[str, Any] = dict(topics or {})
     if cameras:
         parameters["cameras"] = list(cameras)
     if fusion_frame:
@@ -95,6 +160,12 @@ def node_parameters(
         parameters["weights"] = weights
     if viewer:
         parameters["viewer"] = viewer
+    if device:
+        parameters["device"] = device
+    if map_file:
+        if not Path(map_file).expanduser().is_file():
+            raise FileNotFoundError(f"no map at {map_file}")
+        parameters["map_file"] = str(Path(map_file).expanduser().absolute())
     return {**parameters, **(overrides or {})}
 
 
@@ -163,10 +234,73 @@ def parameter_text(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True, width=2**20)).replace("\n...", "").strip()
 
 
-def rviz_remappings(namespace: str) -> list[tuple[str, str]]:
-    """(from, to) of the layout's topics moved into ``namespace``; none without one."""
+def rviz_remappings(namespace: str, color_topic: str = "color/image_raw") -> list[tuple[str, str]]:
+    """(from, to) of the layout's topics moved into ``namespace``, its image that of ``color_topic``; none as it is."""
+    prefix = f"/{namespace.strip('/')}".rstrip("/")
+    moved = {topic: f"{prefix}{topic}" for topic in RVIZ_TOPICS}
+    moved[RVIZ_TOPICS[0]] = color_topic if color_topic.startswith("/") else f"{prefix}/{color_topic}"
+    return [(topic, other) for topic, other in moved.items() if topic != other]
+
+
+def rviz_arguments(layout: Path, values: Mapping[str, Any]) -> list[str]:
+    """Arguments of rviz2: the layout, and the frame that everything is published in as the fixed one.
+
+    ``values`` are the node's parameters. Raises ``FileNotFoundError`` for a layout that is not there.
+    """
+    if not layout.is_file():
+        raise FileNotFoundError(f"no RViz layout at {layout}")
+    return ["-d", str(layout), "-f", values.get("output_frame") or values.get("fusion_frame") or "odom"]
+
+
+def first_color_topic(values: Mapping[str, Any]) -> str:
+    """Colour topic of the first camera, as the node finds it; ``values`` are the node's parameters."""
+    cameras = list(values.get("cameras") or ["camera"])
+    given = values.get(f"{cameras[0]}.color_topic")
+    return str(given or ("color/image_raw" if len(cameras) == 1 else f"{cameras[0]}/color/image_raw"))
+
+
+def foxglove_layout(layout: str, namespace: str, fixed_frame: str) -> str:
+    """A layout of Foxglove (JSON) whose topics are those of a node in ``namespace``, seen from ``fixed_frame``."""
     prefix = namespace.strip("/")
-    return [(topic, f"/{prefix}{topic}") for topic in RVIZ_TOPICS] if prefix else []
+    data = json.loads(layout)
+    scene = data["configById"]["3D!perception"]
+    scene["followTf"] = fixed_frame
+    text = json.dumps(data, indent=2)
+    if prefix:
+        text = re.sub(rf'"/({NODE_NAME}/|grounding_query")', rf'"/{prefix}/\1', text)
+    return text + "\n"
+
+
+def own_foxglove_layout(shipped: Path, namespace: str, values: Mapping[str, Any]) -> Path:
+    """The shipped layout; or, where it does not fit (namespace, frame), a copy that does, in the user's cache."""
+    frame = values.get("output_frame") or values.get("fusion_frame") or "odom"
+    if not namespace.strip("/") and frame == "odom":
+        return shipped
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "embodied_perceptron"
+    cache.mkdir(parents=True, exist_ok=True)
+    name = "_".join(part for part in (*namespace.strip("/").split("/"), *frame.strip("/").split("/")) if part)
+    own = cache / f"foxglove_{name}.json"
+    own.write_text(foxglove_layout(shipped.read_text(encoding="utf-8"), namespace, frame), encoding="utf-8")
+    return own
+
+
+# argument of the launch files -> the package that it starts
+EXTRAS = {"rviz": "rviz2", "foxglove": "foxglove_bridge"}
+
+
+def check_extras(arguments: Mapping[str, str], find: Callable[[str], Any]) -> None:
+    """Before anything starts: are the packages there that ``rviz:=true`` and the like ask for?
+
+    ``find`` raises ``LookupError`` for a package that is not installed (``ament_index_python.get_package_prefix``).
+    Raises ``RuntimeError`` naming argument and package.
+    """
+    for argument, package in EXTRAS.items():
+        if parse_flag(arguments.get(argument, "false"), argument):
+            try:
+                find(package)
+            except LookupError as error:
+                apt = f"apt install ros-$ROS_DISTRO-{package.replace('_', '-')}"
+                raise RuntimeError(f"{argument}:=true needs the package {package}: {apt}") from error
 
 
 def split_pair(text: str, what: str) -> tuple[str, str]:

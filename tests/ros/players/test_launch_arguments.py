@@ -1,0 +1,264 @@
+"""What the launch files start for which arguments, with a stand-in for launch: names, namespaces, checks before."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.launch_stand_in import only, start
+
+from embodied_perceptron_ros.demo.simulated import SimulationError
+from embodied_perceptron_ros.players import launch_options as options
+
+pytest.importorskip("ament_index_python")
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGE = ROOT / "ros_ws/src/embodied_perceptron_ros"
+PERCEIVE, REPLAY, SIMULATE = (ROOT / "launch" / f"{name}.launch.py" for name in ("perceive", "replay", "simulate"))
+
+
+@pytest.fixture(autouse=True)
+def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An install prefix with this package alone: neither RViz nor Foxglove's bridge."""
+    prefix = tmp_path / "prefix"
+    install_package(prefix, "embodied_perceptron")
+    share = prefix / "share/embodied_perceptron"
+    for folder in ("launch", "config", "rviz", "foxglove"):
+        (share / folder).symlink_to((PACKAGE / folder).resolve())
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(prefix))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return prefix
+
+
+def install_package(prefix: Path, name: str) -> None:
+    marker = prefix / "share/ament_index/resource_index/packages" / name
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    (prefix / "share" / name).mkdir()
+
+
+def perceive(monkeypatch: pytest.MonkeyPatch, **arguments: str) -> list[Any]:
+    return start(PERCEIVE, arguments, monkeypatch)
+
+
+def parameters(actions: list[Any]) -> dict[str, Any]:
+    """What the node is given over its file."""
+    return only(actions, "Node", executable="perception")["parameters"][1]
+
+
+# ------------------------------------------------------------------------------------------------- what has to be there
+
+
+@pytest.mark.parametrize("file", [PERCEIVE, REPLAY, SIMULATE])
+@pytest.mark.parametrize(("argument", "package"), [("rviz", "rviz2"), ("foxglove", "foxglove_bridge")])
+def test_packages_are_checked_before_anything_starts(
+    file: Path, argument: str, package: str, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rgb.txt").touch()
+    arguments = {"source": str(tmp_path), argument: "true"}
+    with pytest.raises(RuntimeError, match=f"{argument}:=true needs the package {package}: apt install"):
+        start(file, arguments, monkeypatch)
+    install_package(prefix, package)
+    assert start(file, arguments, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"config": "/missing.yaml"}, FileNotFoundError, "/missing.yaml"),
+        ({"map_file": "/missing.safetensors"}, FileNotFoundError, "/missing.safetensors"),
+        ({"camera": "realsens"}, ValueError, "camera must be one of realsense, oak"),
+        ({"cameras": "front,rear", "color_topic": "/rgb"}, ValueError, "there are 2 cameras"),
+        ({"rviz": "perhaps"}, ValueError, "rviz must be true or false"),
+        ({"respawn": "perhaps"}, ValueError, "respawn must be true or false"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    arguments: dict[str, str], error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        perceive(monkeypatch, **arguments)
+
+
+def test_a_missing_layout_is_named(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_package(prefix, "rviz2")
+    with pytest.raises(FileNotFoundError, match=r"/missing\.rviz"):
+        perceive(monkeypatch, rviz="true", rviz_config="/missing.rviz")
+
+
+# ------------------------------------------------------------------------------------------------------ what is started
+
+
+def test_nothing_given_starts_the_node_with_its_file(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    actions = perceive(monkeypatch)
+    node = only(actions, "Node")
+    assert node["parameters"] == [str(prefix / "share/embodied_perceptron/config/perception.yaml"), {}]
+    assert node["respawn"] is False
+
+
+def test_arguments_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    map_file = tmp_path / "home.safetensors"
+    map_file.touch()
+    actions = perceive(
+        monkeypatch,
+        device="cuda",
+        map_file=str(map_file),
+        respawn="true",
+        namespace="robot1",
+        use_sim_time="true",
+        color_topic="/head/rgb",
+        depth_topic="/head/depth",
+        camera_info_topic="/head/info",
+    )
+    assert parameters(actions) == {
+        "camera.color_topic": "/head/rgb",
+        "camera.depth_topic": "/head/depth",
+        "camera.info_topic": "/head/info",
+        "use_sim_time": True,
+        "device": "cuda",
+        "map_file": str(map_file),
+    }
+    node = only(actions, "Node")
+    assert (node["respawn"], node["namespace"]) == (True, "robot1")
+
+
+def test_topics_are_those_of_the_camera_that_the_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "mine.yaml"
+    config.write_text("perception: {ros__parameters: {cameras: [head]}}")
+    given = parameters(perceive(monkeypatch, config=str(config), camera="oak", depth_topic="/other/depth"))
+    assert given["head.color_topic"] == "/oak/rgb/image_raw"
+    assert given["head.depth_topic"] == "/other/depth"  # one's own stands over the preset
+
+
+@pytest.mark.parametrize("preset", options.CAMERA_PRESETS)
+def test_presets_name_three_topics_that_the_node_takes(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("rclpy")
+    from embodied_perceptron_ros.node.parameters import unknown_parameters
+
+    given = parameters(perceive(monkeypatch, camera=preset))
+    topics = [value for name, value in given.items() if name.endswith("_topic")]
+    assert len(set(topics)) == 3
+    assert all(topic.startswith("/") for topic in topics)
+    assert unknown_parameters(given, ["camera"]) == []
+
+
+def test_rviz_shows_the_frame_and_the_image_that_there_are(
+    prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_package(prefix, "rviz2")
+    rviz = only(perceive(monkeypatch, rviz="true"), "Node", package="rviz2")
+    assert rviz["arguments"][-2:] == ["-f", "odom"]
+    assert rviz["remappings"] == []
+    mine = tmp_path / "mine.rviz"
+    mine.touch()
+    actions = perceive(
+        monkeypatch,
+        rviz="true",
+        rviz_config=str(mine),
+        fusion_frame="t265_odom",
+        camera="realsense",
+        namespace="robot1",
+        use_sim_time="true",
+    )
+    rviz = only(actions, "Node", package="rviz2")
+    assert rviz["arguments"] == ["-d", str(mine), "-f", "t265_odom"]
+    moved = dict(rviz["remappings"])
+    assert moved["/color/image_raw"] == "/camera/camera/color/image_raw"
+    assert moved["/perception/voxels"] == "/robot1/perception/voxels"
+    assert rviz["parameters"] == [{"use_sim_time": True}]
+    rviz = only(perceive(monkeypatch, rviz="true", output_frame="map", cameras="a,b"), "Node", package="rviz2")
+    assert rviz["arguments"][-1] == "map"
+    assert dict(rviz["remappings"])["/color/image_raw"] == "/a/color/image_raw"
+
+
+def test_foxgloves_layout_follows_namespace_and_frame(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_package(prefix, "foxglove_bridge")
+    told = only(perceive(monkeypatch, foxglove="true"), "LogInfo")["msg"]
+    assert told.endswith("foxglove/perception.json")
+    told = only(perceive(monkeypatch, foxglove="true", namespace="/robot1/", fusion_frame="map"), "LogInfo")["msg"]
+    layout = json.loads(Path(told.partition(": ")[2]).read_text())
+    panels = layout["configById"]
+    assert "/robot1/perception/voxels" in panels["3D!perception"]["topics"]
+    assert panels["3D!perception"]["followTf"] == "map"
+    assert panels["Publish!query"]["topicName"] == "/robot1/grounding_query"
+    assert panels["RawMessages!answer"]["topicPath"] == "/robot1/perception/grounding"
+    assert '"/perception/' not in json.dumps(layout)
+
+
+def test_the_player_is_in_the_nodes_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "rgb.txt").touch()
+    actions = start(REPLAY, {"source": str(tmp_path), "namespace": "robot1"}, monkeypatch)
+    assert only(actions, "Node", executable="folder_player")["namespace"] == "robot1"
+    included = dict(only(actions, "IncludeLaunchDescription")["launch_arguments"])
+    assert included == {"use_sim_time": "true", "namespace": "robot1"}
+    kinds = [type(action).__name__ for action in actions]
+    assert kinds.index("IncludeLaunchDescription") < kinds.index("Node")  # its checks come first
+
+
+def test_simulate_hands_everything_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = {"recording": str(tmp_path / "drive"), "namespace": "robot1", "keep": "true"}
+    handler, render = start(SIMULATE, arguments, monkeypatch)
+    assert render["cmd"][:3] == ["python3", "-m", "embodied_perceptron_ros.demo.simulated"]
+    (on_exit,) = handler.args
+    (replay,) = on_exit["on_exit"](type("Event", (), {"returncode": 0})(), None)
+    handed = dict(replay["launch_arguments"])
+    assert handed == {"source": str(tmp_path / "drive"), "rate": "1.0", "keep": "true", "namespace": "robot1"}
+    (failed,) = on_exit["on_exit"](type("Event", (), {"returncode": 3})(), None)
+    assert type(failed).__name__ == "EmitEvent"
+
+
+def other_python(folder: Path, does: str) -> None:
+    """The Python of an active environment, first in the PATH; launch runs in the system's."""
+    folder.mkdir()
+    (folder / "python3").write_text(f"#!/bin/sh\n{does}\n")
+    (folder / "python3").chmod(0o755)
+
+
+def test_simulate_asks_the_active_environment_for_its_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's Python need not have the renderer."""
+
+    def lacks_it(seed: int) -> Path:
+        raise AssertionError("the renderer is looked for in the system's Python")
+
+    monkeypatch.setattr("embodied_perceptron_ros.demo.simulated.simulated_recording", lacks_it)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    other_python(tmp_path / "bin", 'echo "/home/me/drive_$5"')
+    _, render = start(SIMULATE, {"seed": "7"}, monkeypatch)
+    assert "/home/me/drive_7" in render["cmd"]
+    (tmp_path / "bin/python3").write_text("#!/bin/sh\necho 'No module named training' >&2; exit 1\n")
+    with pytest.raises(SimulationError, match="No module named training"):
+        start(SIMULATE, {}, monkeypatch)
+
+
+def test_launch_files_run_where_only_the_systems_python_is(tmp_path: Path) -> None:
+    """Beside a ROS installation: no torch, no numpy, no rclpy. Each import of them is an error here."""
+    for name in ("torch", "numpy", "numba", "cv2", "scipy", "rclpy", "rich", "typer"):
+        (tmp_path / f"{name}.py").write_text(f"raise ImportError('the system has no {name}')\n")
+    code = (
+        "import sys, pytest; from pathlib import Path; from support.launch_stand_in import start\n"
+        "with pytest.MonkeyPatch.context() as patch:\n"
+        "    for path in sys.argv[1:4]:\n"
+        "        assert start(Path(path), {'source': sys.argv[4]}, patch)\n"
+    )
+    (tmp_path / "rgb.txt").touch()
+    other_python(tmp_path / "bin", "echo /home/me/drive")
+    paths = [str(tmp_path), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PATH": path}
+    command = [sys.executable, "-c", code, *map(str, (PERCEIVE, REPLAY, SIMULATE)), str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_shipped_layout_has_the_topics_that_are_moved() -> None:
+    displays = yaml.safe_load((PACKAGE / "rviz/perception.rviz").read_text())["Visualization Manager"]["Displays"]
+    topics = {display[key]["Value"] for display in displays for key in display if key.endswith("Topic")}
+    assert topics == {pair[0] for pair in options.rviz_remappings("robot1", "/rgb")}
