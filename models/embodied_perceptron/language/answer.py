@@ -190,8 +190,8 @@ class _Answer:
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
-        self._measure = lambda: _measured(colors, boxes, self.confirmed)
-        color = self._measure() if _speaks_of_colors(meaning) else None
+        known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
+        color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
@@ -417,8 +417,6 @@ class _Answer:
 
     def _by_color(self, rivals: list[int]) -> list[str]:
         color = self.scorer.colors
-        if color is None:
-            color = self._measure()
         if color is None or not np.isfinite(color[rivals]).all():
             return [""] * len(rivals)
         names = color_names(color)
