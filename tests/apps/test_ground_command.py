@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.apps.ground_command import answer_file, detected_scene
+from embodied_perceptron.language.scene_file import answer_file, detected_scene
 
 
 def detection(category: str, x: float, **more) -> dict:

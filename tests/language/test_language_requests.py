@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.language_scenes import camera, living_room, thing
 
-from embodied_perceptron.apps.ground_command import answer_file
 from embodied_perceptron.language import likelihood
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.colors import color_names, color_scores
 from embodied_perceptron.language.lexicon import split_words
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.relations import SceneGeometry, viewer_of
+from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.language.wording import edits, meant_by, other_language
 from embodied_perceptron.results import GroundingStatus, SceneObject
 

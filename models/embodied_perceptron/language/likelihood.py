@@ -112,13 +112,13 @@ def lies_between(g: SceneGeometry, a: int, b: int) -> F64:
 
 
 def within(distance_m: F64, amount_m: float) -> F64:
-    """Whether a distance is at most ``amount_m``, give or take a tenth."""
-    return sigmoid((1.08 * amount_m + 0.03 - distance_m) / (0.02 + 0.03 * amount_m))
+    """Whether a distance is at most ``amount_m``, give or take a per cent."""
+    return sigmoid((1.02 * amount_m + 0.02 - distance_m) / (0.02 + 0.02 * amount_m))
 
 
 def reached(measure_m: F64, amount_m: float) -> F64:
-    """Whether a measure is at least ``amount_m``, give or take a few per cent."""
-    return sigmoid((measure_m - 0.98 * amount_m + 0.01) / (0.01 + 0.015 * amount_m))
+    """Whether a measure is more than ``amount_m``, give or take a per cent."""
+    return sigmoid((measure_m - amount_m - 0.005) / (0.003 + 0.005 * amount_m))
 
 
 def from_viewer(g: SceneGeometry, name: str) -> F64:

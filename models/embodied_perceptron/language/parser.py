@@ -832,8 +832,7 @@ def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
         return list(mentions)
     if any(m.first <= start < m.last for m in mentions):
         return list(mentions)  # "something to sit on"
-    plural = tokens[start] != "something"
-    return [Mention(start, start + 1, ANYTHING, plural), *mentions]
+    return [Mention(start, start + 1, ANYTHING, plural=True), *mentions]
 
 
 _LIKE = frozenset(("type", "style", "kind", "looking", "shaped", "sized", "colored", "coloured"))
@@ -873,6 +872,9 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
     counts = Counter(m.noun for m in mentions)
     first_end = tokens.index(".") if "." in tokens else len(tokens)
     scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
+    for k in range(len(mentions) - 1):  # "the couch blanket" is a blanket
+        if mentions[k + 1].first == mentions[k].last and k == 0 and not mentions[k].plural:
+            scores[k + 1] = max(scores[k + 1], scores[k] + 0.1)
     return max(range(len(mentions)), key=lambda k: (scores[k], -k))
 
 

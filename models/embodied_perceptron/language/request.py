@@ -377,6 +377,8 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
         head = words[m.last]
         bare = _singular(head)
         name = " ".join(words[m.first : m.last + 1])
+        if bare in _PARTS and m.noun in _WITH_DOORS:
+            return f"there is no {name}: it is a part of the {m.noun}"
         answers = max((lexicon().similarity(bare, label) for label in labels), default=0.0)
         if name in labels or head in labels or (answers >= _SAME and bare not in _PARTS):
             continue
@@ -392,6 +394,7 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
 
 
 _ADJECTIVES = word_set("adjectives") - frozenset((",", ".", "with", "and"))
+_WITH_DOORS = word_set("with_doors")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
 _WHOLE_PARTS = word_set("whole_parts")
 
