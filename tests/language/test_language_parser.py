@@ -88,14 +88,11 @@ def test_what_sentences_say(text, target, wanted):
         ("take this table away and the vase comes crashing down", {("supporting", "vase")}),
         ("the couch has turned its back on this lamp", {("behind", "couch")}),
         ("of all the chairs, the one that keeps the desk company", {("closest", "desk")}),
-        ("whoever bought this chair must like red", {("colour", "red")}),
     ],
 )
 def test_figures_of_speech_of_the_generator_are_held_out(text, wanted):
     """Free forms of the synthetic prompts measure language only as long as the lexicon does not list them."""
-    meaning = parse(text)
-    assert meaning.target is None or meaning.text == text
-    assert said(meaning) != wanted or wanted == {("colour", "red")}
+    assert said(parse(text)) != wanted
 
 
 def test_spans_are_those_of_the_words():
