@@ -22,7 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.apps.ground_command import answer_file
+from embodied_perceptron.language.scene_file import answer_file
 
 ROOT = Path(__file__).resolve().parents[1]
 SENTENCES = ROOT / "benchmarks" / "data" / "robot_sentences.json"

@@ -165,7 +165,7 @@ def test_interfaces_are_the_contract() -> None:
             ),
             *(("std_msgs/Header", "header"), ("string", "id"), ("string", "text"), ("uint8", "status")),
             *(("bool", "standing"), ("vision_msgs/Detection3D[]", "candidates"), ("string", "reason")),
-            *(("string", "tagged_text"), ("float32", "latency_ms")),
+            *(("string", "tagged_text"), ("float32", "latency_ms"), ("int32", "count")),
         ]
     ]
     assert sections(MSGS / "action/Ground.action") == [

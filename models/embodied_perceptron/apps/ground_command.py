@@ -1,142 +1,15 @@
-"""``embodied-perceptron ground``: sentences answered over boxes of any detector, from file to file.
-
-The scenes file holds ``scenes`` (name -> ``detections``: ``center`` and ``size`` in metres, ``category``, and where
-known ``score``, ``yaw`` in radians with the front at -y, ``color`` [r, g, b] in 0..255; ``viewpoint``: 16 numbers,
-row-major T_world_camera of an optical frame, where known) and ``queries`` (``scene``, ``text``). Nothing else of it is
-read: no truth, no other field.
-"""
+"""``embodied-perceptron ground``: sentences answered over boxes of any detector, from file to file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import statistics
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.facing import FrontSource
-from embodied_perceptron.recordings.files import write_atomically
-from embodied_perceptron.results import Grounding, SceneObject
-
-_LEAST_SIZE_M = 0.01  # flat boxes are made so thick
-
-
-@dataclass(frozen=True, eq=False)
-class DetectedScene:
-    """Boxes of one scene.
-
-    Attributes:
-        detections: as they stand in the file.
-        objects: of those that have a finite box; the id is the place in ``detections`` plus 1.
-        colors: (N, 3) mean sRGB of the objects in 0..255, NaN where not given; None where none is.
-        viewpoint: (4, 4) T_world_camera of an optical frame, or None.
-        fronts: "boxes" when every detection says its yaw, otherwise "none".
-    """
-
-    detections: Sequence[Mapping[str, Any]]
-    objects: tuple[SceneObject, ...]
-    colors: NDArray[np.float64] | None
-    viewpoint: NDArray[np.float64] | None
-    fronts: FrontSource
-
-    def ground(self, text: str) -> Grounding:
-        """The answer to one sentence."""
-        return ground_objects(
-            text, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=None
-        )
-
-    def answer(self, scene: str, text: str) -> dict[str, Any]:
-        """One entry of the answers file."""
-        grounding = self.ground(text)
-        boxes = []
-        for candidate in grounding.candidates:
-            found = self.detections[candidate.id - 1]
-            boxes.append(
-                {
-                    "center": found["center"],
-                    "size": found["size"],
-                    "category": found["category"],
-                    "score": round(candidate.score, 4),
-                }
-            )
-        return {
-            "scene": scene,
-            "text": text,
-            "status": grounding.status.name,
-            "boxes": boxes,
-            "count": grounding.count,
-            "reason": grounding.reason,
-            "tagged": grounding.tagged_text,
-            "ms": round(grounding.latency_ms, 3),
-        }
-
-
-def detected_scene(name: str, scene: Mapping[str, Any]) -> DetectedScene:
-    """One scene of the file.
-
-    A detection whose box is not finite is no object; one without size becomes a centimetre thick. Raises ``ValueError``
-    naming scene and detection for anything that has another form.
-    """
-    detections = scene.get("detections")
-    if not isinstance(detections, list):
-        raise ValueError(f"scene {name!r} has no list of detections")
-    objects, colors = [], []
-    oriented = bool(detections)
-    for i, d in enumerate(detections):
-        where = f"detection {i} of scene {name!r}"
-        if not isinstance(d, dict) or not isinstance(d.get("category"), str):
-            raise ValueError(f"{where} has no category")
-        center, size = (_numbers(d.get(key), 3, f"{key} of {where}") for key in ("center", "size"))
-        yaw = _numbers([d.get("yaw", 0.0)], 1, f"yaw of {where}")[0]
-        score = _numbers([d.get("score", 1.0)], 1, f"score of {where}")[0]
-        oriented &= "yaw" in d
-        box = np.array([*center, *np.maximum(size, _LEAST_SIZE_M), yaw, 0.0, 0.0])
-        if not (np.isfinite(box).all() and np.isfinite(score)):
-            continue
-        objects.append(SceneObject(i + 1, d["category"], float(np.clip(score, 0.0, 1.0)), box))
-        colour = d.get("color")
-        colors.append(np.full(3, np.nan) if colour is None else _numbers(colour, 3, f"color of {where}"))
-    pose = scene.get("viewpoint")
-    viewpoint = None if pose is None else _numbers(pose, 16, f"viewpoint of scene {name!r}").reshape(4, 4)
-    rgb = np.array(colors).reshape(-1, 3)
-    known = rgb if np.isfinite(rgb).all(axis=1).any() else None
-    return DetectedScene(detections, tuple(objects), known, viewpoint, "boxes" if oriented else "none")
-
-
-def _numbers(values: object, count: int, what: str) -> NDArray[np.float64]:
-    try:
-        array = np.asarray(values, dtype=np.float64).reshape(-1)
-    except (TypeError, ValueError):
-        array = np.zeros(0)
-    if array.shape != (count,):
-        raise ValueError(f"{what} must be {count} number{'s' * (count > 1)}, got {values!r}")
-    return array
-
-
-def answer_file(
-    data: Mapping[str, Any], progress: Callable[[int, int], None] = lambda done, total: None
-) -> dict[str, Any]:
-    """The answers to all queries of a scenes file, in their order.
-
-    Raises ``ValueError`` naming what is wrong with the file.
-    """
-    scenes, queries = data.get("scenes"), data.get("queries")
-    if not isinstance(scenes, dict) or not isinstance(queries, list):
-        raise ValueError("a scenes file holds 'scenes' (an object) and 'queries' (a list)")
-    known = {name: detected_scene(name, scene) for name, scene in scenes.items()}
-    answers = []
-    for i, query in enumerate(queries):
-        if not isinstance(query, dict) or query.get("scene") not in known:
-            raise ValueError(f"query {i} names no scene of the file")
-        answers.append(known[query["scene"]].answer(query["scene"], query.get("text", "")))
-        progress(i + 1, len(queries))
-    return {"answers": answers}
 
 
 def ground(
@@ -144,6 +17,9 @@ def ground(
     out: Annotated[Path, typer.Option(dir_okay=False, help="JSON of answers to write.")],
 ) -> None:
     """Answer sentences over boxes of any detector: from a file of scenes and queries to a file of answers."""
+    from embodied_perceptron.language.scene_file import answer_file  # torch loads only when needed
+    from embodied_perceptron.recordings.files import write_atomically
+
     try:
         answers = answer_file(json.loads(scenes.read_text(encoding="utf-8")))
     except ValueError as error:  # JSON's own errors are such too
@@ -151,7 +27,7 @@ def ground(
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, (json.dumps(answers, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace"))
     ms = [a["ms"] for a in answers["answers"]]
-    median = f", {float(np.median(ms)):.1f} ms in the middle" if ms else ""
+    median = f", {statistics.median(ms):.1f} ms in the middle" if ms else ""
     typer.echo(f"{out}: {len(ms)} answers{median}")
 
 

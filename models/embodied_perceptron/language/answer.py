@@ -45,6 +45,7 @@ _HARDLY = 0.15  # likelihood of a condition: what holds less for all candidates 
 _FITS = 0.45  # the same: what holds so well is meant where all are asked for
 _OF_KIND = 0.7  # of the best label's answer to the noun: meant where all are asked for
 _MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are told loosely, and read so
+_ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _ASKED_BACK = 4  # candidates that a question back names
 _WALLS = frozenset(("wall", "partition"))
@@ -196,8 +197,8 @@ class _Answer:
         boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
-        self._measure = lambda: _measured(colors, boxes, self.confirmed)
-        color = self._measure() if _speaks_of_colors(meaning) else None
+        known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
+        color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors(), own_sides)
@@ -270,6 +271,8 @@ class _Answer:
         )
         equal = self._fit_share(evidence, order) > _AS_GOOD
         equal &= (fits[order] >= _HARDLY) | (fits[order[0]] < _HARDLY)
+        if self.geometry.viewer is not None and any(c.relation in _ANY_OF for c in self.meaning.constraints):
+            equal[1:] = False  # of two that are as near, either will do
         if equal.sum() > 1:
             rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
             reason = f"{len(rivals)} {pluralize(target.noun)} fit equally well{self._asks_back(rivals)}"
@@ -423,8 +426,6 @@ class _Answer:
 
     def _by_color(self, rivals: list[int]) -> list[str]:
         color = self.scorer.colors
-        if color is None:
-            color = self._measure()
         if color is None or not np.isfinite(color[rivals]).all():
             return [""] * len(rivals)
         names = color_names(color)

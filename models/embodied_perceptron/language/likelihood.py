@@ -17,7 +17,7 @@ from embodied_perceptron.language.relations import SceneGeometry, between, sigmo
 F64 = NDArray[np.float64]
 
 NEAR_M = 1.2  # between outlines: half of the people would still say "next to"
-_BESIDE_M = 2.3  # the same for left, right, in front, behind
+_BESIDE_M = 2.0  # the same for left, right, in front, behind
 _SLACK_M = 0.3  # by which heights of boxes may be wrong
 _UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
 
@@ -33,14 +33,15 @@ def on(g: SceneGeometry) -> F64:
     top, foot, height = g.high[None, :, 2], g.low[None, :, 2], g.extent[None, :, 2]
     over = np.maximum(g.footprint_share, 0.5 * np.exp(-g.gap_xy / 0.1))
     lifted = sigmoid((bottom - foot - np.minimum(0.12, 0.5 * height)) / 0.03 + 1.0)
-    return sigmoid((over - 0.15) / 0.04) * sigmoid((top + _SLACK_M - bottom) / 0.05) * lifted * (middle > foot)
+    reached_top = sigmoid((top + _SLACK_M - bottom) / 0.05)
+    return np.asarray(sigmoid((over - 0.15) / 0.04) * reached_top * lifted * (middle > foot))
 
 
 def inside(g: SceneGeometry) -> F64:
     """(N, N) a good part of the target lies within the anchor; or it lies in it as in a bowl."""
     share = (g.overlap / np.maximum(g.extent[:, None], 1e-3)).clip(0.0, 1.0).prod(-1)
     smaller = g.volume[:, None] < g.volume[None]
-    return np.maximum(sigmoid((share - 0.25) / 0.06) * smaller, 0.8 * on(g))
+    return np.asarray(np.maximum(sigmoid((share - 0.25) / 0.06) * smaller, 0.8 * on(g)))
 
 
 def above(g: SceneGeometry) -> F64:
@@ -54,7 +55,7 @@ def below(g: SceneGeometry) -> F64:
     """(N, N) under the anchor, or within its lower half (a box under a bed, whose box reaches the floor)."""
     lower = (g.center[:, None, 2] < g.center[None, :, 2]) & (g.low[:, None, 2] < g.high[None, :, 2] - 0.1)
     smaller = g.volume[:, None] < g.volume[None]
-    return np.maximum(above(g).T, sigmoid((g.footprint_share - 0.3) / 0.05) * lower * smaller)
+    return np.asarray(np.maximum(above(g).T, sigmoid((g.footprint_share - 0.3) / 0.05) * lower * smaller))
 
 
 def _side(name: str) -> Callable[[SceneGeometry], F64]:
@@ -111,13 +112,13 @@ def lies_between(g: SceneGeometry, a: int, b: int) -> F64:
 
 
 def within(distance_m: F64, amount_m: float) -> F64:
-    """Whether a distance is at most ``amount_m``, give or take a tenth."""
-    return sigmoid((1.08 * amount_m + 0.03 - distance_m) / (0.02 + 0.03 * amount_m))
+    """Whether a distance is at most ``amount_m``, give or take a per cent."""
+    return sigmoid((1.02 * amount_m + 0.02 - distance_m) / (0.02 + 0.02 * amount_m))
 
 
 def reached(measure_m: F64, amount_m: float) -> F64:
-    """Whether a measure is at least ``amount_m``, give or take a few per cent."""
-    return sigmoid((measure_m - 0.98 * amount_m + 0.01) / (0.01 + 0.015 * amount_m))
+    """Whether a measure is more than ``amount_m``, give or take a per cent."""
+    return sigmoid((measure_m - amount_m - 0.005) / (0.003 + 0.005 * amount_m))
 
 
 def from_viewer(g: SceneGeometry, name: str) -> F64:

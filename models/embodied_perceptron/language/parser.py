@@ -62,6 +62,7 @@ _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
 _REACH = 9  # words after a relation in which its anchor must stand
 _END = frozenset(".!?")
+_GROUPS = frozenset(("row", "line", "group", "three", "others", "five", "set", "them", "other"))
 _NOT = frozenset(("not", "isn't", "aren't", "doesn't", "isnt", "never", "wasn't"))
 _ORDINALS = {
     word: rank
@@ -72,9 +73,9 @@ _ORDINALS = {
     for word in words.split()
 }  # fmt: skip
 _CARDINALS = {
-    word: value
-    for value, word in enumerate(["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"], 1)
-} | {"a": 1, "an": 1}  # fmt: skip
+    "a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
+    "ten": 10, "eleven": 11, "twelve": 12,
+}  # fmt: skip
 _ORDINAL = "(?:" + "|".join(_ORDINALS) + ")"
 _ME = r"(?:me|you|us|myself|yourself|the robot)"
 _EGOCENTRIC = (
@@ -87,32 +88,28 @@ _EGOCENTRIC = (
     ),
     (
         "nearest-me",
-        rf"(?:closest|nearest|closer|nearer)(?: (?!the |a )[\w-]+){{0,2}}? to {_ME}|(?:near|next to|close to|beside|by) {_ME}",
+        rf"(?:closest|nearest|closer|nearer)(?: (?!the |a )[\w-]+){{0,2}}? to {_ME}|"
+        rf"(?:near|next to|close to|beside|by) {_ME}",
     ),
     (
         "farthest-me",
         rf"(?:farthest|furthest|farther|further|far|most distant)(?: (?!the |a )[\w-]+){{0,2}}? from {_ME}",
     ),
 )
-_UNITS = {
-    "m": 1.0,
-    "met": 1.0,
-    "cm": 0.01,
-    "cen": 0.01,
-    "ft": 0.3048,
-    "foo": 0.3048,
-    "fee": 0.3048,
-    "inc": 0.0254,
+_UNITS = {  # by how they begin; metres
+    "m": 1.0, "met": 1.0, "cm": 0.01, "cen": 0.01, "ft": 0.3048, "foo": 0.3048, "fee": 0.3048, "inc": 0.0254,
     "mm": 0.001,
-}
+}  # fmt: skip
 _LENGTH = (
-    r"(?P<half>half(?: an?)? )?(?P<count>an?|one|two|three|four|five|six|seven|eight|nine|ten|\d+(?:[.,]\d+)?)?(?(count) )"
+    r"(?P<half>half(?: an?)? )?"
+    r"(?P<count>an?|one|two|three|four|five|six|seven|eight|nine|ten|\d+(?:[.,]\d+)?)?(?(count) )"
     r"(?P<more>and a half )?(?P<unit>met(?:re|er)s?|centimet(?:re|er)s?|cms?|mm|m|f(?:oo|ee)t|ft|inch(?:es)?)"
 )
 _MEASURED = (
     (
         "within",
-        rf"(?:within|less than|closer than|nearer than|no more than|not more than|at most|under|up to) (?:about )?{_LENGTH}"
+        r"(?:within|less than|closer than|nearer than|no more than|not more than|at most|under|up to) "
+        rf"(?:about )?{_LENGTH}"
         r"(?P<tail> (?:away )?(?:of|from|to))?(?! (?:tall|high|wide|long|deep|in height|in width)\b)",
     ),
     (
@@ -125,7 +122,8 @@ _MEASURED = (
     ("larger", rf"(?:at least|more than|over) {_LENGTH} (?P<axis>tall|high|wide|long|deep|in height|in width)"),
     (
         "smaller",
-        rf"(?:at most|less than|under|no more than|not more than) {_LENGTH} (?P<axis>tall|high|wide|long|deep|in height|in width)",
+        rf"(?:at most|less than|under|no more than|not more than) {_LENGTH} "
+        r"(?P<axis>tall|high|wide|long|deep|in height|in width)",
     ),
 )
 _NOTHING = (
@@ -573,10 +571,7 @@ class Parser:
         """Whether "middle" before word ``last`` compares like things: not "of the room", "of the wall"."""
         if self.tokens[last : last + 1] not in (["of"], ["part"]):
             return True
-        return bool(
-            {"row", "line", "group", "three", "others", "five", "set", "them", "other"}
-            & set(self.tokens[last : last + 5])
-        )
+        return bool(_GROUPS & set(self.tokens[last : last + 5]))
 
     def _is_of_target(self, relation: str, first: int, last: int) -> bool:
         target = self.mentions[self.target or 0]
@@ -881,8 +876,7 @@ def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
         return list(mentions)
     if any(m.first <= start < m.last for m in mentions):
         return list(mentions)  # "something to sit on"
-    plural = tokens[start] != "something"
-    return [Mention(start, start + 1, ANYTHING, plural), *mentions]
+    return [Mention(start, start + 1, ANYTHING, plural=True), *mentions]
 
 
 _LIKE = frozenset(("type", "style", "kind", "looking", "shaped", "sized", "colored", "coloured"))
@@ -922,6 +916,9 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
     counts = Counter(m.noun for m in mentions)
     first_end = tokens.index(".") if "." in tokens else len(tokens)
     scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
+    for k in range(len(mentions) - 1):  # "the couch blanket" is a blanket
+        if mentions[k + 1].first == mentions[k].last and k == 0 and not mentions[k].plural:
+            scores[k + 1] = max(scores[k + 1], scores[k] + 0.1)
     return max(range(len(mentions)), key=lambda k: (scores[k], -k))
 
 

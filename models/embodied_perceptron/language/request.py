@@ -19,17 +19,16 @@ _NUMBERS = {"both": 2, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "se
 _ROOMS = word_set("rooms")
 _PARTS = word_set("parts")
 _ACCESSORIES = word_set("accessories")
-_SIDES = frozenset(
-    ["top", "bottom", "back", "front", "side", "edge", "corner", "end", "surface", "inside", "middle", "center", "foot"]
-)
-_ARTICLES = frozenset(["the", "a", "an", "my", "your", "this", "that", "his", "her", "our", "their", "its"])
+_SIDES = word_set("sides")
+_ARTICLES = word_set("articles")
 _STRUCTURE = frozenset(["room", "wall", "floor", "ceiling", "house"])
 
 # words at the beginning that say nothing of the object
 _POLITE = (
     r"(?:(?:hey|hi|hello|ok|okay|well|so|now|dear|robot|please|kindly|sorry|excuse me|thanks|[,!.]) )*"
     r"(?:(?:can|could|would|will) you (?:mind )?(?:please |kindly |just |maybe )*|"
-    r"(?:i|we) (?:would|'d|'ll) (?:like|love|want|need) you to |i'd (?:like|love) you to |(?:i|we) (?:want|need) you to |"
+    r"(?:i|we) (?:would|'d|'ll) (?:like|love|want|need) you to |i'd (?:like|love) you to |"
+    r"(?:i|we) (?:want|need) you to |"
     r"(?:i|we) (?:would like|want|need) to (?:have |get |see |find )?|i'd like (?:to (?:have |get |see |find ))?|"
     r"may i (?:have |ask you for )|(?:i am |i'm |we are |we're )?(?:looking|searching|look|search) for |"
     r"let us |let's |try to )?"
@@ -52,33 +51,7 @@ _DO = (
     r"(?:turn (?:on|off)|switch (?:on|off)|water|open|close|shut|clean|wipe|dust|vacuum|lock|unlock|start|touch|use|"
     r"navigate|approach|follow|visit|inspect|face|explore|leave|enter)(?= (?:the|my|a|an|all|that|this|your|every)\b)"
 )
-_RELATIVE = frozenset(
-    [
-        "closest",
-        "nearest",
-        "next",
-        "close",
-        "near",
-        "farther",
-        "farthest",
-        "furthest",
-        "closer",
-        "nearer",
-        "adjacent",
-        "opposite",
-        "attached",
-        "connected",
-        "similar",
-        "perpendicular",
-        "parallel",
-        "belonging",
-        "belongs",
-        "opposed",
-        "facing",
-        "turned",
-        "back",
-    ]
-)
+_RELATIVE = word_set("relative")
 _DESTINATION = (
     r"(?:back |over |down |right )*(?:onto|into|on top of|next to|in front of|close to|on|in|to|under|beneath|behind|"
     r"beside|near|by|at|between|above|over|against)"
@@ -88,15 +61,18 @@ _WHERE = (
     r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen)"
 )
 _EXISTS = (
-    r"(?:is|are) there|do (?:we|you|i) (?:have|see)|did you (?:see|notice|find)|can you see|have you (?:seen|got|found)|"
+    r"(?:is|are) there|do (?:we|you|i) (?:have|see)|did you (?:see|notice|find)|can you see|"
+    r"have you (?:seen|got|found)|"
     r"does (?:the|this) [\w ]+? have|has anybody seen|has anyone seen"
 )
 _COUNT = r"(?:tell me |say |do you know )?(?:how many|(?:what is |what's )?the number of|number of|count up|count)"
 _CONTENTS = (
     r"(?:(?:what|which|what kind of)(?: (?:things|objects|items|stuff|thing|object))?(?: else)?"
-    r"(?:'s| is| are| stands| stand| lies| lie| sits| sit| rests| hangs| can (?:you|i) (?:see|find)| do (?:you|we) (?:see|have)|"
+    r"(?:'s| is| are| stands| stand| lies| lie| sits| sit| rests| hangs| can (?:you|i) (?:see|find)|"
+    r" do (?:you|we) (?:see|have)|"
     r" have you got)(?: there)?(?: standing| lying| sitting| placed| hidden)?|"
-    r"(?:is|are) there (?:anything|something)(?: else)?|(?:how many|count the|count) (?:things|objects|items)(?: are(?: there)?)?)"
+    r"(?:is|are) there (?:anything|something)(?: else)?|"
+    r"(?:how many|count the|count) (?:things|objects|items)(?: are(?: there)?)?)"
 )
 _INNER = r"(?:on top of|on|onto|in|inside|under|underneath|beneath|below|behind|next to|near|beside|above|in front of)"
 _OTHER_THAN = (
@@ -276,9 +252,9 @@ def _from_where(line: _Line) -> _Line:
         i, after = line.word_at(match.start()), line.word_at(match.end())
         before = line.words[i - 1].text if i else ""
         follows = line.words[after + 1].text if after + 1 < len(line.words) else ""
-        if i and before not in ("away", "far", "farthest", "furthest", "second", "third", "first", "across"):
-            if follows not in ("left", "right"):
-                return _Line([*line.words[:i], replace(line.words[i], text="near"), *line.words[after:]])
+        apart = before in ("away", "far", "farthest", "furthest", "second", "third", "first", "across")
+        if i and not apart and follows not in ("left", "right"):
+            return _Line([*line.words[:i], replace(line.words[i], text="near"), *line.words[after:]])
     return line
 
 
@@ -353,33 +329,7 @@ def _problem(line: _Line, labels: Sequence[str], excluded: bool) -> tuple[str, b
     return _part(words, i, mentions, frozenset(label.lower() for label in labels)), False
 
 
-_OPENING = _ARTICLES | frozenset(
-    [
-        "where",
-        "is",
-        "are",
-        "find",
-        "show",
-        "me",
-        "us",
-        "go",
-        "to",
-        "into",
-        "please",
-        "look",
-        "for",
-        "select",
-        "choose",
-        "locate",
-        "see",
-        "which",
-        "there",
-        "here",
-        "in",
-        "at",
-        "all",
-    ]
-)
+_OPENING = _ARTICLES | word_set("opening")
 
 
 def _room(words: Sequence[str], i: int) -> str:
@@ -427,6 +377,8 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
         head = words[m.last]
         bare = _singular(head)
         name = " ".join(words[m.first : m.last + 1])
+        if bare in _PARTS and m.noun in _WITH_DOORS:
+            return f"there is no {name}: it is a part of the {m.noun}"
         answers = max((lexicon().similarity(bare, label) for label in labels), default=0.0)
         if name in labels or head in labels or (answers >= _SAME and bare not in _PARTS):
             continue
@@ -442,10 +394,9 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
 
 
 _ADJECTIVES = word_set("adjectives") - frozenset((",", ".", "with", "and"))
+_WITH_DOORS = word_set("with_doors")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
-_WHOLE_PARTS = frozenset(
-    ["lampshade", "armrest", "headboard", "doorknob", "tabletop", "handlebar", "handle", "footboard", "backrest"]
-)
+_WHOLE_PARTS = word_set("whole_parts")
 
 
 def _singular(name: str) -> str:

@@ -206,7 +206,7 @@ class Scorer:
         for term in evidence.terms:
             if term.constraint.weight >= 1.0:
                 total = total * np.nan_to_num(self.likely(term), nan=1.0)
-        return total
+        return np.asarray(total)
 
     def likely(self, term: ConstraintScore) -> F64:
         """(N,) how likely one condition holds, in [0, 1]; NaN where it cannot be decided, or compares candidates."""

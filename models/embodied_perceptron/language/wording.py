@@ -120,81 +120,43 @@ _SCRIPTS = {
     "DEVANAGARI": "Hindi", "BENGALI": "Bengali", "TAMIL": "Tamil", "GEORGIAN": "Georgian", "ARMENIAN": "Armenian",
 }  # fmt: skip
 _LANGUAGES = {
-    "German": "der das dem den des ein eine einen einem einer und ist sind nicht neben unter über auf zwischen hinter vor "
-    "bei mit mir mich dich bitte wo welche welcher welches wie viele gibt es ich du bring hol geh gehe zeig zeige finde "
-    "suche rote roter rotes blaue grüne schwarze weiße stuhl tisch schrank bett kühlschrank drucker lampe küche tür "
-    "fenster regal kissen sessel flasche tasse buch",
-    "French": "le la les l' un une des du de est sont où pas à côté sur sous entre derrière devant avec moi toi "
-    "s'il plaît quel quelle combien y il je tu apporte apportez cherche montre trouve va aller dans rouge bleu "
-    "bleue vert noir noire blanc blanche chaise lit livre lampe porte fenêtre canapé réfrigérateur frigo armoire "
-    "cuisine bouteille tasse près d'une d'un c'est qu'est-ce apporte-moi donne-moi donne",
-    "Spanish": "el la los las un una unos unas del al está están dónde donde es son junto sobre bajo entre detrás "
-    "delante con por favor cuál cuántas cuántos hay yo tú trae tráeme busca muestra encuentra ve rojo roja azul verde "
-    "negro negra blanco blanca silla mesa cama libro lámpara puerta ventana sofá nevera armario cocina botella taza "
-    "gris cerca",
-    "Italian": "il lo la gli le un una uno dello della è sono dove vicino sopra sotto tra fra dietro davanti con per "
-    "favore quale quanti quante c'è ci io tu porta portami cerca mostra trova vai rosso rossa blu verde nero nera bianco "
-    "bianca sedia tavolo letto libro lampada finestra divano frigorifero armadio cucina bottiglia tazza",
-    "Dutch": "de het een en zijn niet naast onder boven tussen achter voor bij met mij alsjeblieft waar welke hoeveel er "
-    "ik jij breng zoek toon vind ga naar rode blauwe groene zwarte witte stoel tafel kast koelkast deur raam boek fles "
-    "kopje keuken",
-    "Portuguese": "o os um uma uns umas do da dos das está estão onde é são ao lado sobre entre atrás frente com por "
-    "favor qual quantos quantas há eu traga procure mostre encontre vá vermelho vermelha azul verde preto preta branco "
-    "branca cadeira mesa cama livro lâmpada porta janela geladeira cozinha garrafa xícara",
-}  # fmt: skip
+    "German": (
+        "der das dem den des ein eine einen einem einer und ist sind nicht neben unter über auf zwischen hinter "
+        "vor bei mit mir mich dich bitte wo welche welcher welches wie viele gibt es ich du bring hol geh gehe "
+        "zeig zeige finde suche rote roter rotes blaue grüne schwarze weiße stuhl tisch schrank bett kühlschrank "
+        "drucker lampe küche tür fenster regal kissen sessel flasche tasse buch"
+    ),
+    "French": (
+        "le la les l' un une des du de est sont où pas à côté sur sous entre derrière devant avec moi toi s'il "
+        "plaît quel quelle combien y il je tu apporte apportez cherche montre trouve va aller dans rouge bleu "
+        "bleue vert noir noire blanc blanche chaise lit livre lampe porte fenêtre canapé réfrigérateur frigo "
+        "armoire cuisine bouteille tasse près d'une d'un c'est qu'est-ce apporte-moi donne-moi donne"
+    ),
+    "Spanish": (
+        "el la los las un una unos unas del al está están dónde donde es son junto sobre bajo entre detrás "
+        "delante con por favor cuál cuántas cuántos hay yo tú trae tráeme busca muestra encuentra ve rojo roja "
+        "azul verde negro negra blanco blanca silla mesa cama libro lámpara puerta ventana sofá nevera armario "
+        "cocina botella taza gris cerca"
+    ),
+    "Italian": (
+        "il lo la gli le un una uno dello della è sono dove vicino sopra sotto tra fra dietro davanti con per "
+        "favore quale quanti quante c'è ci io tu porta portami cerca mostra trova vai rosso rossa blu verde nero "
+        "nera bianco bianca sedia tavolo letto libro lampada finestra divano frigorifero armadio cucina bottiglia "
+        "tazza"
+    ),
+    "Dutch": (
+        "de het een en zijn niet naast onder boven tussen achter voor bij met mij alsjeblieft waar welke hoeveel "
+        "er ik jij breng zoek toon vind ga naar rode blauwe groene zwarte witte stoel tafel kast koelkast deur "
+        "raam boek fles kopje keuken"
+    ),
+    "Portuguese": (
+        "o os um uma uns umas do da dos das está estão onde é são ao lado sobre entre atrás frente com por favor "
+        "qual quantos quantas há eu traga procure mostre encontre vá vermelho vermelha azul verde preto preta "
+        "branco branca cadeira mesa cama livro lâmpada porta janela geladeira cozinha garrafa xícara"
+    ),
+}
 _OF_LANGUAGE = {name: frozenset(words.split()) for name, words in _LANGUAGES.items()}
-_ENGLISH = frozenset(
-    [
-        "the",
-        "a",
-        "an",
-        "is",
-        "are",
-        "of",
-        "to",
-        "and",
-        "that",
-        "this",
-        "it",
-        "with",
-        "on",
-        "in",
-        "at",
-        "by",
-        "from",
-        "there",
-        "here",
-        "where",
-        "what",
-        "which",
-        "how",
-        "many",
-        "one",
-        "not",
-        "next",
-        "left",
-        "right",
-        "front",
-        "behind",
-        "under",
-        "above",
-        "between",
-        "near",
-        "please",
-        "find",
-        "bring",
-        "me",
-        "my",
-        "you",
-        "your",
-        "i",
-        "do",
-        "does",
-        "can",
-        "could",
-        "go",
-    ]
-)
+_ENGLISH = word_set("english")
 
 
 def other_language(words: Sequence[Word], labels: Iterable[str] = ()) -> str:

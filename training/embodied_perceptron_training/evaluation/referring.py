@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.recordings.files import write_atomically
 
 THRESHOLDS = (0.25, 0.5)
 # Acc@.25, Acc@.5 on all 141 validation scans of ScanRefer, as published; zero-shot methods over detected boxes
@@ -33,6 +30,10 @@ PUBLISHED = {
 
 def iou_of(a: Mapping[str, Any], b: Mapping[str, Any]) -> float:
     """IoU of two axis-aligned boxes with ``center`` and ``size``; flat ones count as a centimetre thick."""
+    import numpy as np
+
+    from embodied_perceptron.geometry.boxes import Bounds  # torch loads only when needed
+
     rows = np.array([[*x["center"], *np.maximum(x["size"], 0.01), 0, 0, 0] for x in (a, b)], dtype=np.float64)
     return float(Bounds.of(rows[:1]).iou(Bounds.of(rows[1:]))[0, 0])
 
@@ -71,11 +72,15 @@ def score_answers(data: Mapping[str, Any], answers: Sequence[Mapping[str, Any]])
             overlaps[group].append(overlap)
     table = {}
     for group, values in sorted(overlaps.items()):
-        found = np.array(values)
-        row = {"n": float(len(found)), "answered": 100.0 * float((found >= 0).mean())}
-        row |= {f"acc{round(100 * t)}": 100.0 * float((found > t).mean()) for t in THRESHOLDS}
+        row = {"n": float(len(values)), "answered": _percent(v >= 0 for v in values)}
+        row |= {f"acc{round(100 * t)}": _percent(v > t for v in values) for t in THRESHOLDS}
         table[group] = row
     return table
+
+
+def _percent(hits: Iterable[bool]) -> float:
+    flags = list(hits)
+    return 100.0 * sum(flags) / len(flags)
 
 
 def referring(
@@ -103,6 +108,8 @@ def referring(
 
 def write_report(figures: Mapping[str, Mapping[str, float]], folder: Path) -> None:
     """Write ``metrics.json`` and the table ``metrics.md`` into ``folder``, made when absent."""
+    from embodied_perceptron.recordings.files import write_atomically
+
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "metrics.json", (json.dumps(figures, indent=2) + "\n").encode())
     lines = ["| sentences | n | Acc@.25 | Acc@.5 | answered |", "|---|---|---|---|---|"]

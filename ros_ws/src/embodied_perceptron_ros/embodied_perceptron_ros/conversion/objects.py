@@ -200,6 +200,7 @@ def grounding_to_message(
         reason=grounding.reason,
         tagged_text=grounding.tagged_text,
         latency_ms=float(grounding.latency_ms),
+        count=-1 if grounding.count is None else grounding.count,
     )
 
 
@@ -212,4 +213,5 @@ def message_to_grounding(message: GroundingResult) -> Grounding:
         reason=message.reason,
         tagged_text=message.tagged_text,
         latency_ms=float(message.latency_ms),
+        count=None if message.count < 0 else int(message.count),
     )
