@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig
+from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction, image_features
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
@@ -82,6 +83,8 @@ class Perceptron(LiveMap):
             options = config.network
             self._scores = replace(inference.scores, all_boxes=options.all_boxes)
             voxel_m, ahead = volume.config.voxel_size_m, options.window_ahead
+            sites_m = inference.network.config.voxel_size_m * MAX_SITE_COORDINATE - self.config.volume.radius_m
+            self._frame.reach_m = min(self._frame.reach_m, sites_m)
             self._map_predictor = MapPredictor(
                 inference, volume.features, voxel_m, options.window_m, self._scores, ahead
             )
@@ -99,12 +102,18 @@ class Perceptron(LiveMap):
         """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
 
         With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume.
+        Raises ``ValueError`` for a frame that is not newer than its camera's newest, and
+        :class:`~embodied_perceptron.scene.map_frame.MapLimitError` for a
+        camera too far from the map's origin; nothing has changed then.
         """
         with self._volume_lock:
-            report = self.volume.integrate(posed)
+            in_map = self._frame.enter(posed, fresh=len(self.volume) == 0)
+            report = self.volume.integrate(in_map)
+            self._frame.entered(posed, in_map)
             if report.fused:
-                self._cameras = self._cameras.after(posed)
+                self._cameras = self._cameras.after(in_map)
             keyframe = self.volume.keyframes.newest if report.keyframe else None
+        report = replace(report, stamp_ns=posed.frame.stamp_ns)
         if self.inference is not None and keyframe is not None:
             clock = StageClock(report.stage_ms)
             if self.volume.features is not None:
@@ -135,7 +144,7 @@ class Perceptron(LiveMap):
             if self.lift is not None:
                 self.lift.detect(copy.keyframes, snapshot, floor_z_m)
                 clock.lap("lift")
-            now = cameras.stamp_ns if now_ns is None else now_ns
+            now = cameras.stamp_ns if now_ns is None else self._frame.now(now_ns)
             place = cameras.camera_m, self.config.volume.radius_m
             prediction: ScenePrediction | None = None
             found: Detections | None
@@ -166,12 +175,14 @@ class Perceptron(LiveMap):
             clock.lap("semantic")
             self._prediction, self._voxels = prediction, snapshot
             objects = self._publish(None if prediction is None else prediction.detections)
+            stamp_ns, anchor_m = self._stamp_of(cameras), self.anchor_m
+            source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
             clock.lap("objects")
         grid = navigation_grid(snapshot, floor_z_m, self.config.grid, None if prediction is None else semantic)
         clock.lap("grid")
         by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
         return Perception(
-            stamp_ns=cameras.stamp_ns,
+            stamp_ns=stamp_ns,
             objects=by_state[ObjectState.CONFIRMED],
             tentative=by_state[ObjectState.TENTATIVE],
             stale=by_state[ObjectState.STALE],
@@ -180,7 +191,8 @@ class Perceptron(LiveMap):
             voxels=snapshot,
             stage_ms=clock.stage_ms,
             diagnostics=() if prediction is None else prediction.diagnostics,
-            source=cameras.newest,
+            source=source,
+            anchor_m=anchor_m,
         )
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
@@ -272,6 +284,13 @@ class Perceptron(LiveMap):
     def _copy(self) -> tuple[VolumeCopy, LatestCameraPoses]:
         with self._volume_lock:
             return self.volume.copy(), self._cameras
+
+    def _stamp_of(self, cameras: LatestCameraPoses) -> int:
+        """Stamp of the newest frame of all cameras; 0 before the first."""
+        if not cameras.poses:
+            return 0
+        camera, (map_ns, _) = max(cameras.poses.items(), key=lambda item: item[1][0])
+        return self._frame.stamp_of(camera, map_ns)
 
     def _publish(self, detections: Detections | None = None) -> tuple[SceneObject, ...]:
         """Replace what queries are answered from: the objects, and the ``detections`` that lie in the same world."""

@@ -55,7 +55,6 @@ def test_a_camera_that_fell_silent_does_not_count():
 def test_nothing_seen():
     assert START.view_direction is None
     assert START.camera_m is None
-    assert START.without_stamps().view_direction is None
     assert START.moved(np.eye(4)).view_direction is None
 
 
@@ -66,15 +65,6 @@ def test_a_late_frame_of_another_camera_leaves_the_time():
     assert seen.stamp_ns == 3 * SECOND
     assert seen.newest is not None
     assert seen.newest.frame.camera == "rear"
-
-
-def test_a_clock_that_was_set_back_keeps_the_place():
-    before = START.after(frame("front", 9 * SECOND, camera(0, 0, 0))).after(frame("rear", 9 * SECOND, camera(1, 0, 0)))
-    seen = before.without_stamps()
-    assert seen.stamp_ns == 0
-    assert seen.view_direction is not None
-    np.testing.assert_allclose(seen.view_direction.origin_m, [1, 0, 1.2])
-    assert seen.after(frame("front", 5, camera(2, 0, 0))).stamp_ns == 5
 
 
 def test_a_moved_world_moves_places_and_directions():

@@ -64,7 +64,7 @@ class ReplayResult:
     Attributes:
         perceptron: with the map.
         perception: of the whole map at the end.
-        trajectory_m: (N, 3) positions of the cameras of all fused frames.
+        trajectory_m: (N, 3) positions of the cameras of all fused frames, in the map as everything else.
         frames: colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
         fused, dropped: what became of them.
         fuse_ms, perceive_ms: wall time of each call.
@@ -150,7 +150,7 @@ def replay(
         report = _timed(fuse_ms, perceptron.integrate, posed)
         if report.fused:
             progress.fused += 1
-            positions.append(posed.T_world_camera[:3, 3].copy())
+            positions.append(posed.T_world_camera[:3, 3] - perceptron.anchor_m)
         elif on_drop:
             on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
         if due_ns is None or stamp_ns >= due_ns:
@@ -278,7 +278,8 @@ def write_perception(
 
     Returns:
         Names of the files: ``voxels.ply``, ``objects.json`` (confirmed objects), ``occupancy.npz`` (labelled cells),
-        ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``.
+        ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``. Their coordinates are the
+        perception's; where it lies far from the world's origin, ``timings.json`` holds its ``anchor_m``.
 
     Raises:
         OSError: a file cannot be written.
@@ -288,6 +289,7 @@ def write_perception(
     write_occupancy_npz(out / "occupancy.npz", perception.semantic if semantic is None else semantic)
     write_png(out / "top_view.png", render_top_view(perception, trajectory_m=trajectory_m))
     grid_files = write_occupancy_grid(out / "occupancy_grid", perception.grid)
-    write_json(out / "timings.json", numbers)
+    far = {"anchor_m": perception.anchor_m.tolist()} if perception.anchor_m.any() else {}
+    write_json(out / "timings.json", {**numbers, **far})
     names = ("voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json")
     return (*names, *(path.name for path in grid_files))

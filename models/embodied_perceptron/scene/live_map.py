@@ -1,7 +1,9 @@
 """The map of one robot and the care for it: files, corrections, clearing, statistics.
 
 Voxels and keyframes with their image features (the volume), objects, labelled cells, height of the floor and the latest
-poses of the cameras belong together: whatever replaces or moves one of them replaces or moves all.
+poses of the cameras belong together: whatever replaces or moves one of them replaces or moves all. They have one place
+and one time of their own (:mod:`embodied_perceptron.scene.map_frame`): poses of cameras come and go in the world;
+boxes, voxels and cells lie in the map, and differ from the world by :attr:`LiveMap.anchor_m` where that is far away.
 
 The locks of the map are here. The *volume lock* guards the volume's voxels and keyframes, and the cameras; it is held
 while one frame is fused or a copy is made. The *scene lock* guards everything else and the reading of image features;
@@ -14,23 +16,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform
 from embodied_perceptron.mapping.correction import Correction
+from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.results import SceneObject
+from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
 from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
-_OBJECTS, _SEMANTIC = "objects", "semantic"  # entries of a map file
+_OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
 
 
 class LiveMap:
@@ -54,6 +60,7 @@ class LiveMap:
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
+        self._frame = MapFrame(volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m)
 
     def save(self, path: str | Path) -> None:
         """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
@@ -62,12 +69,15 @@ class LiveMap:
         """
         with self._scene_lock, self._volume_lock:
             cells, meaning = self._semantic.pack()
-            tensors, header = self.volume.pack({_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning})
+            extra = {_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning, _FRAME: self._frame.to_json()}
+            tensors, header = self.volume.pack(extra)
             tensors |= cells
         write_map(path, tensors, header)
 
     def load(self, path: str | Path) -> None:
         """Replace the map by a saved one; images are encoded anew at the next perception.
+
+        Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it.
 
         Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`; then
         nothing has changed.
@@ -81,10 +91,19 @@ class LiveMap:
                 objects.load_json(saved)
             except ValueError as error:
                 raise MapFileError(f"{path}: {error}") from error
+        frame = MapFrame(self._frame.reach_m)
+        try:
+            frame.load_json(extra.get(_FRAME, ""), None)
+        except ValueError as error:
+            raise MapFileError(f"{path}: {error}") from error
         with self._scene_lock, self._volume_lock:
             self.volume.load(path)
             self._forget()
             self._objects = objects
+            if _FRAME not in extra:
+                stamps = [k.frame.stamp_ns for k in self.volume.keyframes]
+                frame.load_json("", max([objects.updated_ns, *stamps], default=0))
+            self._frame = frame
             cells = semantic.cells()
             if cells is not None and cells.classes == self._cell_classes:
                 self._semantic = semantic
@@ -96,11 +115,20 @@ class LiveMap:
             self.volume.reset()
             self._forget()
 
-    def forget_stamps(self) -> None:
-        """Accept frames of any stamp again, for a clock that was set back; map and objects stay."""
+    def forget_stamps(self, camera: str | None = None) -> None:
+        """Accept frames of any stamp again, of one camera or of all: a clock was set, or a recording loops.
+
+        Map and objects stay. The map's time goes on: nothing in it becomes older or newer by this.
+        """
         with self._volume_lock:
-            self.volume.forget_stamps()
-            self._cameras = self._cameras.without_stamps()
+            self._frame.forget_stamps(camera)
+
+    @property
+    def anchor_m(self) -> NDArray[np.float64]:
+        """(3,) where the map's origin lies in the world, metres: world = map + anchor. Zero unless the map began far
+        from the world's origin."""
+        anchor_m: NDArray[np.float64] = self._frame.anchor_m.copy()
+        return anchor_m
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
         """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
@@ -111,14 +139,19 @@ class LiveMap:
         move alike that is exact for everything: the whole world moves.
 
         Args:
-            poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`.
+            poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`. Of two
+                keyframes with the same name (a recording that loops) the newer is meant.
 
-        Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the world
+        Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the map
         moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
         then.
         """
+        wanted = {name: check_transform(T, f"pose of {name}") for name, T in poses.items()}
         with self._scene_lock, self._volume_lock:
-            correction = self.volume.correct_keyframes(poses)
+            names = {self._name_of(k): (k.frame.camera, k.frame.stamp_ns) for k in self.volume.keyframes}
+            in_map = {names[name]: self._frame.place_in_map(T) for name, T in wanted.items() if name in names}
+            correction = self.volume.correct_keyframes(in_map)
+            correction = replace(correction, unknown=tuple(name for name in wanted if name not in names))
             if correction.corrected:
                 newest = correction.motions[-1]
                 self._objects.move(correction.at)
@@ -131,15 +164,16 @@ class LiveMap:
     @property
     def newest_frame(self) -> PosedFrame | None:
         """The frame that was fused last; None where there is none (an empty map, a map from a file)."""
-        return self._cameras.newest
+        newest = self._cameras.newest
+        return None if newest is None else self._frame.leave(newest)
 
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
         """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
         with self._volume_lock:
-            return {(k.frame.camera, k.frame.stamp_ns): k.T_world_camera.copy() for k in self.volume.keyframes}
+            return {self._name_of(k): self._frame.place_in_world(k.T_world_camera) for k in self.volume.keyframes}
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
-        """Remove voxels and objects inside of the (9,) ``box``; returns how many voxels."""
+        """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels."""
         with self._scene_lock, self._volume_lock:
             cleared = self.volume.clear_box(box)
             self._objects.remove_inside(np.asarray(box, dtype=np.float64))
@@ -151,6 +185,10 @@ class LiveMap:
         with self._volume_lock:
             return self.volume.statistics()
 
+    def _name_of(self, keyframe: Keyframe) -> tuple[str, int]:
+        """Camera and stamp by which a keyframe is known outside."""
+        return keyframe.frame.camera, self._frame.stamp_of(keyframe.frame.camera, keyframe.frame.stamp_ns)
+
     def _publish(self) -> tuple[SceneObject, ...]:
         """Objects of every state after a change; extended by whoever hands them to readers without a lock."""
         return self._objects.objects()
@@ -161,3 +199,4 @@ class LiveMap:
         self._semantic.clear()
         self._floor.forget()
         self._cameras = LatestCameraPoses()
+        self._frame.clear()

@@ -166,6 +166,11 @@ class ObjectMap:
     def __len__(self) -> int:
         return len(self._tracks)
 
+    @property
+    def updated_ns(self) -> int:
+        """The time of the last update; 0 before the first."""
+        return self._updated_ns
+
     def objects(self, states: Iterable[str] = ObjectState.ALL) -> tuple[SceneObject, ...]:
         """Objects in any of ``states``, by id."""
         wanted = set(states)

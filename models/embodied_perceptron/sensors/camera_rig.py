@@ -78,12 +78,6 @@ class LatestCameraPoses:
         camera, stamp_ns = posed.frame.camera, posed.frame.stamp_ns
         return LatestCameraPoses(newest, {**self.poses, camera: (stamp_ns, newest.T_world_camera)})
 
-    def without_stamps(self) -> LatestCameraPoses:
-        """For a clock that was set back: only the newest camera's place is still known."""
-        if self.newest is None:
-            return self
-        return replace(self, poses={self.newest.frame.camera: (0, self.newest.T_world_camera)})
-
     def moved(self, T: F64) -> LatestCameraPoses:
         """After the world was moved by the rigid (4, 4) ``T``."""
         if self.newest is None:

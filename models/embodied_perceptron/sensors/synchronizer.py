@@ -516,7 +516,9 @@ class _CameraQueue:
         while self._waiting:
             outcome = self._outcome(self._waiting[0], poses, now_ns, ended)
             if outcome is None:
-                break  # the order of stamps is kept: later ones wait behind it
+                for behind in self._waiting[1:]:  # the order of stamps is kept: later ones wait behind it
+                    behind.late |= self._waiting[0].late
+                break
             pending = self._waiting.pop(0)
             if isinstance(outcome, PosedFrame):
                 self._stats.emitted += 1

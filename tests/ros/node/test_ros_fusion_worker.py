@@ -22,6 +22,7 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs")
 
+from rclpy.logging import get_logger
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth, wait_until
 
 from embodied_perceptron.config import AssemblerConfig, PerceptronConfig, VolumeConfig
@@ -67,8 +68,9 @@ class Transforms:
 class Rig:
     """A worker with one camera, and a clock of frames."""
 
-    def __init__(self) -> None:
+    def __init__(self, cameras: tuple[str, ...] = ("camera",), logger: Any = None, inf_is_unknown: Any = ()) -> None:
         self.transforms = Transforms()
+        self.cameras = cameras
         self.health = Health("perception")
         self.config = PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.05, max_blocks=2000))
         self.perceptron = Perceptron(self.config)
@@ -80,19 +82,21 @@ class Rig:
             self.inbox,
             self.transforms,
             self.health,
-            logging.getLogger("test"),
+            logger or logging.getLogger("test"),
             assembler_config=AssemblerConfig(max_pose_wait_s=0.15, max_pair_wait_s=0.15),
             fusion_frame="odom",
-            rectified={"camera": False},
+            rectified=dict.fromkeys(cameras, False),
             now_ns=time.monotonic_ns,
             max_backlog=lambda: self.backlog,
             reset_on_time_jump=lambda: self.reset_on_jump,
+            inf_is_unknown=inf_is_unknown,
         )
         self.worker.start()
         self.stamp_ns = 100_000 * MS
 
     def put(self, kind: Any, message: Any) -> None:
-        self.inbox.put(Received(kind, "camera", message, time.time_ns()))
+        for camera in self.cameras:
+            self.inbox.put(Received(kind, camera, message, time.time_ns()))
 
     def frame(
         self,
@@ -310,8 +314,8 @@ def test_calibration_may_change_in_the_middle(rig):
 
 
 @pytest.mark.parametrize("reset", [True, False])
-def test_time_jumping_back(rig, reset):
-    rig.reset_on_jump = reset
+def test_a_loop_of_the_recording_keeps_the_map_or_resets_it(rig, reset):
+    rig.reset_on_jump, rig.backlog = reset, 100
     for i in range(3):
         rig.frame()
         rig.wait(fused=i + 1)
@@ -319,12 +323,148 @@ def test_time_jumping_back(rig, reset):
     rig.transforms.T = T_ODOM_CAMERA.copy()
     rig.transforms.T[0, 3] = 5.0  # elsewhere
     rig.stamp_ns = 1_000 * MS
-    rig.frame()
-    wait_until(lambda: rig.worker.counts.fused == 4)
+    for _ in range(4):
+        rig.frame()
+    wait_until(lambda: rig.worker.counts.fused == 7)
     assert rig.health.counted("time_jumps") >= 1
     after = rig.perceptron.statistics()
-    assert (after.frames_fused == 1) is reset
+    assert (after.frames_fused == 4) is reset
     assert (after.voxels > voxels * 1.5) is not reset
+    assert rig.worker.counts.dropped == {}
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("cameras", [("camera",), ("left", "right")])
+def test_a_loop_with_a_backlog_ends_no_camera(monkeypatch, reset, cameras):
+    """Frames from before the loop that wait for fusion were fused after it; their stamps then refused all others."""
+    rig = Rig(cameras)
+    try:
+        rig.reset_on_jump, rig.backlog = reset, 100
+        whole, fused, permits = rig.perceptron.integrate, [], threading.Semaphore(0)
+
+        def slow(posed):
+            assert permits.acquire(timeout=10)
+            report = whole(posed)
+            fused.append((posed.frame.camera, posed.frame.stamp_ns))
+            return report
+
+        monkeypatch.setattr(rig.perceptron, "integrate", slow)
+        rig.frame()
+        wait_until(lambda: not rig.inbox._waiting)
+        for _ in range(6):  # while the first is being fused
+            rig.frame()
+        permits.release(len(cameras))
+        wait_until(lambda: len(rig.worker._ready) >= 5 * len(cameras))
+        rig.stamp_ns = 1_000 * MS
+        for _ in range(20):
+            rig.frame()
+        permits.release(1000)
+        wait_until(
+            lambda: rig.worker.counts.pending == 0 and len(fused) >= 20 * len(cameras), 20, str(rig.worker.counts)
+        )
+        for camera in cameras:
+            mine = [stamp for name, stamp in fused if name == camera]
+            assert mine[-20:] == [1_000 * MS + (i + 1) * 33 * MS for i in range(20)]
+        assert set(rig.worker.counts.dropped) == {"time_jump"}
+        assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
+    finally:
+        rig.worker.stop()
+
+
+@pytest.mark.parametrize("reset", [True, False])
+@pytest.mark.parametrize("what", ["both", "color", "clock set back"])
+def test_no_message_loses_the_map(rig, reset, what):
+    rig.reset_on_jump, rig.backlog = reset, 100
+    for i in range(12):
+        rig.frame()
+        rig.wait(fused=i + 1)
+    if what == "clock set back":
+        rig.stamp_ns -= 1200 * MS
+    elif what == "both":
+        rig.frame(stamp_ns=rig.stamp_ns + 1533 * MS)
+    else:
+        rig.stamp_ns += 33 * MS
+        ahead = make_image(np.zeros((1, 1), np.float32), "32FC1", rig.stamp_ns + 1500 * MS, OPTICAL).header
+        rig.frame(stamp_ns=rig.stamp_ns, color={"header": ahead})
+    for _ in range(5):
+        rig.frame()
+    wait_until(lambda: rig.worker.counts.fused == 17, 20, str(rig.worker.counts))
+    assert rig.perceptron.statistics().frames_fused == 17, "nothing was reset"
+    lost = {"both": {"odd_stamp": 1}, "color": {"odd_stamp": 1, "no_pair": 1}, "clock set back": {}}[what]
+    assert rig.worker.counts.dropped == lost
+    assert (rig.health.counted("time_jumps") > 0) is (what == "clock set back")
+
+
+def test_a_burst_of_frames_that_waited_for_one_transform_is_no_overload(rig):
+    """Nine frames of a 90 Hz camera become ready with each transform of a 10 Hz localisation."""
+    rig.frame()
+    rig.wait(fused=1)
+    rig.transforms.early = True
+    for _ in range(9):
+        rig.frame()
+    wait_until(lambda: rig.worker.counts.pending == 9)
+    time.sleep(0.03)
+    rig.transforms.early = False
+    rig.worker.transforms_changed()
+    rig.wait(fused=10)
+
+
+@pytest.mark.parametrize("means_invalid", [True, False])
+def test_depth_of_plus_inf_frees_the_view_unless_the_driver_means_invalid(means_invalid):
+    """REP-117: +Inf is beyond the range, so what was mapped before is gone."""
+    rig = Rig(inf_is_unknown={"camera"} if means_invalid else ())
+    try:
+        for i in range(2):
+            rig.frame()
+            rig.wait(fused=i + 1)
+        voxels = rig.perceptron.statistics().voxels
+        for _ in range(30):
+            rig.frame(depth=np.full((60, 80), np.inf, np.float32))
+            time.sleep(0.01)
+        wait_until(lambda: rig.worker.counts.pending == 0)
+        assert rig.worker.counts.fused == (2 if means_invalid else 32)
+        left = rig.perceptron.statistics().voxels
+        assert left == voxels if means_invalid else left < 0.1 * voxels  # all but the border of the view
+    finally:
+        rig.worker.stop()
+
+
+def test_the_thread_survives_an_error_after_a_warning_with_a_real_logger(monkeypatch):
+    """rclpy raises when one call line logs with another severity than before: the handler of the error died of it."""
+    rig = Rig(logger=get_logger("fusion_worker_test"))
+    try:
+        rig.frame(color={"encoding": "yuv422"})  # a drop: a warning
+        rig.wait(fused=0, bad_frame=1)
+        whole = rig.perceptron.integrate
+
+        def broken(posed):
+            raise MemoryError("no room")
+
+        monkeypatch.setattr(rig.perceptron, "integrate", broken)
+        rig.frame()
+        rig.wait(fused=0, bad_frame=1, **{INTERNAL_ERROR: 1})
+        rig.worker._logged.clear()
+        rig.stamp_ns = 1_000 * MS  # and the lines of a jump, kept and reset
+        monkeypatch.setattr(rig.perceptron, "integrate", whole)
+        for reset, stamp_ns in ((False, 1_000 * MS), (True, 1)):
+            rig.reset_on_jump, rig.stamp_ns = reset, stamp_ns if not reset else 90_000 * MS
+            for _ in range(3):
+                rig.frame()
+        wait_until(lambda: rig.worker.counts.fused >= 3)
+        assert rig.worker._thread.is_alive()
+        assert rig.health.counted("internal_errors") == 1
+    finally:
+        rig.worker.stop()
+
+
+def test_a_camera_out_of_the_map_s_reach_is_a_drop_that_names_the_cause(rig):
+    rig.frame()
+    rig.wait(fused=1)
+    rig.transforms.T = T_ODOM_CAMERA.copy()
+    rig.transforms.T[0, 3] += 9000.0
+    rig.frame()
+    rig.wait(fused=1, out_of_reach=1)
+    assert "the map reaches 8000 m" in rig.why("out_of_reach")
 
 
 def test_an_exception_while_fusing_is_reported_and_survived(rig, monkeypatch):

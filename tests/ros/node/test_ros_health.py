@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -107,19 +108,32 @@ def test_only_the_named_node_is_read():
 # ----------------------------------------------------------------------------------------------------------- inbox
 
 
-def test_inbox_keeps_order_and_drops_the_oldest_of_its_kind():
-    arrivals = []
-    inbox = Inbox(size=3, on_arrival=lambda: arrivals.append(1))
-    for i in range(5):
+def test_inbox_keeps_order_and_drops_what_waits_too_long():
+    arrivals, now_s = [], [0.0]
+    inbox = Inbox(seconds=1.0, on_arrival=lambda: arrivals.append(1), clock=lambda: now_s[0])
+    for i in range(90):  # as much as comes within a second, whatever the rate
+        now_s[0] = i / 89
         inbox.put(Received("color", "front", i, 0))
-        inbox.put(Received("depth", "front", -i, 0))
+    assert inbox.overflowed == {}
+    inbox.put(Received("depth", "front", -1, 0))
+    now_s[0] = 1.5
+    inbox.put(Received("color", "front", 90, 0))
     inbox.put(Received("color", "rear", 100, 0))
     taken = inbox.take_all()
-    assert [r.message for r in taken if r.kind == "color"] == [2, 3, 4, 100]
-    assert [r.message for r in taken if r.kind == "depth"] == [-2, -3, -4]
-    assert inbox.overflowed == {"color": 2, "depth": 2}
-    assert len(arrivals) == 11
+    assert [r.message for r in taken if r.kind == "color"] == [*range(45, 91), 100]
+    assert [r.message for r in taken if r.kind == "depth"] == [-1]
+    assert inbox.overflowed == {"color": 45}
+    assert len(arrivals) == 93
     assert inbox.take_all() == []
-    for i in range(3):
-        inbox.put(Received("color", "front", i, 0))
-    assert inbox.overflowed["color"] == 2  # emptying made room
+
+
+def test_inbox_is_bounded_by_memory():
+    inbox = Inbox(seconds=9.0, mib=1.0)
+    for i in range(20):
+        for kind in ("color", "depth"):
+            inbox.put(Received(kind, "front", SimpleNamespace(data=bytes(100_000), number=i), 0))
+    taken = inbox.take_all()
+    assert [(r.kind, r.message.number) for r in taken] == [(k, i) for i in range(15, 20) for k in ("color", "depth")]
+    assert inbox.overflowed == {"color": 15, "depth": 15}
+    inbox.put(Received("color", "front", SimpleNamespace(data=bytes(2_000_000), number=0), 0))
+    assert len(inbox.take_all()) == 1, "one picture finds room, however large"

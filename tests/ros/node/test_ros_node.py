@@ -393,7 +393,7 @@ def set_parameter(peer: Peer, name: str, value: float | str) -> tuple[bool, str]
     [
         ("perception_hz", 1000.0, "range"),
         ("perception_hz", "fast", "type"),
-        ("on_time_jump", "explode", "reset, keep"),
+        ("on_time_jump", "explode", "keep, reset"),
         ("output_frame", "two words", "frame"),
         ("fusion_frame", "map", "configured"),
         ("voxel_size_m", 0.1, "configured"),

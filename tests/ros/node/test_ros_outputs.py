@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ pytest.importorskip("vision_msgs")
 pytest.importorskip("tf2_msgs")
 pytest.importorskip("embodied_perceptron_msgs")
 
+from sensor_msgs.msg import PointField
 from support.ros_live import MAPPING_CAMERA, T_ODOM_CAMERA, scene_depth, turned
 
 from embodied_perceptron.config import PerceptronConfig, VolumeConfig
@@ -204,3 +206,73 @@ def test_obstacles_without_a_base_are_told_and_harm_nothing_else(tree):
     assert health.counted("obstacles_without_transform") == 1
     assert "base_frame 'base_link'" in robot.warnings[0]
     assert len(robot["~/boxes"].sent) == 1
+
+
+class Heard:
+    """Outputs whose messages are kept, in a frame of one's choice."""
+
+    def __init__(self, tree, output_frame: str) -> None:
+        self.publishers = Publishers()
+        parameters = SimpleNamespace(fusion_frame="odom", output_frame=output_frame, voxels_hz=1.0, overlay_hz=1.0)
+        camera_frame = {"cam": "optical"}.get
+        self.outputs = Outputs(self.publishers, tree, Health("perception"), lambda: parameters, camera_frame)
+
+    def publish(self, perception):
+        self.outputs.publish(perception, everything=True)
+        return {topic.removeprefix("~/"): p.sent[-1] for topic, p in self.publishers.items() if p.sent}
+
+
+def seen_from(offset_m, count=3, start_ns=10 * S):
+    perceptron = Perceptron(PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.05, max_blocks=2000)))
+    color = np.zeros((60, 80, 3), np.uint8)
+    T = T_ODOM_CAMERA.copy()
+    T[:3, 3] += offset_m
+    for i in range(count):
+        perceptron.integrate(PosedFrame(RgbdFrame(start_ns + i, "cam", color, scene_depth(), MAPPING_CAMERA), T))
+        perception = perceptron.perceive()
+    return perception
+
+
+def xyz(cloud):
+    rows = cloud_to_rows(cloud)
+    return np.stack([rows[axis].astype(float) for axis in "xyz"], axis=1)
+
+
+@pytest.mark.parametrize(("frame", "T_out_odom"), [("odom", np.eye(4)), ("map", turned(0.7, 3.0))])
+def test_outputs_at_utm_coordinates_are_exact_to_a_millimetre(frame, T_out_odom):
+    """In the fusion frame itself, and in one that is turned against it: boxes, voxels and the grid."""
+    tree = TransformTree()
+    tree.insert_static("map", "odom", turned(0.7, 3.0))
+    utm = np.array([448_300.0, 5_411_900.0, 200.0])
+    near, far = seen_from(np.zeros(3)), seen_from(utm)
+    np.testing.assert_array_equal(far.anchor_m, utm)
+    a, b = Heard(tree, "odom").publish(near), Heard(tree, frame).publish(far)
+    assert {m.header.frame_id for m in (b["voxels"], b["boxes"], b["occupancy_grid"])} == {frame}
+
+    def place(p):
+        return (np.asarray(p, float) + utm) @ T_out_odom[:3, :3].T + T_out_odom[:3, 3]
+
+    assert b["voxels"].fields[0].datatype == PointField.FLOAT64, "float32 is rounded to 0.5 m there"
+    assert a["voxels"].fields[0].datatype == PointField.FLOAT32
+    np.testing.assert_allclose(xyz(b["voxels"]), place(xyz(a["voxels"])), atol=1e-3)
+    assert len(a["boxes"].detections) == len(b["boxes"].detections) > 0
+    for x, y in zip(a["boxes"].detections, b["boxes"].detections, strict=True):
+        p, q = x.bbox.center.position, y.bbox.center.position
+        np.testing.assert_allclose([q.x, q.y, q.z], place([p.x, p.y, p.z]), atol=1e-3)
+    p, q = (message["occupancy_grid"].info.origin.position for message in (a, b))
+    np.testing.assert_allclose([q.x, q.y, q.z], place([p.x, p.y, p.z]), atol=1e-3)
+
+
+def test_a_jump_of_the_map_frame_moves_what_is_published_at_once(tree):
+    """A localisation corrects itself by 5 m and a quarter turn: the map in odom stays, its place in map is new."""
+    perception = seen_from(np.zeros(3))
+    in_odom = Heard(tree, "odom").publish(perception)["boxes"].detections
+    heard = Heard(tree, "map")
+    assert in_odom
+    for stamp_ns, T in ((10 * S, turned(0.0, 1.0)), (10 * S + 2, turned(np.pi / 2, 5.0))):
+        tree.insert("map", "odom", stamp_ns, T)
+        boxes = heard.publish(dataclasses.replace(perception, stamp_ns=stamp_ns))["boxes"]
+        assert boxes.header.frame_id == "map"
+        for before, after in zip(in_odom, boxes.detections, strict=True):
+            p, q = before.bbox.center.position, after.bbox.center.position
+            np.testing.assert_allclose([q.x, q.y, q.z], T[:3, :3] @ [p.x, p.y, p.z] + T[:3, 3], atol=1e-6)

@@ -130,7 +130,7 @@ def test_numbers_override_the_configuration_file(make, tmp_path: Path):
         ({"cameras": ["a", "a"]}, "differ"),
         ({"fusion_frame": ""}, "fusion_frame"),
         ({"output_frame": "a b"}, "output_frame"),
-        ({"on_time_jump": "panic"}, "reset, keep"),
+        ({"on_time_jump": "panic"}, "keep, reset"),
         ({"camera__depth_transport": "pigeon"}, "camera.depth_transport"),
         ({"max_range_m": 50.0}, "radius_m"),
     ],

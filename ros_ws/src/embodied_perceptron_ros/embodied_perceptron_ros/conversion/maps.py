@@ -33,24 +33,22 @@ _POINT_TYPES = {
     PointField.FLOAT32: "f4",
     PointField.FLOAT64: "f8",
 }
+_FAR_M = 8192.0  # from here on float32 is coarser than 0.5 mm: x, y and z are float64 then
 VOXEL_DTYPE = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("rgb", "<u4"), ("hits", "<u4")])
 SEMANTIC_DTYPE = np.dtype(
     [("x", "<f4"), ("y", "<f4"), ("z", "<f4"), ("rgb", "<u4"), ("label", "<u4"), ("confidence", "<f4")]
 )
 _POINT_DTYPE = np.dtype([("x", "<f4"), ("y", "<f4"), ("z", "<f4")])
-_VOXEL_TYPES = (PointField.FLOAT32,) * 4 + (PointField.UINT32,)
-_SEMANTIC_TYPES = (PointField.FLOAT32,) * 4 + (PointField.UINT32, PointField.FLOAT32)
 
 
 def voxels_to_cloud(
     voxels: VoxelSnapshot, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
 ) -> PointCloud2:
     """Occupied voxels -> cloud of their mean points (x y z rgb hits), moved into ``frame_id`` by ``T_out_world``."""
-    rows = np.empty(len(voxels), VOXEL_DTYPE)
-    _set_xyz(rows, voxels.mean_point_m, T_out_world)
+    rows = _rows_at(voxels.mean_point_m, VOXEL_DTYPE, T_out_world)
     rows["rgb"] = _pack_rgb(voxels.mean_color)
     rows["hits"] = voxels.hits
-    return _cloud(rows, _VOXEL_TYPES, stamp_ns, frame_id)
+    return _cloud(rows, stamp_ns, frame_id)
 
 
 def semantic_to_cloud(
@@ -61,13 +59,12 @@ def semantic_to_cloud(
     ``label`` counts into ``~/label_info``; ``rgb`` is the colour of the class, that of its boxes too: viewers cannot
     look names up, and how things look is in ``~/voxels``.
     """
-    rows = np.empty(len(semantic.labels), SEMANTIC_DTYPE)
-    _set_xyz(rows, semantic.centers_m, T_out_world)
+    rows = _rows_at(semantic.centers_m, SEMANTIC_DTYPE, T_out_world)
     palette = np.array([color_of_class(name) for name in semantic.classes], np.uint8).reshape(-1, 3)
     rows["rgb"] = _pack_rgb(palette[semantic.labels])
     rows["label"] = semantic.labels
     rows["confidence"] = semantic.confidence
-    return _cloud(rows, _SEMANTIC_TYPES, stamp_ns, frame_id)
+    return _cloud(rows, stamp_ns, frame_id)
 
 
 def cloud_to_rows(cloud: PointCloud2) -> NDArray[Any]:
@@ -211,12 +208,19 @@ def make_label_info(classes: tuple[str, ...], stamp_ns: int, frame_id: str) -> L
     return LabelInfo(header=make_header(stamp_ns, frame_id), class_map=class_map, threshold=0.0)
 
 
-def _set_xyz(rows: NDArray[Any], points: NDArray[np.float32], T: NDArray[np.float64] | None) -> None:
+def _rows_at(points: NDArray[np.float32], dtype: np.dtype[Any], T: NDArray[np.float64] | None) -> NDArray[Any]:
+    """Rows of ``dtype`` with x, y and z of (N, 3) points moved by ``T``, as float64 where they are far away."""
+    moved: NDArray[Any] = points
     if T is not None:
         # float64 per axis: at 1 km from the origin float32 arithmetic would lose 0.1 mm per product
-        points = points @ T[:3, :3].T + T[:3, 3]
+        moved = points @ T[:3, :3].T + T[:3, 3]
+        if len(moved) and np.abs(moved).max() >= _FAR_M:
+            assert dtype.fields is not None
+            dtype = np.dtype([(name, "<f8" if name in "xyz" else kind) for name, (kind, _) in dtype.fields.items()])
+    rows = np.empty(len(points), dtype)
     for i, axis in enumerate("xyz"):
-        rows[axis] = points[:, i]
+        rows[axis] = moved[:, i]
+    return rows
 
 
 def _pack_rgb(color: NDArray[np.uint8]) -> NDArray[np.uint32]:
@@ -229,13 +233,12 @@ def unpack_rgb(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
     return np.stack([(packed >> shift) & 255 for shift in (16, 8, 0)], axis=1).astype(np.uint8)
 
 
-def _cloud(rows: NDArray[Any], types: tuple[int, ...], stamp_ns: int, frame_id: str) -> PointCloud2:
+def _cloud(rows: NDArray[Any], stamp_ns: int, frame_id: str) -> PointCloud2:
     dtype = rows.dtype
-    assert dtype.names is not None
     assert dtype.fields is not None
     fields = [
-        PointField(name=name, offset=dtype.fields[name][1], datatype=datatype, count=1)
-        for name, datatype in zip(dtype.names, types, strict=True)
+        PointField(name=name, offset=offset, datatype=_datatype(name, kind), count=1)
+        for name, (kind, offset) in dtype.fields.items()
     ]
     cloud = PointCloud2(
         header=make_header(stamp_ns, frame_id),
@@ -249,3 +252,10 @@ def _cloud(rows: NDArray[Any], types: tuple[int, ...], stamp_ns: int, frame_id: 
     )
     cloud.data = message_array(rows)
     return cloud
+
+
+def _datatype(name: str, kind: np.dtype[Any]) -> int:
+    """What a field of a cloud says it is; ``rgb`` says float32 (see above)."""
+    if name == "rgb":
+        return int(PointField.FLOAT32)
+    return next(int(number) for number, code in _POINT_TYPES.items() if np.dtype(code) == kind)

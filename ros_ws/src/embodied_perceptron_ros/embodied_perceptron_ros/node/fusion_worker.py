@@ -7,12 +7,15 @@ import threading
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
+
+import numpy as np
 
 from embodied_perceptron.config import AssemblerConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import FusionReport
+from embodied_perceptron.scene.map_frame import MapLimitError
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Disconnected, PoseLookup
@@ -30,6 +33,7 @@ from embodied_perceptron_ros.node.transforms import TransformSource
 
 OVERLOAD = "overload"  # ready, but fusion could not keep up
 INTERNAL_ERROR = "internal_error"
+OUT_OF_REACH = "out_of_reach"  # further from the map's origin than a map can hold
 _IDLE_S, _WAITING_S = 0.25, 0.02
 _LOG_EVERY_S = 5.0
 _POSE_REASONS = (DropReason.NO_TRANSFORM, DropReason.POSE_TIMEOUT, DropReason.POSE_TOO_OLD, DropReason.POSE_GAP)
@@ -70,8 +74,10 @@ class FusionWorker:
         now_ns: Callable[[], int],
         max_backlog: Callable[[], int],
         reset_on_time_jump: Callable[[], bool],
+        inf_is_unknown: Collection[str] = (),
     ) -> None:
-        """``rectified``: by camera name. The callables are asked each time: their answers may change at run time."""
+        """``rectified``: by camera name. The callables are asked each time: their answers may change at run time.
+        ``inf_is_unknown``: cameras whose driver means "invalid" by a depth of +Inf."""
         self._perceptron = perceptron
         self._inbox = inbox
         self._health = health
@@ -79,6 +85,8 @@ class FusionWorker:
         self._poses = CameraPoses(transforms, fusion_frame)
         self._assembler = FrameAssembler(assembler_config, self._poses, rectified)
         self._rectified = rectified
+        self._inf_is_unknown = frozenset(inf_is_unknown)
+        self._late = 0
         self._now_ns = now_ns
         self._max_backlog = max_backlog
         self._reset_on_time_jump = reset_on_time_jump
@@ -86,7 +94,6 @@ class FusionWorker:
         self._calibrations: dict[str, tuple[Any, CameraModel | BadCalibration]] = {}
         self._own_drops: Counter[str] = Counter()
         self._fused = 0
-        self._jumps_seen = 0
         self._last_reset_s = float("-inf")
         self._logged: dict[str, float] = {}
         self._wake = threading.Event()
@@ -140,17 +147,23 @@ class FusionWorker:
                 self._step()
             except Exception:  # the thread must survive whatever one step meets; it is reported, and the next goes on
                 self._health.count("internal_errors")
-                last_line = traceback.format_exc().strip().splitlines()[-1]
+                trace = traceback.format_exc()
+                last_line = trace.strip().splitlines()[-1]
                 self._health.problem("node", ERROR, f"internal error while fusing: {last_line}", "fusion", hold_s=30.0)
-                self._log("internal error", traceback.format_exc(), error=True)
+                if self._may_log("internal error"):
+                    self._logger.error(trace)
         self._update_counts()
 
     def _step(self) -> None:
         for received in self._inbox.take_all():
             self._feed(received)
-        self._ready.extend(self._assembler.poll(self._now_ns()))
-        self._follow_time_jumps()
-        while len(self._ready) > self._max_backlog():
+        frames = self._assembler.poll(self._now_ns())
+        self._follow_time_jumps()  # before the frames of the new time join those of the old
+        if frames:
+            self._ready.extend(frames)
+            # frames that all waited for one transform come at once: that is no sign of overload
+            self._late = self._assembler.late
+        while len(self._ready) > self._max_backlog() + self._late:
             dropped = self._ready.popleft()
             self._drop(OVERLOAD, dropped.frame.camera, "fusion does not keep up with the cameras")
         for drop in self._assembler.take_drops():
@@ -160,6 +173,7 @@ class FusionWorker:
             self._log(f"{drop.camera}: {drop.reason}", str(drop))
         try:
             if self._ready:
+                self._late = max(self._late - 1, 0)
                 self._fuse(self._ready.popleft())
         finally:
             self._update_counts()
@@ -187,9 +201,12 @@ class FusionWorker:
         if expected and frame and frame != expected:
             return BadImage(f"depth is in frame {frame!r}, colour in {expected!r}: depth must be registered to colour")
         try:
-            return depth_from_message(received.message)
+            depth_m = depth_from_message(received.message)
         except (ValueError, OverflowError) as error:
             return BadImage(str(error))
+        if received.camera in self._inf_is_unknown:
+            depth_m = np.where(np.isposinf(depth_m), np.float32(0.0), depth_m)
+        return depth_m
 
     def _feed_info(self, received: Received, stamp_ns: int, now_ns: int) -> None:
         camera = received.camera
@@ -220,6 +237,10 @@ class FusionWorker:
         start = time.perf_counter()
         try:
             report = self._perceptron.integrate(posed)
+        except MapLimitError as error:
+            self._drop(OUT_OF_REACH, posed.frame.camera, str(error))
+            self._health.problem("map", ERROR, str(error), "reach", hold_s=_LOG_EVERY_S)
+            return
         except Exception as error:
             self._drop(INTERNAL_ERROR, posed.frame.camera, f"{type(error).__name__}: {error}")
             raise
@@ -246,20 +267,22 @@ class FusionWorker:
             self._health.clear_problem("map")
 
     def _follow_time_jumps(self) -> None:
-        jumps = self._assembler.stats().time_jumps
-        if jumps == self._jumps_seen:
-            return
-        self._jumps_seen = jumps
-        self._health.count("time_jumps")
-        now_s = time.monotonic()
-        if not self._reset_on_time_jump():
-            self._perceptron.forget_stamps()
-            return
-        if now_s - self._last_reset_s < _RESET_GRACE_S:
-            return
-        self._last_reset_s = now_s
-        self._logger.warning("time went back: the map is reset")
-        self._perceptron.reset()
+        """What waits from before a jump goes; the map stays, or is reset where that is wanted and time began anew."""
+        for jump in self._assembler.take_jumps():
+            self._health.count("time_jumps")
+            for posed in [p for p in self._ready if p.frame.camera in jump.cameras]:
+                self._ready.remove(posed)
+                self._drop(DropReason.TIME_JUMP, posed.frame.camera, "was ready when time went on elsewhere")
+            shift = f"time of {', '.join(jump.cameras)} went on {jump.shift_ns / 1e9:+.3f} s away"
+            if not (jump.restart and self._reset_on_time_jump()):
+                for camera in jump.cameras:
+                    self._perceptron.forget_stamps(camera)
+                if self._may_log(f"time jump {jump.cameras}"):
+                    self._logger.warning(f"{shift}: the map is kept")
+            elif time.monotonic() - self._last_reset_s >= _RESET_GRACE_S:
+                self._last_reset_s = time.monotonic()
+                self._perceptron.reset()
+                self._logger.warning(f"{shift}: the map is reset")
 
     # ---- accounting
 
@@ -279,13 +302,17 @@ class FusionWorker:
         # one assignment, so that readers in other threads never see a half-updated count
         self._counts = FrameCounts(stats.accepted + overflowed, self._fused, dropped)
 
-    def _log(self, key: str, text: str, error: bool = False) -> None:
+    def _log(self, key: str, text: str) -> None:
+        if self._may_log(key):
+            self._logger.warning(text)
+
+    def _may_log(self, key: str) -> bool:
         """At most one line per key in a while: a camera without a pose would otherwise write 30 a second."""
         now_s = time.monotonic()
         if now_s - self._logged.get(key, float("-inf")) < _LOG_EVERY_S:
-            return
+            return False
         self._logged[key] = now_s
-        (self._logger.error if error else self._logger.warning)(text)
+        return True
 
 
 def _flat(values: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
+from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding
@@ -163,7 +164,11 @@ class GroundingInterface:
         return self._perceptron.ground(dataclasses.replace(query, top_k=query.top_k or parameters.default_top_k))
 
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
-        """Where the robot was at ``stamp_ns`` (0 = now), in the fusion frame; None before the first frame."""
+        """Where the robot was at ``stamp_ns`` (0 = now), in the map; None before the first frame."""
+        T = self._viewpoint_in_fusion_frame(stamp_ns)
+        return None if T is None else make_transform(T[:3, :3], T[:3, 3] - self._perceptron.anchor_m)
+
+    def _viewpoint_in_fusion_frame(self, stamp_ns: int) -> NDArray[np.float64] | None:
         parameters, newest = self._parameters(), self._perceptron.newest_frame
         frame_id = parameters.viewpoint_frame or ("" if newest is None else self._camera_frame(newest.frame.camera))
         if not frame_id:
@@ -198,12 +203,13 @@ class GroundingInterface:
     def _message(self, answer: Answer) -> tuple[GroundingResult, MarkerArray]:
         parameters, query, stamp_ns = self._parameters(), answer.query, self._stamp_ns()
         frame_id = query.frame_id or parameters.output_frame
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns)
+        anchor_m = self._perceptron.anchor_m
+        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, anchor_m)
         grounding = answer.grounding
         if isinstance(pose, str):
             if grounding.candidates:  # the transform went away between asking and answering
                 grounding = invalid(query, pose)
-            frame_id, T = parameters.fusion_frame, None
+            frame_id, T = parameters.fusion_frame, make_transform(np.eye(3), anchor_m)
         else:
             frame_id, T = pose.frame_id, pose.T_out_world
         message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,8 @@ from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.parameters import CameraParameters, Kind
 
-INBOX_SIZE = 30  # per camera and kind: one second of a usual camera, while the worker saves a map
+INBOX_S = 1.0  # what waits longer while the worker saves a map, say, is dropped as newer ones of its kind come
+INBOX_MIB = 256.0  # of all cameras
 _MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks are told when a message was sent; not in Humble
 _MAX_TRANSPORT_S = 10.0  # a longer way from the publisher means that the two machines' clocks differ
 
@@ -41,37 +42,67 @@ class Received:
 
 
 class Inbox:
-    """Messages between the executor and the worker: thread-safe, bounded; when full the oldest of its kind goes."""
+    """Messages between the executor and the worker: thread-safe, bounded by time and memory, whatever their rate.
 
-    def __init__(self, size: int = INBOX_SIZE, on_arrival: Callable[[], None] | None = None) -> None:
-        self._size = size
+    Args:
+        seconds: when one arrives, those of its camera and kind that wait for longer are dropped.
+        mib: of all that wait; beyond it the oldest is dropped, of any kind.
+        on_arrival: called after each.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        seconds: float = INBOX_S,
+        mib: float = INBOX_MIB,
+        on_arrival: Callable[[], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._seconds = seconds
+        self._max_bytes = int(mib * 2**20)
         self._on_arrival = on_arrival or (lambda: None)
+        self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[Received] = deque()
-        self._counts: Counter[tuple[str, str]] = Counter()
+        self._waiting: OrderedDict[int, tuple[Received, float]] = OrderedDict()  # by order of arrival, with its time
+        self._of_kind: dict[tuple[str, str], deque[int]] = {}
+        self._next = 0
+        self._bytes = 0
         self.overflowed: Counter[str] = Counter()
         """Messages lost because the worker did not keep up, by kind."""
 
     def put(self, received: Received) -> None:
         """Hand one message over."""
-        key = (received.camera, received.kind)
+        now_s = self._clock()
         with self._lock:
-            if self._counts[key] >= self._size:
-                oldest = next(r for r in self._waiting if (r.camera, r.kind) == key)
-                self._waiting.remove(oldest)
-                self.overflowed[received.kind] += 1
-            else:
-                self._counts[key] += 1
-            self._waiting.append(received)
+            numbers = self._of_kind.setdefault((received.camera, received.kind), deque())
+            while numbers and now_s - self._waiting[numbers[0]][1] > self._seconds:
+                self._overflow(numbers[0])
+            self._waiting[self._next] = received, now_s
+            numbers.append(self._next)
+            self._next += 1
+            self._bytes += _size(received)
+            while self._bytes > self._max_bytes and len(self._waiting) > 1:
+                self._overflow(next(iter(self._waiting)))
         self._on_arrival()
+
+    def _overflow(self, number: int) -> None:
+        lost, _ = self._waiting.pop(number)
+        self._of_kind[lost.camera, lost.kind].popleft()  # the oldest of all is the oldest of its kind
+        self._bytes -= _size(lost)
+        self.overflowed[lost.kind] += 1
 
     def take_all(self) -> list[Received]:
         """Everything that waits, in order of arrival."""
         with self._lock:
-            taken = list(self._waiting)
+            taken = [received for received, _ in self._waiting.values()]
             self._waiting.clear()
-            self._counts.clear()
+            self._of_kind.clear()
+            self._bytes = 0
         return taken
+
+
+def _size(received: Received) -> int:
+    return len(getattr(received.message, "data", ()))
 
 
 class CameraSubscriptions:

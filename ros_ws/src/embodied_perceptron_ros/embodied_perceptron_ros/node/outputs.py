@@ -21,7 +21,7 @@ from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform, transform_points
 from embodied_perceptron.results import Grounding, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -78,7 +78,7 @@ def draw_objects(
 
 @dataclass(frozen=True)
 class OutputPose:
-    """Where results go: the frame, and ``T_out_world`` (None = they stay as they are)."""
+    """Where results go: the frame, and ``T_out_world`` from the map they are in (None = they stay as they are)."""
 
     frame_id: str
     T_out_world: NDArray[np.float64] | None
@@ -88,18 +88,30 @@ class OutputPose:
         return None if self.T_out_world is None else invert_transform(self.T_out_world)
 
 
-def find_output_pose(transforms: TransformSource, fusion_frame: str, frame_id: str, stamp_ns: int) -> OutputPose | str:
+def find_output_pose(
+    transforms: TransformSource,
+    fusion_frame: str,
+    frame_id: str,
+    stamp_ns: int,
+    anchor_m: NDArray[np.float64] | None = None,
+) -> OutputPose | str:
     """How results of ``stamp_ns`` are moved into ``frame_id``; or, in words, why they cannot be.
 
     The transform at the results' own stamp, so that a moving frame (``base_link``) fits; where there is none at that
     stamp, the newest: a localisation publishes ``map -> odom`` late or rarely, and a loaded map is old.
+    ``anchor_m``: (3,) of the map's origin in the fusion frame (:attr:`LiveMap.anchor_m`); None = they are the same.
     """
+    T_fusion_world = None
+    if anchor_m is not None and anchor_m.any():
+        T_fusion_world = make_transform(np.eye(3), anchor_m)
     if frame_id.lstrip("/") == fusion_frame.lstrip("/"):
-        return OutputPose(fusion_frame, None)
+        return OutputPose(fusion_frame, T_fusion_world)
     answer = transforms.lookup(frame_id, fusion_frame, stamp_ns)
     if isinstance(answer, TooEarly | TooOld | Gap):
         answer = transforms.lookup_latest(frame_id, fusion_frame)
-    return OutputPose(frame_id, answer.T) if isinstance(answer, Found) else str(answer)
+    if not isinstance(answer, Found):
+        return str(answer)
+    return OutputPose(frame_id, answer.T if T_fusion_world is None else answer.T @ T_fusion_world)
 
 
 class Limiter:
@@ -182,7 +194,9 @@ class Outputs:
     def publish(self, perception: Perception, everything: bool = False) -> None:
         """Publish one perception; ``everything``: rates do not hold this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns)
+        pose = find_output_pose(
+            self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.anchor_m
+        )
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
             message = f"nothing is published in output_frame {parameters.output_frame!r}: {pose}"
@@ -247,7 +261,9 @@ class Outputs:
             and self._heard("voxels")
             and self._voxels_limit.due(parameters.voxels_hz, everything)
         ):
-            pose = find_output_pose(self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns)
+            pose = find_output_pose(
+                self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.anchor_m
+            )
             if not isinstance(pose, str):
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
                 self._held.discard("voxels")
@@ -259,6 +275,10 @@ class Outputs:
             drawn = draw_objects(frame.color, frame.intrinsics, source.T_world_camera, perception.objects)
             self._send(topic, make_image(drawn, "rgb8", frame.stamp_ns, self._camera_frame(frame.camera)))
             self._held.discard(topic)
+
+    def _output_pose(self, perception: Perception) -> OutputPose | str:
+        names = self._parameters().fusion_frame, self._parameters().output_frame
+        return find_output_pose(self._transforms, *names, perception.stamp_ns, perception.anchor_m)
 
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)

@@ -28,7 +28,8 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from embodied_perceptron.config import PerceptronConfig, load_config
 
 Kind = Literal["color", "depth", "info"]
-TIME_JUMP_ACTIONS = ("reset", "keep")
+TIME_JUMP_ACTIONS = ("keep", "reset")
+INF_MEANINGS = ("free", "unknown")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _FRAME = re.compile(r"/?[A-Za-z0-9_][A-Za-z0-9_./-]*")
 
@@ -82,7 +83,12 @@ DECLARATIONS: dict[str, _Declaration] = {
     "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
     "overlay_hz": _D(2.0, "How often ~/overlay/image is published at most", 0.05, 30.0, live=True),
     "diagnostics_hz": _D(1.0, "How often /diagnostics is published", 0.1, 10.0),
-    "on_time_jump": _D("reset", "What becomes of the map when time jumps back", live=True, choices=TIME_JUMP_ACTIONS),
+    "on_time_jump": _D(
+        "keep",
+        "What becomes of the map when a bag loops or a simulation restarts",
+        live=True,
+        choices=TIME_JUMP_ACTIONS,
+    ),
     "max_backlog": _D(3, "Frames that may wait for fusion; the oldest is dropped beyond it", 1, 100, live=True),
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
@@ -112,6 +118,11 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
     "info_topic": _D("", "sensor_msgs/CameraInfo of the colour images"),
     "color_transport": _D("raw", "How colour comes", choices=("raw", "compressed")),
     "depth_transport": _D("raw", "How depth comes", choices=("raw", "compressed", "compressedDepth")),
+    "inf_depth": _D(
+        "free",
+        "What +Inf in depth says: 'free' up to max_range_m (REP-117), or 'unknown' for drivers that mean invalid",
+        choices=INF_MEANINGS,
+    ),
     "rectified": _D(False, "The images are rectified already: P of camera_info holds, not K and D"),
 }
 _VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
@@ -136,6 +147,7 @@ class CameraParameters:
     info_topic: str
     color_transport: str
     depth_transport: str
+    inf_depth: str
     rectified: bool
 
     @property

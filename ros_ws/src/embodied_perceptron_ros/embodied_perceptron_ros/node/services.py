@@ -103,7 +103,8 @@ class MapServices:
             frame = request.frame_id or self._fusion_frame
             newest = self._perceptron.newest_frame
             stamp_ns = newest.frame.stamp_ns if newest else 0
-            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns)
+            anchor_m = self._perceptron.anchor_m
+            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns, anchor_m)
             if isinstance(pose, str):
                 raise ValueError(pose)
             response.voxels_removed = self._perceptron.clear_box(message_to_box(request.box, pose.inverse()))

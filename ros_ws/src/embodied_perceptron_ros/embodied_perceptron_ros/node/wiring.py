@@ -99,6 +99,7 @@ class ConfiguredMap:
             now_ns=node.now_ns,
             max_backlog=lambda: node.parameters.max_backlog,
             reset_on_time_jump=lambda: node.parameters.on_time_jump == "reset",
+            inf_is_unknown=[camera.name for camera in parameters.cameras if camera.inf_depth == "unknown"],
         )
 
     def diagnostics(self) -> dict[str, dict[str, Any]]:

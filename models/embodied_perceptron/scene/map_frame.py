@@ -1,0 +1,196 @@
+"""Where and when a map lives: its own origin near the start, its own time that never goes back.
+
+*Place.* Voxels are counted from the origin and stored as float32, so a map far from it is coarse (6 cm at a UTM
+coordinate of 10^6 m). Frames that begin further than :data:`FAR_M` from the origin are therefore moved by an anchor,
+the multiple of :data:`ANCHOR_STEP_M` nearest to the first camera: *world* is the frame of the poses as they come, *map*
+the same axes with the origin at the anchor.
+
+*Time.* When the clock of a camera is set, or a recording loops, its stamps go on elsewhere. The map's time goes on
+where it was: each camera has an offset between its stamps and the map's time, which changes when it is told so. What
+lies in the map is never of the future, so objects that are not found any more expire, and a correction finds what is
+older than its keyframes.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.sensors.frame import PosedFrame
+
+FAR_M = 1000.0  # float32 then still resolves 0.06 mm
+ANCHOR_STEP_M = 100.0
+REACH_M = 8000.0  # float32 resolves 0.5 mm up to 8192 m
+_NEAR_NS = 1_000_000_000
+_STEP_NS = 1_000_000  # from the newest time of the map to the first frame after time went on elsewhere
+_MAX_SPANS = 64
+
+
+class MapLimitError(ValueError):
+    """A camera further from the map's origin than the map can hold; the message says how far, and what helps."""
+
+
+@dataclass
+class _CameraTime:
+    """Stretches of one camera's stamps: from which time of the map on which offset holds (map = stamp + offset)."""
+
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    newest_ns: int | None = None  # time of the map
+    settled: bool = True  # until the stamps go on elsewhere
+
+    def offset_at(self, map_ns: int) -> int:
+        return next((offset for first, offset in reversed(self.spans) if first <= map_ns), self.spans[0][1])
+
+
+class MapFrame:
+    """See the module docstring. Not thread-safe.
+
+    Attributes:
+        anchor_m: (3,) float64, of the map's origin in the world; zero for maps that begin near the world's origin.
+        reach_m: how far a camera may go from the map's origin along an axis.
+    """
+
+    def __init__(self, reach_m: float = REACH_M) -> None:
+        self.reach_m = min(reach_m, REACH_M)
+        self.clear()
+
+    def clear(self) -> None:
+        """For a new map: the next frame decides."""
+        self.anchor_m: NDArray[np.float64] = np.zeros(3)
+        self._anchored = False
+        self._cameras: dict[str, _CameraTime] = {}
+        self._newest_ns: int | None = None
+        self._offset_ns = 0
+        self._loaded = False
+
+    # ---- into the map
+
+    def enter(self, posed: PosedFrame, fresh: bool) -> PosedFrame:
+        """A frame of the world in the map's place and time; itself where they agree. :meth:`entered` makes it count.
+
+        ``fresh``: nothing lies in the map, so that it may be anchored. Raises :class:`MapLimitError`.
+        """
+        position_m = posed.T_world_camera[:3, 3]
+        if fresh and not self._anchored:
+            far = np.abs(position_m).max() > min(FAR_M, self.reach_m / 2)
+            self.anchor_m = np.round(position_m / ANCHOR_STEP_M) * ANCHOR_STEP_M if far else np.zeros(3)
+        off_m = float(np.abs(position_m - self.anchor_m).max())
+        if off_m > self.reach_m:
+            raise MapLimitError(
+                f"camera {posed.frame.camera!r} is at {np.round(position_m, 1).tolist()} m, {off_m:.0f} m along an "
+                f"axis from the map's origin at {self.anchor_m.tolist()} m, and the map reaches {self.reach_m:.0f} m: "
+                "save or reset the map to begin another one here"
+            )
+        return self._moved(posed, posed.frame.stamp_ns + self._offset_of(posed), -self.anchor_m)
+
+    def entered(self, posed: PosedFrame, in_map: PosedFrame) -> None:
+        """``in_map`` is in the map."""
+        self._anchored = True
+        map_ns = in_map.frame.stamp_ns
+        offset_ns = map_ns - posed.frame.stamp_ns
+        camera = self._cameras.setdefault(posed.frame.camera, _CameraTime())
+        if not camera.spans or camera.spans[-1][1] != offset_ns:
+            camera.spans = [*camera.spans, (map_ns, offset_ns)][-_MAX_SPANS:]
+        camera.newest_ns, camera.settled = map_ns, True
+        self._offset_ns = offset_ns
+        self._newest_ns = map_ns if self._newest_ns is None else max(self._newest_ns, map_ns)
+
+    def forget_stamps(self, camera: str | None = None) -> None:
+        """The stamps of a camera (None = of all) go on elsewhere: its next frame follows the newest of the map."""
+        for name, known in self._cameras.items():
+            if camera in (None, name):
+                known.settled = False
+
+    def place_in_map(self, T_world: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(4, 4) pose in the world -> pose in the map."""
+        T: NDArray[np.float64] = np.array(T_world, dtype=np.float64)
+        T[:3, 3] -= self.anchor_m
+        return T
+
+    def now(self, stamp_ns: int) -> int:
+        """A time on the clock of the newest frame as time of the map."""
+        return stamp_ns + self._offset_ns
+
+    def _offset_of(self, posed: PosedFrame) -> int:
+        camera, stamp_ns = self._cameras.get(posed.frame.camera), posed.frame.stamp_ns
+        if camera is not None and camera.settled:
+            return camera.spans[-1][1]
+        if self._newest_ns is None:
+            return 0
+        # the same jump was seen by another camera, or the stamps go on as before after all
+        for offset_ns in dict.fromkeys([self._offset_ns, *(c.spans[-1][1] for c in self._cameras.values() if c.spans)]):
+            map_ns = stamp_ns + offset_ns
+            after_own = camera is None or camera.newest_ns is None or map_ns > camera.newest_ns
+            if abs(map_ns - self._newest_ns) <= _NEAR_NS and after_own:
+                return offset_ns
+        if camera is None and not self._loaded:
+            return self._offset_ns  # another camera, with a clock of its own
+        if self._loaded and stamp_ns > self._newest_ns:
+            return 0
+        return self._newest_ns + _STEP_NS - stamp_ns
+
+    # ---- out of the map
+
+    def leave(self, in_map: PosedFrame) -> PosedFrame:
+        """The inverse of :meth:`enter`."""
+        return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), self.anchor_m)
+
+    def leave_time(self, in_map: PosedFrame) -> PosedFrame:
+        """With its own stamp, in the map's place."""
+        return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), np.zeros(3))
+
+    def place_in_world(self, T_map: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(4, 4) pose in the map -> pose in the world."""
+        T: NDArray[np.float64] = np.array(T_map, dtype=np.float64)
+        T[:3, 3] += self.anchor_m
+        return T
+
+    def stamp_of(self, camera: str, map_ns: int) -> int:
+        """The stamp that a camera gave to what it saw at a time of the map."""
+        known = self._cameras.get(camera)
+        return map_ns if known is None or not known.spans else map_ns - known.offset_at(map_ns)
+
+    @staticmethod
+    def _moved(posed: PosedFrame, stamp_ns: int, shift_m: NDArray[np.float64]) -> PosedFrame:
+        if stamp_ns == posed.frame.stamp_ns and not shift_m.any():
+            return posed
+        frame = copy.copy(posed.frame)  # the images are checked already
+        object.__setattr__(frame, "stamp_ns", stamp_ns)
+        T = posed.T_world_camera.copy()
+        T[:3, 3] += shift_m
+        return PosedFrame(frame, T, posed.arrival_ns)
+
+    # ---- map files
+
+    def to_json(self) -> str:
+        """As JSON text that :meth:`load_json` reads."""
+        spans = {name: camera.spans for name, camera in sorted(self._cameras.items())}
+        data = {"anchor_m": self.anchor_m.tolist(), "newest_ns": self._newest_ns, "spans": spans}
+        return json.dumps(data, sort_keys=True)
+
+    def load_json(self, text: str, newest_ns: int | None) -> None:
+        """Continue a saved map; "" = a map without, whose newest time is ``newest_ns``. Raises ``ValueError``."""
+        self.clear()
+        self._anchored = self._loaded = True
+        self._newest_ns = newest_ns
+        if not text:
+            return
+        try:
+            data = json.loads(text)
+            anchor_m = np.array(data["anchor_m"], dtype=np.float64)
+            newest = data["newest_ns"]
+            cameras = {
+                str(name): _CameraTime([(int(first), int(offset)) for first, offset in spans], None, False)
+                for name, spans in data["spans"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"place and time of the map cannot be read: {error!r}") from error
+        if anchor_m.shape != (3,) or not np.isfinite(anchor_m).all() or not isinstance(newest, int | None):
+            raise ValueError(f"the map's anchor is {data['anchor_m']}, its newest time {newest!r}")
+        self.anchor_m, self._cameras = anchor_m, cameras
+        if newest is not None:
+            self._newest_ns = newest
