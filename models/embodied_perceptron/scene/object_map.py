@@ -15,10 +15,10 @@ An object is *tentative* until it was found in ``confirm_count`` perceptions and
 *confirmed*; *stale* when existence has become unlikely although its place still looks occupied. Ids count up from 1
 and are never reused within a map, and the same sequence of updates gives the same ids.
 
-Detections and objects are assigned one to one, as :func:`~.identity.association_affinity` allows: a part never takes the
-identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new box
-still overlaps the old one enough; otherwise the old object goes as soon as its place is seen empty, and what stands
-elsewhere gets a new id. So does what replaces something in its place, once extent or name fit no more.
+Detections and objects are assigned one to one, as :func:`~.identity.association_affinity` allows: a part never takes
+the identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new
+box still overlaps the old one enough; otherwise the old object goes as soon as its place is seen empty, and what
+stands elsewhere gets a new id. So does what replaces something in its place, once extent or name fit no more.
 
 The work of an update depends on what is near the place looked at, not on all that was ever seen: objects are found
 through a grid over the ground, and of those elsewhere nothing changes, not even their age.
@@ -69,8 +69,8 @@ _LEAST_OPEN = 0.2  # of the box not covered by other things that were found: les
 _LEAST_SUPPORT = 4.0  # voxels: fewer say nothing when they vanish
 _EXPLAINED = 0.7  # of the box covered by other things that were found: they are what is there
 _SETTLED_FOUND, _SETTLED_SHARE = 4, 0.75  # sightings, and share of the posterior, from which a name is beyond doubt
-_STACKED_IOU = 0.1  # of things that stand or lie against each other, as they are found
-_OWN_MASS = 0.4  # of a box's voxels that lie in no other: a thing of its own
+_STACKED_IOU = 0.25  # of things that stand or lie against each other, as they are found
+_OWN_MASS = 0.3  # of a box's voxels that lie in no other: a thing of its own
 _SCORE_MEMORY = 20  # looks
 _NAME_MEMORY = 0.9  # of the evidence for names, at each sighting
 _BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
@@ -208,8 +208,8 @@ class ObjectMap:
                 matched[row] = self._begin(found, row, names[row], now_ns, not cut[row], scores)
                 near.append(matched[row])
         seen = {t.id for t in matched.values()}
-        near = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
-        self._merge_duplicates(near)
+        near, alone = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
+        self._merge_duplicates(near, alone)
         for track in near:
             if track.id in self._tracks:
                 self._set_state(track)
@@ -362,22 +362,25 @@ class ObjectMap:
         camera_m: NDArray[np.float64] | None,
         reach_m: float,
         looked_at: Region | None,
-    ) -> list[_Track]:
-        """Update what was found; let what was not found wait, fade or go (module docstring). Returns what stays."""
+    ) -> tuple[list[_Track], set[int]]:
+        """Update what was found; let what was not found wait, fade or go (module docstring).
+
+        Returns what stays, and the ids of what was not found but has voxels that nothing found explains.
+        """
         looked = [
             t
             for t in near
             if t.id in matched or not (self._out_of_reach(t, camera_m, reach_m) or _cut_by(looked_at, t.box))
         ]
         if not looked:
-            return list(near)
+            return list(near), set()
         boxes = np.stack([t.box for t in looked])
         is_found = np.array([t.id in matched for t in looked])
         others, covered = _others_inside(boxes, is_found)
         inside, around, newest_ns, explained = count_voxels_explained(
             snapshot, without_bottom(boxes), _SURROUNDINGS_M, others, boxes
         )
-        gone = set()
+        gone, alone = set[int](), set[int]()
         for i, track in enumerate(looked):
             track.published = None
             track.missed = not is_found[i]
@@ -385,13 +388,15 @@ class ObjectMap:
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], dt_s):
                     gone.add(track.id)
                     self._remove(track)
+                elif inside[i] - explained[i] >= _OWN_MASS * max(inside[i], 1):
+                    alone.add(track.id)
                 continue
             # slowly downwards: a box that loses voxels bit by bit still ends as empty
             track.support = max(float(inside[i]), 0.9 * track.support)
             track.surroundings = float(around[i])
             newest = int(newest_ns[i])
             track.last_seen_ns = newest if track.last_seen_ns > self._updated_ns else max(track.last_seen_ns, newest)
-        return [t for t in near if t.id not in gone]
+        return [t for t in near if t.id not in gone], alone
 
     @staticmethod
     def _out_of_reach(track: _Track, camera_m: NDArray[np.float64] | None, reach_m: float) -> bool:
@@ -424,11 +429,12 @@ class ObjectMap:
             return False
         return track.unfound_s <= config.max_unfound_s
 
-    def _merge_duplicates(self, near: Sequence[_Track]) -> None:
+    def _merge_duplicates(self, near: Sequence[_Track], alone: set[int]) -> None:
         """One object for each thing: of two that overlap strongly the likelier confirmed one stays, with the box that
         was found and the names of both; what has not been found for a while and lies inside what is, was a part of it.
 
-        Two that were both found just now are two, unless they fill one place.
+        Two that were both found just now are two, unless they fill one place. So are two that hardly overlap while one
+        is overlooked but still there.
         """
         if len(near) < 2:
             return
@@ -449,8 +455,9 @@ class ObjectMap:
                     gone.add(part.id)
             if gone & {a.id, b.id}:
                 continue
-            both = not a.missed and not b.missed
-            if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, both):
+            two = not a.missed and not b.missed
+            two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= _STACKED_IOU
+            if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
                 a.absorb(b)
         for i in gone:
@@ -610,7 +617,7 @@ def _touching(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.
 def _others_inside(
     boxes: NDArray[np.float64], is_found: NDArray[np.bool_]
 ) -> tuple[list[list[int]], NDArray[np.float64]]:
-    """For each box that was not found: the rows of found ones that overlap it, and the share of it that they fill.
+    """For each box that was not found: the rows of found ones that touch it, and the share of it that they fill.
 
     What it lies inside of is not among them: a part is no less there for the whole that was found around it.
     """
@@ -624,7 +631,7 @@ def _others_inside(
     missed, by = missed[wanted], by[wanted]
     _, share = paired_overlaps(boxes[missed], boxes[by])
     for m, f, part in zip(missed.tolist(), by.tolist(), share.tolist(), strict=True):
-        if 0 < part < INSIDE_SHARE:
+        if part < INSIDE_SHARE:
             others[m].append(f)
             covered[m] += part
     return others, np.minimum(covered, 1.0)
@@ -722,7 +729,8 @@ def count_voxels_explained(
     """:func:`count_voxels`, and how many of the voxels in each box lie in others too.
 
     Args:
-        others: for each of the (B, 9) boxes rows of ``other_boxes`` (K, 9).
+        others: for each of the (B, 9) boxes rows of ``other_boxes`` (K, 9); these are widened too, but by no more than
+            a tenth of their size, so that of books side by side none explains its neighbour.
     """
     if len(boxes) == 0 or len(snapshot) == 0:
         nothing = np.zeros(len(boxes), np.int64)
@@ -755,7 +763,7 @@ def count_voxels_explained(
         np.array([k for rows in others for k in rows], dtype=np.int64),
         other_boxes[:, :3].copy(),
         box_rotations(other_boxes),
-        other_boxes[:, 3:6] / 2 + widened,
+        other_boxes[:, 3:6] / 2 + np.minimum(widened, 0.1 * other_boxes[:, 3:6]),
     )
     return counts
 
