@@ -76,6 +76,27 @@ _NAME_MEMORY = 0.9  # of the evidence for names, at each sighting
 _BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
 
 
+def published_score(score: float, looks: int, scores: ScorePolicy, config: ObjectsConfig) -> float:
+    """Probability that the name and box of something are right that had this mean score in so many looks.
+
+    Looks that found nothing at the place are in the mean with zero. What is published is this, times the probability
+    that the object still exists.
+    """
+    mean = looks * score / (looks + config.score_prior)
+    return _right(mean, looks, _reference(scores, config), config)
+
+
+def _right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> float:
+    """:func:`published_score` of a mean that has the prior in it."""
+    independent = config.independent_looks * looks / (looks + config.score_prior)
+    return _probability(independent * (_logit(mean) - _logit(reference)))
+
+
+def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
+    """The score at which a box is as likely wrong as right: from there on they are published."""
+    return max(scores.publish, config.clutter_score)
+
+
 def _logit(p: float) -> float:
     p = min(max(p, 1e-4), 1.0 - 1e-4)
     return math.log(p / (1.0 - p))
@@ -105,6 +126,7 @@ class _Track:
     last_seen_ns: int  # newest evidence for it then
     support: float  # voxels in the box when it was found
     surroundings: float  # voxels around the box then
+    reference: float  # score at which a box is as likely wrong as right
     published: SceneObject | None = None  # as of now; None = to be made anew
 
     @property
@@ -144,9 +166,9 @@ class _Track:
             self.votes[label] = self.votes.get(label, 0.0) + votes
         self.published = None
 
-    def as_object(self) -> SceneObject:
+    def as_object(self, config: ObjectsConfig) -> SceneObject:
         if self.published is None:
-            score = min(max(self.score, 0.0), 1.0)
+            score = _probability(self.log_odds) * _right(self.score, self.looks, self.reference, config)
             self.published = SceneObject(self.id, self.label, score, self.box.copy(), self.state, self.last_seen_ns)
         return self.published
 
@@ -169,7 +191,7 @@ class ObjectMap:
     def objects(self, states: Iterable[str] = ObjectState.ALL) -> tuple[SceneObject, ...]:
         """Objects in any of ``states``, by id."""
         wanted = set(states)
-        return tuple(t.as_object() for t in self._tracks.values() if t.state in wanted)
+        return tuple(t.as_object(self.config) for t in self._tracks.values() if t.state in wanted)
 
     def update(
         self,
@@ -288,6 +310,7 @@ class ObjectMap:
         track.found_ns, track.unfound_s = now_ns, 0.0
         track.rate(score, self.config.score_prior)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
+        track.reference = _reference(scores, self.config)
         track.vote(names)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
@@ -326,6 +349,7 @@ class ObjectMap:
             last_seen_ns=0,
             support=0.0,
             surroundings=0.0,
+            reference=_reference(scores, self.config),
         )
         track.rate(score, self.config.score_prior)
         self._next_id += 1
@@ -506,7 +530,13 @@ def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
     if version < _VERSION:  # had states and scores by rules
         log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
         weight = min(float(entry["score"]) * float(entry["found"]), _BOX_MEMORY)
-        entry = {"log_odds": log_odds.get(entry["state"], 0.0), "weight": weight, "unfound_s": 0.0, **entry}
+        entry = {
+            "log_odds": log_odds.get(entry["state"], 0.0),
+            "weight": weight,
+            "unfound_s": 0.0,
+            "reference": 0.25,
+            **entry,
+        }
     return entry
 
 
