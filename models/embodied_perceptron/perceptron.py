@@ -40,6 +40,7 @@ from embodied_perceptron.results import (
 )
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.object_map import published_score
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
@@ -297,8 +298,12 @@ class Perceptron(LiveMap):
         objects = super()._publish()
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
-        self._known = QueryContext(confirmed, tentative, detections, self._scores, self.config.objects.score_prior)
+        self._known = QueryContext(confirmed, tentative, detections, self._scores, self._first_score)
         return objects
+
+    def _first_score(self, score: float) -> float:
+        """Of an object that was found once."""
+        return published_score(score, 1, self._scores, self.config.objects)
 
     def _forget(self) -> None:
         super()._forget()

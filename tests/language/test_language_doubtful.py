@@ -30,7 +30,7 @@ def box(x, y=0.0, size=0.5):
 
 
 def ask(text, objects, found, tentative=(), looks=0, **options):
-    low_confidence = LowConfidenceCandidates(objects, tentative, found, SCORES, looks)
+    low_confidence = LowConfidenceCandidates(objects, tentative, found, SCORES, lambda score: score / (1 + looks))
     return ground_objects(text, objects, low_confidence=low_confidence, **options)
 
 
@@ -100,9 +100,8 @@ def test_only_what_the_sentence_names_counts_and_not_too_much_of_it():
     assert 1 <= len(labels) < 30
     assert low_confidence.about(parse("the couch")) == ()
     # as an object scores that was looked at once
-    assert LowConfidenceCandidates(room, (), found, SCORES, looks=3).about(parse("the oven"))[0].score == pytest.approx(
-        0.05
-    )
+    quarter = LowConfidenceCandidates(room, (), found, SCORES, lambda score: score / 4)
+    assert quarter.about(parse("the oven"))[0].score == pytest.approx(0.05)
 
 
 def test_shares_are_those_of_a_plain_loop():

@@ -27,26 +27,29 @@ def by_id(objects: ObjectMap):
 
 def test_often_and_middling_beats_once_and_high():
     objects = ObjectMap()
-    full = world(A, B)
-    objects.update(found(A, B, scores=[0.95, 0.5], labels=["bed", "chair"]), full, 0)
+    full, policy = world(A, B), ScorePolicy(0.25)
+    objects.update(found(A, B, scores=[0.95, 0.5], labels=["bed", "chair"]), full, 0, scores=policy)
     for i in range(1, 8):
-        objects.update(found(B, scores=[0.5], labels=["chair"]), full, i * SECOND // 10)
+        objects.update(found(B, scores=[0.5], labels=["chair"]), full, i * SECOND // 10, scores=policy)
     now = by_id(objects)
-    assert now[2].score > now[1].score
-    assert 0.35 < now[2].score < 0.5
-    objects.update(found(A, scores=[0.95], labels=["bed"]), full, SECOND)  # a second flash still does not
+    assert now[1].score < 0.2
+    assert 0.8 < now[2].score < 1.0  # mean 0.4, where 0.25 is as likely wrong as right
+    objects.update(
+        found(A, scores=[0.95], labels=["bed"]), full, SECOND, scores=policy
+    )  # a second flash still does not
     now = by_id(objects)
     assert now[2].score > now[1].score
 
 
 def test_scores_go_down_where_nothing_is_found_and_never_above_what_was():
     objects = ObjectMap()
+    policy = ScorePolicy(0.25)
     for i in range(60):
-        objects.update(found(A, scores=[0.7], labels=["chair"]), world(A), i)
+        objects.update(found(A, scores=[0.4], labels=["chair"]), world(A), i, scores=policy)
     high = objects.objects()[0].score
-    assert 0.6 < high < 0.7
+    assert 0.7 < high < 1 / (1 + ((0.4 / 0.6) / (0.25 / 0.75)) ** -4.0)  # as much as four independent looks say
     for i in range(3):
-        objects.update(found(), world(A), 60 + i)
+        objects.update(found(), world(A), 60 + i, scores=policy)
     assert objects.objects()[0].score < high - 0.05
 
 

@@ -15,6 +15,13 @@ from embodied_perceptron.scene.identity import blend_boxes, box_affinity
 from embodied_perceptron.scene.object_map import ObjectMap, count_voxels, without_bottom
 
 
+def expected_score(mean, looks):
+    """Odds of the mean against those of clutter (0.1), to the power of the independent looks; existence at its limit."""
+    odds = (mean / (1 - mean)) / (0.1 / 0.9)
+    right = 1 / (1 + odds ** -(4.0 * looks / (looks + 2)))
+    return right / (1 + np.exp(-4.0))
+
+
 def test_tentative_then_confirmed_with_the_same_id():
     objects = ObjectMap(ObjectsConfig(confirm_count=3))
     for i in range(3):
@@ -24,7 +31,7 @@ def test_tentative_then_confirmed_with_the_same_id():
     thing = objects.objects()[0]
     assert thing.box == pytest.approx(A)
     assert thing.last_seen_ns == 7  # from the voxels, not from the clock
-    assert thing.score == pytest.approx(0.8 * 3 / (3 + 2))  # as if two looks had found nothing
+    assert thing.score == pytest.approx(expected_score(0.8 * 3 / (3 + 2), 3))  # as if two looks had found nothing
 
 
 def test_order_of_detections_does_not_move_ids():
@@ -164,7 +171,7 @@ def test_label_by_vote_and_score_by_mean():
     objects.update(found(A, scores=[0.7], labels=["stool"]), world(A), 2)
     thing = objects.objects()[0]
     assert (thing.id, thing.label) == (1, "stool")
-    assert thing.score == pytest.approx(2.1 / (3 + 2))
+    assert thing.score == pytest.approx(expected_score(2.1 / (3 + 2), 3))
 
 
 def test_remove_inside_and_clear():

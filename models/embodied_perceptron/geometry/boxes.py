@@ -406,7 +406,7 @@ def box_rotations(boxes: F64) -> F64:
 
 
 def canonical_boxes(boxes: F64) -> F64:
-    """(N, 9) -> (N, 9) float64: :func:`upright_boxes` of arrays; what has the form already stays as it is to the bit."""
+    """(N, 9) -> (N, 9) float64: :func:`upright_boxes` of arrays; what has it already stays as it is to the bit."""
     given: F64 = np.array(boxes, dtype=np.float64)
     form: F64 = upright_boxes(torch.from_numpy(given)).numpy()
     changed = (np.abs(form - given) > 1e-9).any(axis=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,7 @@ class LowConfidenceCandidates:
         tentative: objects of the map, candidates with their ids.
         seen: boxes of the last prediction, of any score; None = none.
         scores: thresholds for ``seen``.
-        looks: the score of an object of the map is a mean that begins with so many predictions of zero.
+        first_score: score of a box -> score of an object of the map that was found once, with this score.
     """
 
     def __init__(
@@ -58,10 +58,9 @@ class LowConfidenceCandidates:
         tentative: Sequence[SceneObject] = (),
         seen: Detections | None = None,
         scores: ScorePolicy = EVERY_SCORE,
-        looks: int = 0,
+        first_score: Callable[[float], float] = float,
     ) -> None:
         found = _none() if seen is None else seen.above(max(scores.keep, 1e-6))
-        once = 1.0 / (1 + looks)  # share of its score that an object has after one prediction
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]
         boxes = np.concatenate([np.array([o.box for o in tracked], np.float64).reshape(-1, 9), found.boxes])
@@ -71,11 +70,11 @@ class LowConfidenceCandidates:
         everything = [
             *tracked,
             *(
-                SceneObject(UNTRACKED, name, float(score) * once, box, ObjectState.TENTATIVE)
+                SceneObject(UNTRACKED, name, first_score(float(score)), box, ObjectState.TENTATIVE)
                 for name, score, box in zip(found.labels, found.scores, found.boxes, strict=True)
             ),
         ]
-        self.min_answer = scores.answer * once
+        self.min_answer = first_score(scores.answer)
         self._all = [dataclasses.replace(o, score=o.score * s) for o, s in zip(everything, share.tolist(), strict=True)]
         self._confirmed = len(objects)
         self._same = overlap > ONE_THING_IOU
@@ -155,12 +154,12 @@ class QueryContext:
     tentative: tuple[SceneObject, ...] = ()
     seen: Detections | None = None
     scores: ScorePolicy = EVERY_SCORE
-    looks: int = 0
+    first_score: Callable[[float], float] = float
 
     @functools.cached_property
     def low_confidence(self) -> LowConfidenceCandidates:
         """Made at the first query: about most predictions there is none."""
-        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.scores, self.looks)
+        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.scores, self.first_score)
 
 
 # --------------------------------------------------------------------------------------------------------------------

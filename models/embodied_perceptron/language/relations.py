@@ -93,7 +93,7 @@ class SceneGeometry:
         barriers: (N,) bool: which boxes are walls, that stand between rooms.
         anchors: (N,) bool: which boxes may be anchors; None = all. Fronts and views, which cost most, are computed for
             these alone.
-        own_sides: "left of" is the anchor's own left although a speaker stands somewhere, as in the benchmark's prompts.
+        own_sides: "left of" is the anchor's own left although a speaker stands somewhere, as in prompts of benchmarks.
     """
 
     def __init__(

@@ -33,7 +33,8 @@ _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "roun
 # weights of the log scores; tuned on half of the development scans and on validation homes (benchmarks/language.py)
 WEIGHTS = {
     "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
-    "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "own-left": 0.9, "own-right": 0.9, "front": 0.6, "behind": 0.6,
+    "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
+    "own-left": 0.9, "own-right": 0.9,
     "across": 0.4, "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
     "right-of-all": 0.65,

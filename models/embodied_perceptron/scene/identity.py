@@ -52,21 +52,21 @@ def one_object_iou(a: str, b: str) -> float:
     return _LAYERED_IOU if a in _LAYERED and b in _LAYERED else _TWO_NAMES_IOU
 
 
-def is_one_place(iou: float, thin_iou: float, name_a: str, name_b: str, both_found: bool) -> bool:
+def is_one_place(iou: float, thin_iou: float, name_a: str, name_b: str, two: bool) -> bool:
     """Whether two known objects are one thing.
 
     Args:
         iou: of the boxes as thick as they count (:func:`thickened`).
         thin_iou: of the boxes as they are.
-        both_found: they were found at once: then they are two unless they fill one place.
+        two: there is evidence that they are two (both were found at once): then they must fill one place.
     """
     least = one_object_iou(name_a, name_b)
-    if both_found:
+    if two:
         least = max(least, _ONE_OBJECT_IOU)
     if iou < least:
         return False
     # thin things side by side, as books, overlap by no more than what they are thickened by
-    return not both_found or thin_iou >= 0.5 * least
+    return not two or thin_iou >= 0.5 * least
 
 
 def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -78,7 +78,7 @@ def overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np
 
 
 def paired_overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(P, 9), (P, 9) boxes -> (P,) IoU of each two, and (P,) share of a's volume inside b: :func:`overlaps` of pairs."""
+    """(P, 9), (P, 9) boxes -> (P,) IoU, and (P,) share of a's volume inside b: :func:`overlaps` of pairs."""
     iou: NDArray[np.float64] = paired_iou(torch.from_numpy(a), torch.from_numpy(b)).numpy()
     volume_a, volume_b = a[:, 3:6].prod(axis=1), b[:, 3:6].prod(axis=1)
     shared: NDArray[np.float64] = iou * (volume_a + volume_b) / (1.0 + iou)
@@ -101,8 +101,9 @@ def box_affinity(known: NDArray[np.float64], found: NDArray[np.float64]) -> NDAr
     iou, share_known, share_found, ratio = _compared(known, found)
     grown = (share_known >= INSIDE_SHARE) & (ratio >= _MIN_GROWTH)
     shrunk = (share_found >= INSIDE_SHARE) & (ratio >= _MIN_SHRINKAGE)
+    part = (share_found >= INSIDE_SHARE) & (ratio < _MIN_SHRINKAGE)
     share = np.where(grown, share_known, np.where(shrunk, share_found, 0.0))
-    affinity: NDArray[np.float64] = np.maximum(iou, 0.5 * share)
+    affinity: NDArray[np.float64] = np.where(part & ~grown, 0.0, np.maximum(iou, 0.5 * share))
     return affinity
 
 
@@ -169,7 +170,7 @@ def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float 
     """
     iou, share_old = overlaps(thickened(old[None]), thickened(new[None]))
     if float(iou[0, 0]) < _BLEND_IOU:
-        return new.copy() if gain >= 0.5 or float(share_old[0, 0]) >= INSIDE_SHARE else old.copy()
+        return np.array(new if gain >= 0.5 or float(share_old[0, 0]) >= INSIDE_SHARE else old)
     if not old[7:].any() and not new[7:].any():  # upright boxes stay exactly upright
         result: NDArray[np.float64] = new.copy()
         turns = round(float((new[6] - old[6]) / (np.pi / 2)))
@@ -184,7 +185,7 @@ def blend_boxes(old: NDArray[np.float64], new: NDArray[np.float64], gain: float 
     agreement = np.einsum("ij,kij->k", R_old, named)  # 1 + 2 cos of the angle between
     best = int(agreement.argmax())
     if np.arccos(np.clip((agreement[best] - 1.0) / 2.0, -1.0, 1.0)) > _BLEND_RAD:
-        return new.copy() if gain >= 0.5 else old.copy()
+        return np.array(new if gain >= 0.5 else old)
     size = np.abs(_AXIS_NAMES[best]).T @ new[3:6]
     u, _, vt = np.linalg.svd((1.0 - gain) * R_old + gain * named[best])
     angles = matrix_to_euler(torch.from_numpy(u @ vt)).numpy()

@@ -15,10 +15,10 @@ An object is *tentative* until it was found in ``confirm_count`` perceptions and
 *confirmed*; *stale* when existence has become unlikely although its place still looks occupied. Ids count up from 1
 and are never reused within a map, and the same sequence of updates gives the same ids.
 
-Detections and objects are assigned one to one, as :func:`~.identity.association_affinity` allows: a part never takes the
-identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new box
-still overlaps the old one enough; otherwise the old object goes as soon as its place is seen empty, and what stands
-elsewhere gets a new id. So does what replaces something in its place, once extent or name fit no more.
+Detections and objects are assigned one to one, as :func:`~.identity.association_affinity` allows: a part never takes
+the identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new
+box still overlaps the old one enough; otherwise the old object goes as soon as its place is seen empty, and what
+stands elsewhere gets a new id. So does what replaces something in its place, once extent or name fit no more.
 
 The work of an update depends on what is near the place looked at, not on all that was ever seen: objects are found
 through a grid over the ground, and of those elsewhere nothing changes, not even their age.
@@ -69,11 +69,32 @@ _LEAST_OPEN = 0.2  # of the box not covered by other things that were found: les
 _LEAST_SUPPORT = 4.0  # voxels: fewer say nothing when they vanish
 _EXPLAINED = 0.7  # of the box covered by other things that were found: they are what is there
 _SETTLED_FOUND, _SETTLED_SHARE = 4, 0.75  # sightings, and share of the posterior, from which a name is beyond doubt
-_STACKED_IOU = 0.1  # of things that stand or lie against each other, as they are found
-_OWN_MASS = 0.4  # of a box's voxels that lie in no other: a thing of its own
+_STACKED_IOU = 0.25  # of things that stand or lie against each other, as they are found
+_OWN_MASS = 0.3  # of a box's voxels that lie in no other: a thing of its own
 _SCORE_MEMORY = 20  # looks
 _NAME_MEMORY = 0.9  # of the evidence for names, at each sighting
 _BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
+
+
+def published_score(score: float, looks: int, scores: ScorePolicy, config: ObjectsConfig) -> float:
+    """Probability that the name and box of something are right that had this mean score in so many looks.
+
+    Looks that found nothing at the place are in the mean with zero. What is published is this, times the probability
+    that the object still exists.
+    """
+    mean = looks * score / (looks + config.score_prior)
+    return _right(mean, looks, _reference(scores, config), config)
+
+
+def _right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> float:
+    """:func:`published_score` of a mean that has the prior in it."""
+    independent = config.independent_looks * looks / (looks + config.score_prior)
+    return _probability(independent * (_logit(mean) - _logit(reference)))
+
+
+def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
+    """The score at which a box is as likely wrong as right: from there on they are published."""
+    return max(scores.publish, config.clutter_score)
 
 
 def _logit(p: float) -> float:
@@ -105,6 +126,7 @@ class _Track:
     last_seen_ns: int  # newest evidence for it then
     support: float  # voxels in the box when it was found
     surroundings: float  # voxels around the box then
+    reference: float  # score at which a box is as likely wrong as right
     published: SceneObject | None = None  # as of now; None = to be made anew
 
     @property
@@ -144,9 +166,9 @@ class _Track:
             self.votes[label] = self.votes.get(label, 0.0) + votes
         self.published = None
 
-    def as_object(self) -> SceneObject:
+    def as_object(self, config: ObjectsConfig) -> SceneObject:
         if self.published is None:
-            score = min(max(self.score, 0.0), 1.0)
+            score = _probability(self.log_odds) * _right(self.score, self.looks, self.reference, config)
             self.published = SceneObject(self.id, self.label, score, self.box.copy(), self.state, self.last_seen_ns)
         return self.published
 
@@ -174,7 +196,7 @@ class ObjectMap:
     def objects(self, states: Iterable[str] = ObjectState.ALL) -> tuple[SceneObject, ...]:
         """Objects in any of ``states``, by id."""
         wanted = set(states)
-        return tuple(t.as_object() for t in self._tracks.values() if t.state in wanted)
+        return tuple(t.as_object(self.config) for t in self._tracks.values() if t.state in wanted)
 
     def update(
         self,
@@ -213,8 +235,8 @@ class ObjectMap:
                 matched[row] = self._begin(found, row, names[row], now_ns, not cut[row], scores)
                 near.append(matched[row])
         seen = {t.id for t in matched.values()}
-        near = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
-        self._merge_duplicates(near)
+        near, alone = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
+        self._merge_duplicates(near, alone)
         for track in near:
             if track.id in self._tracks:
                 self._set_state(track)
@@ -293,6 +315,7 @@ class ObjectMap:
         track.found_ns, track.unfound_s = now_ns, 0.0
         track.rate(score, self.config.score_prior)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
+        track.reference = _reference(scores, self.config)
         track.vote(names)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
@@ -331,6 +354,7 @@ class ObjectMap:
             last_seen_ns=0,
             support=0.0,
             surroundings=0.0,
+            reference=_reference(scores, self.config),
         )
         track.rate(score, self.config.score_prior)
         self._next_id += 1
@@ -367,22 +391,25 @@ class ObjectMap:
         camera_m: NDArray[np.float64] | None,
         reach_m: float,
         looked_at: Region | None,
-    ) -> list[_Track]:
-        """Update what was found; let what was not found wait, fade or go (module docstring). Returns what stays."""
+    ) -> tuple[list[_Track], set[int]]:
+        """Update what was found; let what was not found wait, fade or go (module docstring).
+
+        Returns what stays, and the ids of what was not found but has voxels that nothing found explains.
+        """
         looked = [
             t
             for t in near
             if t.id in matched or not (self._out_of_reach(t, camera_m, reach_m) or _cut_by(looked_at, t.box))
         ]
         if not looked:
-            return list(near)
+            return list(near), set()
         boxes = np.stack([t.box for t in looked])
         is_found = np.array([t.id in matched for t in looked])
         others, covered = _others_inside(boxes, is_found)
         inside, around, newest_ns, explained = count_voxels_explained(
             snapshot, without_bottom(boxes), _SURROUNDINGS_M, others, boxes
         )
-        gone = set()
+        gone, alone = set[int](), set[int]()
         for i, track in enumerate(looked):
             track.published = None
             track.missed = not is_found[i]
@@ -390,13 +417,15 @@ class ObjectMap:
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], dt_s):
                     gone.add(track.id)
                     self._remove(track)
+                elif inside[i] - explained[i] >= _OWN_MASS * max(inside[i], 1):
+                    alone.add(track.id)
                 continue
             # slowly downwards: a box that loses voxels bit by bit still ends as empty
             track.support = max(float(inside[i]), 0.9 * track.support)
             track.surroundings = float(around[i])
             newest = int(newest_ns[i])
             track.last_seen_ns = newest if track.last_seen_ns > self._updated_ns else max(track.last_seen_ns, newest)
-        return [t for t in near if t.id not in gone]
+        return [t for t in near if t.id not in gone], alone
 
     @staticmethod
     def _out_of_reach(track: _Track, camera_m: NDArray[np.float64] | None, reach_m: float) -> bool:
@@ -429,11 +458,12 @@ class ObjectMap:
             return False
         return track.unfound_s <= config.max_unfound_s
 
-    def _merge_duplicates(self, near: Sequence[_Track]) -> None:
+    def _merge_duplicates(self, near: Sequence[_Track], alone: set[int]) -> None:
         """One object for each thing: of two that overlap strongly the likelier confirmed one stays, with the box that
         was found and the names of both; what has not been found for a while and lies inside what is, was a part of it.
 
-        Two that were both found just now are two, unless they fill one place.
+        Two that were both found just now are two, unless they fill one place. So are two that hardly overlap while one
+        is overlooked but still there.
         """
         if len(near) < 2:
             return
@@ -454,8 +484,9 @@ class ObjectMap:
                     gone.add(part.id)
             if gone & {a.id, b.id}:
                 continue
-            both = not a.missed and not b.missed
-            if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, both):
+            two = not a.missed and not b.missed
+            two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= _STACKED_IOU
+            if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
                 a.absorb(b)
         for i in gone:
@@ -504,7 +535,13 @@ def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
     if version < _VERSION:  # had states and scores by rules
         log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
         weight = min(float(entry["score"]) * float(entry["found"]), _BOX_MEMORY)
-        entry = {"log_odds": log_odds.get(entry["state"], 0.0), "weight": weight, "unfound_s": 0.0, **entry}
+        entry = {
+            "log_odds": log_odds.get(entry["state"], 0.0),
+            "weight": weight,
+            "unfound_s": 0.0,
+            "reference": 0.25,
+            **entry,
+        }
     return entry
 
 
@@ -615,7 +652,7 @@ def _touching(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.
 def _others_inside(
     boxes: NDArray[np.float64], is_found: NDArray[np.bool_]
 ) -> tuple[list[list[int]], NDArray[np.float64]]:
-    """For each box that was not found: the rows of found ones that overlap it, and the share of it that they fill.
+    """For each box that was not found: the rows of found ones that touch it, and the share of it that they fill.
 
     What it lies inside of is not among them: a part is no less there for the whole that was found around it.
     """
@@ -629,7 +666,7 @@ def _others_inside(
     missed, by = missed[wanted], by[wanted]
     _, share = paired_overlaps(boxes[missed], boxes[by])
     for m, f, part in zip(missed.tolist(), by.tolist(), share.tolist(), strict=True):
-        if 0 < part < INSIDE_SHARE:
+        if part < INSIDE_SHARE:
             others[m].append(f)
             covered[m] += part
     return others, np.minimum(covered, 1.0)
@@ -727,7 +764,8 @@ def count_voxels_explained(
     """:func:`count_voxels`, and how many of the voxels in each box lie in others too.
 
     Args:
-        others: for each of the (B, 9) boxes rows of ``other_boxes`` (K, 9).
+        others: for each of the (B, 9) boxes rows of ``other_boxes`` (K, 9); these are widened too, but by no more than
+            a tenth of their size, so that of books side by side none explains its neighbour.
     """
     if len(boxes) == 0 or len(snapshot) == 0:
         nothing = np.zeros(len(boxes), np.int64)
@@ -760,7 +798,7 @@ def count_voxels_explained(
         np.array([k for rows in others for k in rows], dtype=np.int64),
         other_boxes[:, :3].copy(),
         box_rotations(other_boxes),
-        other_boxes[:, 3:6] / 2 + widened,
+        other_boxes[:, 3:6] / 2 + np.minimum(widened, 0.1 * other_boxes[:, 3:6]),
     )
     return counts
 
