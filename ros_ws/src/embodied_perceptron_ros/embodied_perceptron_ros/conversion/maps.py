@@ -188,9 +188,7 @@ def obstacles_to_cloud(
 ) -> PointCloud2:
     """Points that block, then those that clear -> cloud (x y z) in ``frame_id``, for a costmap's obstacle layer."""
     points = np.concatenate([obstacles.points_m, obstacles.clearing_m])
-    rows = np.empty(len(points), _POINT_DTYPE)
-    _set_xyz(rows, points, T_out_world)
-    return _cloud(rows, (PointField.FLOAT32,) * 3, stamp_ns, frame_id)
+    return _cloud(_rows_at(points, _POINT_DTYPE, T_out_world), stamp_ns, frame_id)
 
 
 def message_to_grid(message: OccupancyGrid) -> OccupancyGrid2d:
