@@ -212,8 +212,10 @@ class Heard:
     """Outputs whose messages are kept, in a frame of one's choice."""
 
     def __init__(self, tree, output_frame: str) -> None:
-        self.publishers = Publishers()
-        parameters = SimpleNamespace(fusion_frame="odom", output_frame=output_frame, voxels_hz=1.0, overlay_hz=1.0)
+        self.publishers = Robot()
+        values = {"fusion_frame": "odom", "output_frame": output_frame, "voxels_hz": 1.0, "overlay_hz": 1.0}
+        values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "config": PerceptronConfig()}
+        parameters = SimpleNamespace(**values)
         camera_frame = {"cam": "optical"}.get
         self.outputs = Outputs(self.publishers, tree, Health("perception"), lambda: parameters, camera_frame)
 

@@ -61,7 +61,7 @@ def test_packages_are_checked_before_anything_starts(
     file: Path, argument: str, package: str, prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rgb.txt").touch()
-    arguments = {"source": str(tmp_path), argument: "true"}
+    arguments = {"source": str(tmp_path), "recording": str(tmp_path / "drive"), argument: "true"}
     with pytest.raises(RuntimeError, match=f"{argument}:=true needs the package {package}: apt install"):
         start(file, arguments, monkeypatch)
     install_package(prefix, package)
