@@ -262,7 +262,8 @@ def test_outputs_at_utm_coordinates_are_exact_to_a_millimetre(frame, T_out_odom)
         p, q = x.bbox.center.position, y.bbox.center.position
         np.testing.assert_allclose([q.x, q.y, q.z], place([p.x, p.y, p.z]), atol=1e-3)
     p, q = (message["occupancy_grid"].info.origin.position for message in (a, b))
-    np.testing.assert_allclose([q.x, q.y, q.z], place([p.x, p.y, p.z]), atol=1e-3)
+    if frame == "odom":  # in a turned frame the grid is made anew along that frame's axes
+        np.testing.assert_allclose([q.x, q.y, q.z], place([p.x, p.y, p.z]), atol=1e-3)
 
 
 def test_a_jump_of_the_map_frame_moves_what_is_published_at_once(tree):
