@@ -54,7 +54,9 @@ from embodied_perceptron.scene.identity import (
 )
 
 _KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
-_SURROUNDINGS_M = 0.3
+_GONE_LIMIT = 0.3  # of its own: with so few left it is the map that forgot, where the surroundings went too
+_BACK_SHARE, _BACK_KNOWN = 0.1, 0.8  # the same, of a place that comes into view again: the map may fill it only now
+_SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
 _MAX_FOUND = 128  # boxes of one perception; the best
 _VERSION = 3
@@ -125,8 +127,10 @@ class _Track:
     unfound_s: float  # for how long it has been looked for in vain since
     last_seen_ns: int  # newest evidence for it then
     support: float  # voxels in the box when it was found
-    surroundings: float  # voxels around the box then
+    surroundings: float  # voxels around, above and below the box then
+    is_back: bool  # it was out of view since it was found
     reference: float  # score at which a box is as likely wrong as right
+    looked_at: int = 0  # number of the last update that looked at its place; not kept in files
     published: SceneObject | None = None  # as of now; None = to be made anew
 
     @property
@@ -184,6 +188,7 @@ class ObjectMap:
         self._grid = _GroundGrid(_CELL_M)
         self._next_id = 1
         self._updated_ns = 0
+        self._updates = 0
 
     def __len__(self) -> int:
         return len(self._tracks)
@@ -219,6 +224,7 @@ class ObjectMap:
         if dt_s > 1e-9 * _PAUSE_NS:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
+        self._updates += 1
         found, names = _distinct(found.above(scores.keep), snapshot)
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
@@ -349,6 +355,7 @@ class ObjectMap:
             last_seen_ns=0,
             support=0.0,
             surroundings=0.0,
+            is_back=False,
             reference=_reference(scores, self.config),
         )
         track.rate(score, self.config.score_prior)
@@ -401,13 +408,14 @@ class ObjectMap:
         boxes = np.stack([t.box for t in looked])
         is_found = np.array([t.id in matched for t in looked])
         others, covered = _others_inside(boxes, is_found)
-        inside, around, newest_ns, explained = count_voxels_explained(
-            snapshot, without_bottom(boxes), _SURROUNDINGS_M, others, boxes
-        )
+        inside, _, newest_ns, explained = count_voxels_explained(snapshot, without_bottom(boxes), 0.0, others, boxes)
+        around = count_voxels(snapshot, _columns(boxes), 0.0)[0] - inside
         gone, alone = set[int](), set[int]()
         for i, track in enumerate(looked):
             track.published = None
             track.missed = not is_found[i]
+            track.is_back = track.missed and (track.is_back or track.looked_at < self._updates - 1)
+            track.looked_at = self._updates
             if track.missed:
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], dt_s):
                     gone.add(track.id)
@@ -440,14 +448,17 @@ class ObjectMap:
             dt_s: for how long it has been looked for since the last time.
         """
         config = self.config
-        if around < _KNOWN_SHARE * track.surroundings and inside < 0.3 * max(track.support, 1.0):
+        if around < _KNOWN_SHARE * track.surroundings and inside < _GONE_LIMIT * max(track.support, 1.0):
             return True  # the map forgot the place: nothing is known
         track.rate(0.0, config.score_prior)
         track.unfound_s += dt_s
         rate = config.miss_log_odds_per_s * (1.0 if covered < _EXPLAINED else config.explained_miss_factor)
         floor = config.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
         track.log_odds = max(track.log_odds - rate * dt_s, min(floor, track.log_odds))
-        track.log_odds += emptiness(inside - explained, track.support, covered)
+        if not track.is_back:
+            track.log_odds += emptiness(inside - explained, track.support, covered)
+        elif inside < _BACK_SHARE * track.support and around >= _BACK_KNOWN * track.surroundings:
+            track.log_odds += emptiness(inside, track.support, 0.0)
         tentative = track.state == ObjectState.TENTATIVE  # goes when it is no likelier than before it was found
         if track.log_odds < (_logit(config.prior_existence) if tentative else config.gone_log_odds):
             return False
@@ -494,7 +505,7 @@ class ObjectMap:
         tracks = []
         for track in self._tracks.values():
             entry = {**vars(track), "box": track.box.tolist()}
-            del entry["published"]
+            del entry["published"], entry["looked_at"]
             tracks.append(entry)
         data = {"version": _VERSION, "next_id": self._next_id, "updated_ns": self._updated_ns, "objects": tracks}
         return json.dumps(data, sort_keys=True)
@@ -541,8 +552,9 @@ def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def _track_from(entry: dict[str, Any]) -> _Track:
-    if "published" in entry:
-        raise ValueError(f"object {entry.get('id')} has a field that is none: published")
+    for name in ("published", "looked_at"):
+        if name in entry:
+            raise ValueError(f"object {entry.get('id')} has a field that is none: {name}")
     track = _Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})
     if track.box.shape != (9,) or not np.isfinite(track.box).all():
         raise ValueError(f"object {track.id} has the box {entry['box']}")
@@ -633,6 +645,17 @@ def emptiness(unexplained: float, support: float, covered: float) -> float:
     there = -0.5 * ((share - _THERE_SHARE) / _THERE_SIGMA) ** 2 - math.log(_THERE_SIGMA)
     gone = -0.5 * ((share - _GONE_SHARE) / _GONE_SIGMA) ** 2 - math.log(_GONE_SIGMA)
     return min(there - gone, 0.0)
+
+
+def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 9) boxes of what stands around, below and above each of (N, 9) boxes.
+
+    What hangs or stands high has nothing but itself close by; the floor beneath it tells whether the place is mapped.
+    """
+    bounds = Bounds.of(boxes)
+    margin = np.array([_SURROUNDINGS_M, _SURROUNDINGS_M, _COLUMN_M])
+    center, size = 0.5 * (bounds.low + bounds.high), bounds.extent + 2.0 * margin
+    return np.concatenate([center, size, np.zeros_like(center)], axis=1)
 
 
 def _touching(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
