@@ -2,8 +2,8 @@
 
 Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
 clutter, and a look at the place that does not find the thing takes something away, in proportion to the time in which
-it should have been found. *Name* is a posterior over class names from what the network called it. *Box* is the mean of
-the boxes found, new ones weighing the less the more have agreed.
+it should have been found. *Name* is a posterior over class names: counts of what the network called it, weighed by
+score and slowly forgotten. *Box* is the mean of the boxes found, new ones weighing the less the more have agreed.
 
 What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
 place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says
@@ -44,7 +44,6 @@ from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.identity import (
     INSIDE_SHARE,
-    ONE_PLACE_IOU,
     association_affinity,
     blend_boxes,
     is_one_place,
@@ -74,7 +73,7 @@ _SETTLED_FOUND, _SETTLED_SHARE = 4, 0.75  # sightings, and share of the posterio
 _STACKED_IOU = 0.25  # of things that stand or lie against each other, as they are found
 _OWN_MASS = 0.3  # of a box's voxels that lie in no other: a thing of its own
 _SCORE_MEMORY = 20  # looks
-_NAME_MEMORY = 0.9  # of the evidence for names, at each sighting
+_NAME_MEMORY = 0.95  # of the evidence for names, at each sighting
 _BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
 
 
@@ -151,10 +150,9 @@ class _Track:
         self.looks += 1
         self.score += (score - self.score) / min(self.looks + prior, _SCORE_MEMORY + prior)
 
-    def vote(self, names: dict[str, float]) -> None:
+    def vote(self, label: str, score: float) -> None:
         self.votes = {name: v * _NAME_MEMORY for name, v in self.votes.items() if v > 1e-3}
-        for name, score in names.items():
-            self.votes[name] = self.votes.get(name, 0.0) + score
+        self.votes[label] = self.votes.get(label, 0.0) + score
 
     def absorb(self, other: _Track) -> None:
         """Merge the history of the same thing under another id."""
@@ -225,15 +223,15 @@ class ObjectMap:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
         self._updates += 1
-        found, names = _distinct(found.above(scores.keep), snapshot)
+        found = _distinct(found.above(scores.keep), snapshot)
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
         matched = self._match(near, found, cut)
         for row in range(len(found)):
             if row in matched:
-                self._see(matched[row], found, row, names[row], now_ns, not cut[row], scores)
+                self._see(matched[row], found, row, now_ns, not cut[row], scores)
             elif found.scores[row] >= scores.publish:
-                matched[row] = self._begin(found, row, names[row], now_ns, not cut[row], scores)
+                matched[row] = self._begin(found, row, now_ns, not cut[row], scores)
                 near.append(matched[row])
         seen = {t.id for t in matched.values()}
         near, alone = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
@@ -306,7 +304,6 @@ class ObjectMap:
         track: _Track,
         found: Detections,
         row: int,
-        names: dict[str, float],
         now_ns: int,
         whole: bool,
         scores: ScorePolicy,
@@ -317,7 +314,7 @@ class ObjectMap:
         track.rate(score, self.config.score_prior)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
         track.reference = _reference(scores, self.config)
-        track.vote(names)
+        track.vote(found.labels[row], score)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -332,7 +329,6 @@ class ObjectMap:
         self,
         found: Detections,
         row: int,
-        names: dict[str, float],
         now_ns: int,
         whole: bool,
         scores: ScorePolicy,
@@ -343,7 +339,7 @@ class ObjectMap:
             box=found.boxes[row].copy(),
             log_odds=_logit(self.config.prior_existence) + self._for_detection(score, scores),
             score=0.0,
-            votes=dict(names),
+            votes={found.labels[row]: score},
             weight=score,
             found=1,
             looks=0,
@@ -690,13 +686,10 @@ def _others_inside(
     return others, np.minimum(covered, 1.0)
 
 
-def _distinct(found: Detections, snapshot: VoxelSnapshot) -> tuple[Detections, list[dict[str, float]]]:
-    """The best boxes; of those that are of one thing the better, and none of a network in space without a single voxel.
-
-    With each its names: its own, and those of boxes in its place that were left out for it, with their scores.
-    """
+def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
+    """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
     if len(found) == 0:
-        return found, []
+        return found
     order = np.argsort(-found.scores, kind="stable")
     if any(label != UNNAMED for label in found.labels):
         order = order[:_MAX_FOUND]
@@ -708,26 +701,17 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot) -> tuple[Detections, l
     first, second = _touching(boxes)
     iou, _ = paired_overlaps(thick[first], thick[second])
     same = iou >= np.array([one_object_iou(labels[i], labels[j]) for i, j in zip(first, second, strict=True)])
-    first, second, iou = first[same], second[same], iou[same]
+    first, second = first[same], second[same]
     thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
-    better: list[list[tuple[float, float, int]]] = [[] for _ in order]
-    for i, j, thick_iou, thin in zip(first.tolist(), second.tolist(), iou.tolist(), thin_iou.tolist(), strict=True):
-        better[j].append((thick_iou, thin, i))
-    kept: dict[int, dict[str, float]] = {}
-    for j, row in enumerate(order):
-        rivals = [
-            (overlap, i)
-            for overlap, thin, i in better[j]
-            if i in kept and not (thin <= _STACKED_IOU and _have_own_mass(snapshot, boxes[[i, j]]))
-        ]
-        if not rivals:
-            kept[j] = {labels[j]: float(found.scores[row])}
-            continue
-        overlap, i = max(rivals)
-        if overlap >= ONE_PLACE_IOU and labels[j] not in kept[i]:
-            kept[i][labels[j]] = float(found.scores[row])
-    rows = sorted(kept)
-    return found.take(order[rows]), [kept[i] for i in rows]
+    better: list[list[tuple[int, float]]] = [[] for _ in order]
+    for i, j, thin in zip(first.tolist(), second.tolist(), thin_iou.tolist(), strict=True):
+        better[j].append((i, thin))
+    kept = np.zeros(len(order), dtype=bool)
+    for j in range(len(order)):
+        kept[j] = not any(
+            kept[i] and not (thin <= _STACKED_IOU and _have_own_mass(snapshot, boxes[[i, j]])) for i, thin in better[j]
+        )
+    return found.take(order[kept])
 
 
 def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64]) -> bool:
