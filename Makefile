@@ -7,13 +7,14 @@ OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
 
-.PHONY: help setup demo test test-all lint format bench minkowski constraints clean
+.PHONY: help setup demo test test-all scenarios lint format bench minkowski constraints clean
 
 help:
 	@echo "make setup      environment in $(VENV): library, ROS 2 wheels, interface packages"
 	@echo "make demo       simulated robot -> boxes, map and answers over ROS 2 topics -> $(OUT)/demo"
 	@echo "                SOURCE=FOLDER_OR_BAG for real data, QUERY='the chair by the window' to ask"
 	@echo "make test       tests, minutes       make test-all   slow ones too"
+	@echo "make scenarios  things removed, moved, replaced, revisited: what the map of objects makes of it, as a table"
 	@echo "make lint       ruff, mypy, hadolint make format     fix what can be fixed"
 	@echo "make bench      benchmarks, tables and $(OUT)/bench/*.json"
 	@echo "make minkowski  optional: builds MinkowskiEngine (CPU) from source into $(VENV), about 15 minutes"
@@ -30,6 +31,9 @@ test: setup
 
 test-all: setup
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+scenarios: setup
+	$(BIN)/python tests/scenarios/table.py
 
 lint: setup
 	$(BIN)/ruff check .

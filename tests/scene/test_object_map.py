@@ -16,7 +16,7 @@ from embodied_perceptron.scene.object_map import ObjectMap, count_voxels, withou
 
 
 def expected_score(mean, looks):
-    """Odds of the mean against those of clutter (0.1), to the power of the independent looks."""
+    """Odds of the mean against clutter (0.1), to the power of the independent looks; existence at its limit."""
     odds = (mean / (1 - mean)) / (0.1 / 0.9)
     right = 1 / (1 + odds ** -(4.0 * looks / (looks + 2)))
     return right / (1 + np.exp(-4.0))

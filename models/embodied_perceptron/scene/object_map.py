@@ -2,8 +2,8 @@
 
 Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
 clutter, and a look at the place that does not find the thing takes something away, in proportion to the time in which
-it should have been found. *Name* is a posterior over class names from what the network called it. *Box* is the mean of
-the boxes found, new ones weighing the less the more have agreed.
+it should have been found. *Name* is a posterior over class names: counts of what the network called it, weighed by
+score and slowly forgotten. *Box* is the mean of the boxes found, new ones weighing the less the more have agreed.
 
 What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
 place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says
@@ -44,7 +44,6 @@ from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.identity import (
     INSIDE_SHARE,
-    ONE_PLACE_IOU,
     association_affinity,
     blend_boxes,
     is_one_place,
@@ -54,7 +53,9 @@ from embodied_perceptron.scene.identity import (
 )
 
 _KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
-_SURROUNDINGS_M = 0.3
+_GONE_LIMIT = 0.3  # of its own: with so few left it is the map that forgot, where the surroundings went too
+_BACK_SHARE, _BACK_KNOWN = 0.1, 0.8  # the same, of a place that comes into view again: the map may fill it only now
+_SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
 _MAX_FOUND = 128  # boxes of one perception; the best
 _VERSION = 3
@@ -72,7 +73,7 @@ _SETTLED_FOUND, _SETTLED_SHARE = 4, 0.75  # sightings, and share of the posterio
 _STACKED_IOU = 0.25  # of things that stand or lie against each other, as they are found
 _OWN_MASS = 0.3  # of a box's voxels that lie in no other: a thing of its own
 _SCORE_MEMORY = 20  # looks
-_NAME_MEMORY = 0.9  # of the evidence for names, at each sighting
+_NAME_MEMORY = 0.95  # of the evidence for names, at each sighting
 _BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
 
 
@@ -125,8 +126,10 @@ class _Track:
     unfound_s: float  # for how long it has been looked for in vain since
     last_seen_ns: int  # newest evidence for it then
     support: float  # voxels in the box when it was found
-    surroundings: float  # voxels around the box then
+    surroundings: float  # voxels around, above and below the box then
+    is_back: bool  # it was out of view since it was found
     reference: float  # score at which a box is as likely wrong as right
+    looked_at: int = 0  # number of the last update that looked at its place; not kept in files
     published: SceneObject | None = None  # as of now; None = to be made anew
 
     @property
@@ -147,10 +150,9 @@ class _Track:
         self.looks += 1
         self.score += (score - self.score) / min(self.looks + prior, _SCORE_MEMORY + prior)
 
-    def vote(self, names: dict[str, float]) -> None:
+    def vote(self, label: str, score: float) -> None:
         self.votes = {name: v * _NAME_MEMORY for name, v in self.votes.items() if v > 1e-3}
-        for name, score in names.items():
-            self.votes[name] = self.votes.get(name, 0.0) + score
+        self.votes[label] = self.votes.get(label, 0.0) + score
 
     def absorb(self, other: _Track) -> None:
         """Merge the history of the same thing under another id."""
@@ -184,6 +186,7 @@ class ObjectMap:
         self._grid = _GroundGrid(_CELL_M)
         self._next_id = 1
         self._updated_ns = 0
+        self._updates = 0
 
     def __len__(self) -> int:
         return len(self._tracks)
@@ -224,15 +227,16 @@ class ObjectMap:
         if dt_s > 1e-9 * _PAUSE_NS:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
-        found, names = _distinct(found.above(scores.keep), snapshot)
+        self._updates += 1
+        found = _distinct(found.above(scores.keep), snapshot)
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
         matched = self._match(near, found, cut)
         for row in range(len(found)):
             if row in matched:
-                self._see(matched[row], found, row, names[row], now_ns, not cut[row], scores)
+                self._see(matched[row], found, row, now_ns, not cut[row], scores)
             elif found.scores[row] >= scores.publish:
-                matched[row] = self._begin(found, row, names[row], now_ns, not cut[row], scores)
+                matched[row] = self._begin(found, row, now_ns, not cut[row], scores)
                 near.append(matched[row])
         seen = {t.id for t in matched.values()}
         near, alone = self._judge_places(near, seen, snapshot, dt_s, camera_m, reach_m, looked_at)
@@ -305,7 +309,6 @@ class ObjectMap:
         track: _Track,
         found: Detections,
         row: int,
-        names: dict[str, float],
         now_ns: int,
         whole: bool,
         scores: ScorePolicy,
@@ -316,7 +319,7 @@ class ObjectMap:
         track.rate(score, self.config.score_prior)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
         track.reference = _reference(scores, self.config)
-        track.vote(names)
+        track.vote(found.labels[row], score)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -331,7 +334,6 @@ class ObjectMap:
         self,
         found: Detections,
         row: int,
-        names: dict[str, float],
         now_ns: int,
         whole: bool,
         scores: ScorePolicy,
@@ -342,7 +344,7 @@ class ObjectMap:
             box=found.boxes[row].copy(),
             log_odds=_logit(self.config.prior_existence) + self._for_detection(score, scores),
             score=0.0,
-            votes=dict(names),
+            votes={found.labels[row]: score},
             weight=score,
             found=1,
             looks=0,
@@ -354,6 +356,7 @@ class ObjectMap:
             last_seen_ns=0,
             support=0.0,
             surroundings=0.0,
+            is_back=False,
             reference=_reference(scores, self.config),
         )
         track.rate(score, self.config.score_prior)
@@ -406,13 +409,14 @@ class ObjectMap:
         boxes = np.stack([t.box for t in looked])
         is_found = np.array([t.id in matched for t in looked])
         others, covered = _others_inside(boxes, is_found)
-        inside, around, newest_ns, explained = count_voxels_explained(
-            snapshot, without_bottom(boxes), _SURROUNDINGS_M, others, boxes
-        )
+        inside, _, newest_ns, explained = count_voxels_explained(snapshot, without_bottom(boxes), 0.0, others, boxes)
+        around = count_voxels(snapshot, _columns(boxes), 0.0)[0] - inside
         gone, alone = set[int](), set[int]()
         for i, track in enumerate(looked):
             track.published = None
             track.missed = not is_found[i]
+            track.is_back = track.missed and (track.is_back or track.looked_at < self._updates - 1)
+            track.looked_at = self._updates
             if track.missed:
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], dt_s):
                     gone.add(track.id)
@@ -445,14 +449,17 @@ class ObjectMap:
             dt_s: for how long it has been looked for since the last time.
         """
         config = self.config
-        if around < _KNOWN_SHARE * track.surroundings and inside < 0.3 * max(track.support, 1.0):
+        if around < _KNOWN_SHARE * track.surroundings and inside < _GONE_LIMIT * max(track.support, 1.0):
             return True  # the map forgot the place: nothing is known
         track.rate(0.0, config.score_prior)
         track.unfound_s += dt_s
         rate = config.miss_log_odds_per_s * (1.0 if covered < _EXPLAINED else config.explained_miss_factor)
         floor = config.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
         track.log_odds = max(track.log_odds - rate * dt_s, min(floor, track.log_odds))
-        track.log_odds += emptiness(inside - explained, track.support, covered)
+        if not track.is_back:
+            track.log_odds += emptiness(inside - explained, track.support, covered)
+        elif inside < _BACK_SHARE * track.support and around >= _BACK_KNOWN * track.surroundings:
+            track.log_odds += emptiness(inside, track.support, 0.0)
         tentative = track.state == ObjectState.TENTATIVE  # goes when it is no likelier than before it was found
         if track.log_odds < (_logit(config.prior_existence) if tentative else config.gone_log_odds):
             return False
@@ -499,7 +506,7 @@ class ObjectMap:
         tracks = []
         for track in self._tracks.values():
             entry = {**vars(track), "box": track.box.tolist()}
-            del entry["published"]
+            del entry["published"], entry["looked_at"]
             tracks.append(entry)
         data = {"version": _VERSION, "next_id": self._next_id, "updated_ns": self._updated_ns, "objects": tracks}
         return json.dumps(data, sort_keys=True)
@@ -546,8 +553,9 @@ def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def _track_from(entry: dict[str, Any]) -> _Track:
-    if "published" in entry:
-        raise ValueError(f"object {entry.get('id')} has a field that is none: published")
+    for name in ("published", "looked_at"):
+        if name in entry:
+            raise ValueError(f"object {entry.get('id')} has a field that is none: {name}")
     track = _Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})
     if track.box.shape != (9,) or not np.isfinite(track.box).all():
         raise ValueError(f"object {track.id} has the box {entry['box']}")
@@ -640,6 +648,17 @@ def emptiness(unexplained: float, support: float, covered: float) -> float:
     return min(there - gone, 0.0)
 
 
+def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 9) boxes of what stands around, below and above each of (N, 9) boxes.
+
+    What hangs or stands high has nothing but itself close by; the floor beneath it tells whether the place is mapped.
+    """
+    bounds = Bounds.of(boxes)
+    margin = np.array([_SURROUNDINGS_M, _SURROUNDINGS_M, _COLUMN_M])
+    center, size = 0.5 * (bounds.low + bounds.high), bounds.extent + 2.0 * margin
+    return np.concatenate([center, size, np.zeros_like(center)], axis=1)
+
+
 def _touching(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Rows i < j of (N, 9) boxes, as thick as they count, whose bounds overlap; in the order of i, then j."""
     bounds = Bounds.of(thickened(boxes))
@@ -672,13 +691,10 @@ def _others_inside(
     return others, np.minimum(covered, 1.0)
 
 
-def _distinct(found: Detections, snapshot: VoxelSnapshot) -> tuple[Detections, list[dict[str, float]]]:
-    """The best boxes; of those that are of one thing the better, and none of a network in space without a single voxel.
-
-    With each its names: its own, and those of boxes in its place that were left out for it, with their scores.
-    """
+def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
+    """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
     if len(found) == 0:
-        return found, []
+        return found
     order = np.argsort(-found.scores, kind="stable")
     if any(label != UNNAMED for label in found.labels):
         order = order[:_MAX_FOUND]
@@ -690,26 +706,17 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot) -> tuple[Detections, l
     first, second = _touching(boxes)
     iou, _ = paired_overlaps(thick[first], thick[second])
     same = iou >= np.array([one_object_iou(labels[i], labels[j]) for i, j in zip(first, second, strict=True)])
-    first, second, iou = first[same], second[same], iou[same]
+    first, second = first[same], second[same]
     thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
-    better: list[list[tuple[float, float, int]]] = [[] for _ in order]
-    for i, j, thick_iou, thin in zip(first.tolist(), second.tolist(), iou.tolist(), thin_iou.tolist(), strict=True):
-        better[j].append((thick_iou, thin, i))
-    kept: dict[int, dict[str, float]] = {}
-    for j, row in enumerate(order):
-        rivals = [
-            (overlap, i)
-            for overlap, thin, i in better[j]
-            if i in kept and not (thin <= _STACKED_IOU and _have_own_mass(snapshot, boxes[[i, j]]))
-        ]
-        if not rivals:
-            kept[j] = {labels[j]: float(found.scores[row])}
-            continue
-        overlap, i = max(rivals)
-        if overlap >= ONE_PLACE_IOU and labels[j] not in kept[i]:
-            kept[i][labels[j]] = float(found.scores[row])
-    rows = sorted(kept)
-    return found.take(order[rows]), [kept[i] for i in rows]
+    better: list[list[tuple[int, float]]] = [[] for _ in order]
+    for i, j, thin in zip(first.tolist(), second.tolist(), thin_iou.tolist(), strict=True):
+        better[j].append((i, thin))
+    kept = np.zeros(len(order), dtype=bool)
+    for j in range(len(order)):
+        kept[j] = not any(
+            kept[i] and not (thin <= _STACKED_IOU and _have_own_mass(snapshot, boxes[[i, j]])) for i, thin in better[j]
+        )
+    return found.take(order[kept])
 
 
 def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64]) -> bool:

@@ -143,7 +143,7 @@ def ground_scene(
         truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
         for variant, boxes in found.items():
             result.queries[variant].append(GroundingQuery(boxes, truth, flags))
-    for answer in perceptron.ground_many([p.text for p in scene.negatives], pose):
+    for answer in perceptron.ground_many([p.text for p in scene.negatives], pose, own_sides=True):
         result.negatives[GroundingStatus(answer.status).name] += 1
     return result
 

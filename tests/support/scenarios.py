@@ -1,0 +1,396 @@
+"""What a robot meets on a day, as scripts: each plays frames into a map and says what must be published when.
+
+Two ways to perceive: ``detector``: boxes with names as a network that reads the map gives them
+(:class:`~support.scenario_world.ScriptedDetector`), and ``geometry``: components of the map, without any network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from support.scenario_world import (
+    ScriptedDetector,
+    Thing,
+    World,
+    block,
+    chair,
+    couch,
+    look_at,
+    person,
+    table,
+)
+
+from embodied_perceptron.config import KeyframeConfig, ObjectsConfig, PerceptronConfig, ScorePolicy, VolumeConfig
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import ObjectState, SceneObject
+from embodied_perceptron.scene.object_map import ObjectMap
+
+HZ = 10
+SECOND_NS = 1_000_000_000
+GONE_S = 2.0  # after it is seen through
+VOXEL_M = 0.04
+NETWORK = ScorePolicy(0.25)
+WINDOW_M = 6.4
+_PART_M = 0.1
+
+
+class Robot:
+    """A camera that sways, a map, and objects that are published at half the rate of the frames."""
+
+    def __init__(self, world: World, geometry: bool = False, seed: int = 0) -> None:
+        self.world, self.geometry = world, geometry
+        config = PerceptronConfig(
+            volume=VolumeConfig(voxel_size_m=VOXEL_M, max_blocks=8000),
+            keyframes=KeyframeConfig(max_count=2),
+            objects=ObjectsConfig(cell_size_m=0.08, min_cells=10),
+        )
+        self.perceptron = Perceptron(config)
+        self.objects = ObjectMap(config.objects)
+        self.detector = ScriptedDetector(seed)
+        self.frames = 0
+        self.published: list[tuple[float, tuple[SceneObject, ...]]] = []  # seconds, confirmed objects
+        self.at_m, self.towards_m = (0.0, -2.0), (0.0, 0.8, 0.4)
+
+    @property
+    def now_s(self) -> float:
+        """Of the newest frame."""
+        return self.frames / HZ
+
+    def run(self, seconds: float, each: Callable[[float], None] | None = None) -> None:
+        """Look, with the camera swaying by a few decimetres; ``each`` is told the seconds since the beginning of this
+        run before each frame."""
+        for k in range(round(seconds * HZ)):
+            if each is not None:
+                each(k / HZ)
+            self.frames += 1
+            sway = 0.35 * np.sin(0.55 * self.frames)
+            T = look_at((self.at_m[0] + sway, self.at_m[1], 1.3), self.towards_m)
+            stamp_ns = self.frames * SECOND_NS // HZ
+            self.perceptron.integrate(self.world.frame(T, stamp_ns))
+            if self.frames % 2 == 0:
+                self._perceive(T, stamp_ns)
+
+    def _perceive(self, T_world_camera: NDArray[np.float64], stamp_ns: int) -> None:
+        if self.geometry:
+            confirmed = self.perceptron.perceive(stamp_ns).objects
+        else:
+            snapshot = self.perceptron.volume.copy().snapshot()
+            center = T_world_camera[:3, 3] + 0.25 * WINDOW_M * T_world_camera[:3, 2]
+            half = np.array([WINDOW_M / 2, WINDOW_M / 2, np.inf])
+            region = Region(center - half, center + half)
+            found = self.detector.detections(self.world.things, snapshot)
+            found = found.take(np.flatnonzero(region.contains(found.boxes[:, :3])))
+            self.objects.update(found, snapshot, stamp_ns, T_world_camera[:3, 3], 10.0, region, NETWORK)
+            confirmed = self.objects.objects((ObjectState.CONFIRMED,))
+        self.published.append((self.now_s, confirmed))
+
+    @property
+    def last(self) -> tuple[SceneObject, ...]:
+        """Published last."""
+        return self.published[-1][1]
+
+    def of(
+        self, thing: Thing, objects: Sequence[SceneObject] | None = None, least_iou: float = 0.25
+    ) -> list[SceneObject]:
+        """Published objects that stand where the thing stands, by the IoU of bounds."""
+        objects = self.last if objects is None else objects
+        own = Bounds.of(thing.box()[None])
+        return [o for o in objects if float(own.iou(Bounds.of(o.box[None]))[0, 0]) >= least_iou]
+
+    def is_wall(self, o: SceneObject) -> bool:
+        """Whether an object of geometry is a strip of the room's walls, of which little is seen at first."""
+        low, high = np.array(self.world.low[:2]), np.array(self.world.high[:2])
+        return bool((np.minimum(o.box[:2] - low, high - o.box[:2]) < 0.1).any())
+
+    def seconds_until(self, since_s: float, holds: Callable[[Sequence[SceneObject]], bool]) -> float:
+        """From a time on, until something holds of what is published and does to the end; infinite if never."""
+        until = np.inf
+        for at, objects in reversed(self.published):
+            if at < since_s or not holds(objects):
+                break
+            until = at
+        return float(until - since_s)
+
+
+@dataclass
+class Outcome:
+    """What came of a scenario.
+
+    Attributes:
+        gone_s: seconds until what is there no more was published no more; None = nothing left.
+        found_s: seconds until what was added was published; None = nothing was.
+        kept, ids: of so many objects that stay all the time, so many have the id that they had.
+        ghosts: objects published at the end whose middle lies in nothing that stands there.
+        duplicates: further objects published at the end for one thing.
+        hijacked: ids that speak of another thing at the end than before.
+        parts: objects that are pieces of a thing: what geometry alone does not join. Told, not judged.
+    """
+
+    gone_s: float | None = None
+    found_s: float | None = None
+    kept: int = 0
+    ids: int = 0
+    ghosts: int = 0
+    duplicates: int = 0
+    hijacked: int = 0
+    parts: int = 0
+
+    def problems(self) -> list[str]:
+        """What is not as it must be, in words."""
+        wrong = []
+        if self.gone_s is not None and self.gone_s > GONE_S:
+            wrong.append(f"gone after {self.gone_s:.1f} s, must be {GONE_S:.0f}")
+        if self.found_s is not None and self.found_s > GONE_S:
+            wrong.append(f"found after {self.found_s:.1f} s, must be {GONE_S:.0f}")
+        if self.kept < 0.95 * self.ids:
+            wrong.append(f"{self.kept} of {self.ids} ids kept")
+        for name in ("ghosts", "duplicates", "hijacked"):
+            if getattr(self, name):
+                wrong.append(f"{getattr(self, name)} {name}")
+        return wrong
+
+
+@dataclass
+class Before:
+    """Which ids were whose."""
+
+    robot: Robot
+    staying: list[Thing]
+    ids: dict[int, Thing] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for thing in self.robot.world.things:
+            for o in self.robot.of(thing):
+                self.ids[o.id] = thing
+
+    def outcome(self, gone_s: float | None = None, found_s: float | None = None) -> Outcome:
+        """Compared with what is published now."""
+        robot = self.robot
+        now = robot.last
+        mine = {id(thing): robot.of(thing) for thing in robot.world.things}
+        kept = sum(any(self.ids.get(o.id) is t for o in mine[id(t)]) for t in self.staying)
+        placed = {o.id for objects in mine.values() for o in objects}
+        standing = Bounds.of(np.array([thing.box() for thing in robot.world.things]))
+        low, high = standing.low - _PART_M, standing.high + _PART_M
+        within = {o.id: bool(((o.box[:3] > low) & (o.box[:3] < high)).all(axis=1).any()) for o in now}
+        names = {o.id: o.label for o in now}
+        hijacked = sum(
+            1
+            for thing in robot.world.things
+            for o in mine[id(thing)]
+            if o.id in self.ids and self.ids[o.id].name != thing.name and names[o.id] != "object"
+        )
+        return Outcome(
+            gone_s,
+            found_s,
+            kept,
+            len(self.staying),
+            sum(not within[o.id] and not robot.is_wall(o) for o in now if o.id not in placed),
+            sum(max(0, len(objects) - 1) for objects in mine.values()),
+            hijacked,
+            sum(within[o.id] for o in now if o.id not in placed),
+        )
+
+
+def _room(*things: Thing, dropout: float = 0.0, seed: int = 0) -> tuple[World, list[Thing]]:
+    """A couch and a cabinet that stay, and what else is given."""
+    stay = [couch((0.6, 2.3)), block("cabinet", (-1.5, 2.2), (0.8, 0.45, 1.1))]
+    return World([*stay, *things], dropout=dropout, seed=seed), stay
+
+
+def _gone(robot: Robot, thing: Thing, since_s: float, least_iou: float = 0.25) -> float:
+    return robot.seconds_until(since_s, lambda objects: not robot.of(thing, objects, least_iou))
+
+
+def _there(robot: Robot, thing: Thing, since_s: float) -> float:
+    return robot.seconds_until(since_s, lambda objects: bool(robot.of(thing, objects)))
+
+
+def removed(geometry: bool = False, dropout: float = 0.0) -> Outcome:
+    """A chair is carried away while nobody looks; its place is seen through from then on."""
+    gone = chair((0.3, 0.4), 0.3)
+    world, stay = _room(gone, dropout=dropout)
+    robot = Robot(world, geometry)
+    robot.run(3)
+    before = Before(robot, stay)
+    since = robot.now_s
+    world.things.remove(gone)
+    robot.run(4)
+    return before.outcome(_gone(robot, gone, since))
+
+
+def moved(distance_m: float, geometry: bool = False, dropout: float = 0.0) -> Outcome:
+    """A chair stands elsewhere from one frame to the next."""
+    old = chair((-0.5, 0.3), 0.1)
+    world, stay = _room(old, dropout=dropout)
+    if distance_m > 2.5:  # through to the next part of a long room
+        world.low, world.high = (-3.2, -2.8, 0.0), (7.2, 2.8, 2.6)
+    robot = Robot(world, geometry)
+    robot.run(3)
+    before = Before(robot, stay)
+    since = robot.now_s
+    world.things.remove(old)
+    new = chair((old.xy[0] + distance_m, old.xy[1]), 0.1)
+    world.things.append(new)
+    if distance_m < 0.5:  # the old place is partly the new one
+        robot.run(4)
+        return before.outcome(None, _there(robot, new, since))
+    robot.run(4)
+    gone_s = _gone(robot, old, since)
+    if distance_m > 2.5:
+        robot.at_m, robot.towards_m = (4.2, -2.0), (4.5, 0.8, 0.4)
+        since = robot.now_s
+        robot.run(3)
+    return before.outcome(gone_s, _there(robot, new, since))
+
+
+def replaced(geometry: bool = False) -> Outcome:
+    """A bin stands where the chair stood: another object, with an id of its own where names tell them apart."""
+    old = chair((0.3, 0.4))
+    world, stay = _room(old)
+    robot = Robot(world, geometry)
+    robot.run(3)
+    before = Before(robot, stay)
+    chairs = {o.id for o in robot.of(old)}
+    since = robot.now_s
+    world.things.remove(old)
+    new = block("bin", old.xy, (0.32, 0.32, 0.45))
+    world.things.append(new)
+    robot.run(5)
+
+    def is_over(objects: Sequence[SceneObject]) -> bool:
+        return not robot.of(old, objects, 0.5) if geometry else not chairs & {o.id for o in objects}
+
+    return before.outcome(robot.seconds_until(since, is_over), _there(robot, new, since))
+
+
+def added(geometry: bool = False) -> Outcome:
+    """A chair is put before the robot, which goes on looking."""
+    world, stay = _room()
+    robot = Robot(world, geometry)
+    robot.run(2)
+    before = Before(robot, stay)
+    since = robot.now_s
+    new = chair((0.3, 0.4), 0.4)
+    world.things.append(new)
+    robot.run(3)
+    return before.outcome(None, _there(robot, new, since))
+
+
+def two_like_chairs() -> Outcome:
+    """Two chairs that touch; then one is taken away and the other keeps its id."""
+    left, right = chair((-0.1, 0.4)), chair((0.41, 0.4))
+    world, stay = _room(left, right)
+    robot = Robot(world)
+    robot.run(4)
+    before = Before(robot, [*stay, right])
+    since = robot.now_s
+    world.things.remove(left)
+    robot.run(4)
+    return before.outcome(_gone(robot, left, since))
+
+
+def stacked_plates() -> Outcome:
+    """Two plates on each other on a table, found side by side for long."""
+    stand = block("cabinet", (0.2, -0.6), (0.6, 0.5, 0.7))
+    plates = [block("plate", (0.2, -0.6), (0.28, 0.28, 0.05), z=0.7 + 0.055 * k) for k in range(2)]
+    world, stay = _room(stand, *plates)
+    robot = Robot(world)
+    robot.run(2)
+    before = Before(robot, [*stay, stand])
+    robot.run(4)
+    outcome = before.outcome()
+    found = [o for o in robot.last if o.label == "plate"]
+    ids = {i for i, thing in before.ids.items() if thing.name == "plate"}
+    outcome.ids += 2
+    outcome.kept += len(ids & {o.id for o in found})
+    # two plates overlap: count them by their heights
+    outcome.duplicates = sum(o.label == "plate" for o in robot.last) - 2
+    return outcome
+
+
+def revisit(geometry: bool = False) -> Outcome:
+    """The robot turns to the other half of a long room for a while, and comes back."""
+    world, _ = _room(chair((0.9, 0.2), 0.3), table((-0.8, 0.5), 0.1))
+    world.high = (12.2, 2.8, 2.6)
+    world.things.append(block("cabinet", (10.5, 2.3), (1.0, 0.45, 0.9)))
+    robot = Robot(world, geometry)
+    robot.run(4)
+    near = world.things[:-1]
+    before = Before(robot, near)
+    robot.at_m, robot.towards_m = (10.0, -2.0), (10.3, 0.8, 0.4)
+    robot.run(6)
+    robot.at_m, robot.towards_m = (0.0, -2.0), (0.0, 0.8, 0.4)
+    robot.run(3)
+    far = world.things.pop()  # behind the robot's back: known, not looked at
+    outcome = before.outcome()
+    outcome.ghosts -= len(robot.of(far))
+    return outcome
+
+
+def passer_by(geometry: bool = False) -> Outcome:
+    """A person walks through the view at 1 m/s; afterwards all is as before."""
+    world, _ = _room(chair((0.9, 1.0), 0.3))
+    robot = Robot(world, geometry)
+    robot.run(3)
+    before = Before(robot, list(world.things))
+
+    def walk(t: float) -> None:
+        world.things = [o for o in world.things if o.name != "person"]
+        if t < 4.5:
+            world.things.append(person((-2.2 + t, 0.0), np.pi / 2))
+
+    robot.run(4.5, walk)
+    since = robot.now_s
+    walk(99.0)
+    robot.run(2)
+    gone_s = robot.seconds_until(since, lambda objects: not any(o.label == "person" for o in objects))
+    for x, z in (
+        (-1.5, 0.4),
+        (1.5, 0.4),
+        (1.0, 1.6),
+        (-1.0, 1.6),
+    ):  # what passed the border of the view is seen through
+        robot.towards_m = (x, 0.8, z)
+        robot.run(2)
+    return before.outcome(gone_s)
+
+
+def speckle() -> Outcome:
+    """A tenth of the depth is missing, everywhere and always: no id is lost and none made."""
+    world, _ = _room(chair((0.9, 0.2), 0.3), table((-0.8, 0.5), 0.1), dropout=0.1)
+    robot = Robot(world)
+    robot.run(3)
+    before = Before(robot, list(world.things))
+    robot.run(8)
+    return before.outcome()
+
+
+SCENARIOS: dict[str, Callable[[], Outcome]] = {
+    "removed": removed,
+    "removed, 10 % dropout": lambda: removed(dropout=0.1),
+    "removed, geometry": lambda: removed(geometry=True),
+    "removed, geometry, 10 % dropout": lambda: removed(geometry=True, dropout=0.1),
+    "moved 0.3 m": lambda: moved(0.3),
+    "moved 1 m": lambda: moved(1.0),
+    "moved 1 m, 10 % dropout": lambda: moved(1.0, dropout=0.1),
+    "moved 1 m, geometry": lambda: moved(1.0, geometry=True),
+    "moved 5 m": lambda: moved(5.0),
+    "replaced": replaced,
+    "replaced, geometry": lambda: replaced(geometry=True),
+    "added": added,
+    "added, geometry": lambda: added(geometry=True),
+    "two like chairs": two_like_chairs,
+    "stacked plates": stacked_plates,
+    "revisit": revisit,
+    "revisit, geometry": lambda: revisit(geometry=True),
+    "a person walks by": passer_by,
+    "a person walks by, geometry": lambda: passer_by(geometry=True),
+    "speckle": speckle,
+}
+FAST = ("removed, 10 % dropout", "moved 1 m", "replaced", "two like chairs", "stacked plates", "removed, geometry")
