@@ -214,6 +214,17 @@ def test_missing_transform_is_named_as_a_problem(live):
     stream.send_and_wait(1)
 
 
+def test_float_millimetres_are_named_by_the_node_itself(live):
+    _, peer, stream = live
+    empty(peer)
+    stream.send_and_wait(2, depth_m=scene_depth() * 1000)
+    peer.wait_value("frames", "message", lambda m: "millimetres were read as metres" in m)
+    assert peer.value("frames", "level") == "2"
+    assert int(peer.value("node", "frames_with_implausible_depth")) > 0
+    stream.send_and_wait(2)
+    peer.wait_value("frames", "message", lambda m: "millimetres" not in m)
+
+
 def test_late_transform_is_waited_for(live):
     _, peer, stream = live
     peer.fresh()

@@ -204,3 +204,15 @@ def test_obstacles_without_a_base_are_told_and_harm_nothing_else(tree):
     assert health.counted("obstacles_without_transform") == 1
     assert "base_frame 'base_link'" in robot.warnings[0]
     assert len(robot["~/boxes"].sent) == 1
+
+
+def test_no_grid_is_latched_before_there_is_one(tree):
+    """An empty one would resize a costmap to nothing; after a reset it tells that the map is empty."""
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree)
+    seen, empty = seen_scene(), Perceptron(PerceptronConfig()).perceive()
+    outputs.publish(empty)
+    assert robot["~/occupancy_grid"].sent == []
+    outputs.publish(seen)
+    outputs.publish(empty)
+    assert [message.info.width > 0 for message in robot["~/occupancy_grid"].sent] == [True, False]
