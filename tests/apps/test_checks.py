@@ -31,8 +31,9 @@ from embodied_perceptron.apps.checks import (
 )
 from embodied_perceptron.apps.doctor import examine_environment, examine_recording
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import back_project, make_transform, transform_points
 from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, TooEarly, TooOld
 
 
@@ -198,6 +199,37 @@ def test_level(tilt_deg: float, severity: Severity) -> None:
     R = np.array([[1, 0, 0], [0, np.cos(t), -np.sin(t)], [0, np.sin(t), np.cos(t)]])
     assert check_level(floor @ R.T)[0].severity == severity
     assert check_level(floor[:10]) == []
+
+
+def test_clutter_without_a_floor_says_nothing_about_level() -> None:
+    """A few seconds before a cupboard: the largest plane within reach is a chance one, and there is hardly a floor."""
+    rng = np.random.default_rng(1)
+    clutter = rng.uniform(-1, 1, (6000, 3))
+    chance = np.c_[rng.uniform(-1, 1, (900, 2)), np.zeros(900)]
+    tilt = np.radians(14.0)
+    R = np.array([[1, 0, 0], [0, np.cos(tilt), -np.sin(tilt)], [0, np.sin(tilt), np.cos(tilt)]])
+    (finding,) = check_level(np.concatenate([clutter, chance @ R.T]))
+    assert finding.severity == Severity.INFO
+    assert "too little floor" in finding.message
+    # beside a tilted board, a level table counts
+    table = np.c_[rng.uniform(-0.6, 0.6, (2000, 2)), rng.normal(0.7, 0.003, 2000)]
+    board = np.c_[rng.uniform(-1, 1, (2600, 2)), rng.normal(0, 0.003, 2600)] @ R.T
+    assert check_level(np.concatenate([table, board]))[0].severity < Severity.WARNING
+
+
+def test_no_second_of_the_kitchen_is_called_tilted(kitchen_dir: Path) -> None:
+    """Correct data, whatever of it is seen: live, doctor looks at six depth images."""
+    recording = open_recording(kitchen_dir)
+    frames = list(PosedFrameStream(recording, AssemblerConfig()))
+    for start in range(0, len(frames) - 30, 4):
+        points = []
+        for posed in frames[start : start + 30 : 5]:
+            cloud, valid = back_project(
+                np.where(posed.frame.depth_m < 5, posed.frame.depth_m, 0), posed.frame.intrinsics
+            )
+            points.append(transform_points(posed.T_world_camera, cloud[valid][::60]))
+        (finding,) = check_level(np.concatenate(points))
+        assert finding.severity < Severity.WARNING, (start, finding)
 
 
 def test_a_frame_that_is_not_optical_is_not_level() -> None:

@@ -313,13 +313,13 @@ def test_doctor_on_the_installation() -> None:
 
 
 def test_doctor_on_a_live_system_is_the_ros_packages_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    def look(duration_s: float) -> list[Finding]:
-        return [Finding("tf", Severity.ERROR, f"no transforms in {duration_s:g} s", "publish them")]
+    def look(duration_s: float, namespace: str | None) -> list[Finding]:
+        return [Finding("tf", Severity.ERROR, f"{namespace}: no transforms in {duration_s:g} s", "publish them")]
 
     monkeypatch.setattr(recording_commands, "entry_points", lambda group: [Plugin("ros", look)])
-    result = RUN.invoke(app(), ["doctor", "--live", "--duration", "3"])
+    result = RUN.invoke(app(), ["doctor", "--live", "--duration", "3", "--namespace", "robot1"])
     assert result.exit_code == 1
-    assert "no transforms in 3 s" in result.output
+    assert "robot1: no transforms in 3 s" in result.output
 
 
 @pytest.fixture

@@ -468,3 +468,11 @@ def test_the_example_for_nav2_fits_the_node() -> None:
     static = data["global_costmap"]["global_costmap"]["ros__parameters"]["static_layer"]
     assert static["map_topic"] == "/perception/occupancy_grid"
     assert static["map_subscribe_transient_local"] is True
+
+
+def test_beside_ros_the_viewer_gets_a_pyarrow_that_takes_numpy_1() -> None:
+    """pyarrow 26 raises ImportError with numpy 1, and the Rerun SDK imports it; 22 takes both."""
+    lines = (ROOT / ".ci" / "constraints-ros.txt").read_text().splitlines()
+    pins = dict(re.split(r"(?=<)", line, maxsplit=1) for line in lines if line and not line.startswith("#"))
+    assert pins["numpy"] == "<2"
+    assert int(pins["pyarrow"].removeprefix("<")) <= 23

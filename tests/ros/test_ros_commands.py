@@ -56,6 +56,27 @@ def test_bad_arguments_are_named(app: typer.Typer, arguments: list[str], words: 
     assert words in result.output
 
 
+def test_perceive_takes_what_the_launch_file_takes(
+    app: typer.Typer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: dict[str, list[str]] = {}
+    monkeypatch.setattr(ros_commands, "run_processes", lambda given: started.update(given) or 0)
+    monkeypatch.setattr(ros_commands.shutil, "which", lambda name: f"/opt/{name}")
+    (tmp_path / "home.map").touch()
+    arguments = ["--preset", "oak", "--depth-topic", "/d", "--device", "cpu", "--map-file", str(tmp_path / "home.map")]
+    result = CliRunner().invoke(app, ["perceive", *arguments, "--rviz", "--output-frame", "map"])
+    assert result.exit_code == 0, result.output
+    node, rviz = (" ".join(started[name]) for name in ("node", "rviz"))
+    for part in ('camera.color_topic:="/oak/rgb/image_raw"', 'camera.depth_topic:="/d"', 'device:="cpu"', "home.map"):
+        assert part in node
+    assert "-f map" in rviz
+    assert "-r /color/image_raw:=/oak/rgb/image_raw" in rviz
+    for wrong, words in ((["--preset", "webcam"], "webcam"), (["--map-file", "/no/map"], "/no/map")):
+        result = CliRunner().invoke(app, ["perceive", *wrong])
+        assert result.exit_code == 2
+        assert words in result.output
+
+
 def test_typos_in_a_parameter_file_are_named(app: typer.Typer, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     for text, words in (

@@ -34,6 +34,10 @@ from embodied_perceptron.sensors.poses import (
 _POINTS_PER_IMAGE = 2000
 _NEAREST_PLAUSIBLE_M = 0.1
 _FURTHEST_PLAUSIBLE_M = 30.0
+_UP = np.array([0.0, 0.0, 1.0])
+_MAX_TILT_DEG, _LEVEL_DEG = 8.0, 5.0
+_PLANE_M = 0.02  # points so far from a plane lie on it
+_MIN_PLANE_SHARE = 0.2  # of all points; of what is smaller, planes through clutter may be the largest
 _OLD_S, _AHEAD_S = 5.0, 0.5  # stamps this far from this machine's clock belong to another one
 
 
@@ -395,11 +399,19 @@ def check_optical(camera: str, frame_id: str, poses: Sequence[NDArray[np.float64
     return [Finding("camera frame", Severity.OK, f"{camera}: {frame_id!r} looks forward")]
 
 
+def _share_on(points_m: NDArray[np.float64], normal: NDArray[np.float64]) -> float:
+    """Share of the points that lie on the strongest plane with this normal."""
+    along = points_m @ normal
+    counts = np.bincount(((along - along.min()) / (2 * _PLANE_M)).astype(np.int64))
+    pairs = counts[:-1] + counts[1:] if len(counts) > 1 else counts  # a plane may lie between two bins
+    return float(pairs.max()) / len(points_m)
+
+
 def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
     """Is z up? ``points_m``: (N, 3) in the world frame, from all over."""
     if len(points_m) < 1000:
         return []
-    up = estimate_up(points_m, np.array([0.0, 0.0, 1.0]))
+    up = estimate_up(points_m, _UP)
     if up is None:
         return [
             Finding(
@@ -410,7 +422,12 @@ def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
             )
         ]
     tilt = float(np.degrees(np.arccos(np.clip(up[2], -1.0, 1.0))))
-    if tilt > 8.0:
+    if tilt > _MAX_TILT_DEG:
+        share = _share_on(points_m, up)
+        level = estimate_up(points_m, _UP, max_tilt_rad=np.radians(_LEVEL_DEG), min_share=0.5 * share, iterations=2000)
+        if share < _MIN_PLANE_SHARE or level is not None:
+            message = "too little floor is in view to tell whether z is up: no surface stands out"
+            return [Finding("level", Severity.INFO, message, "look at the floor, or at a table")]
         message = f"the dominant horizontal surface is tilted by {tilt:.0f} degrees"
         return [Finding("level", Severity.WARNING, message, "check the mount of the camera, and that z is up")]
     return [Finding("level", Severity.OK, f"the dominant horizontal surface is level within {tilt:.1f} degrees")]

@@ -44,8 +44,8 @@ class RosReplay(Protocol):
 class LiveChecks(Protocol):
     """What an entry point of :data:`LIVE_CHECKS_GROUP` is: looks at the running system."""
 
-    def __call__(self, *, duration_s: float) -> list[Finding]:
-        """Findings after listening for ``duration_s``."""
+    def __call__(self, *, duration_s: float, namespace: str | None) -> list[Finding]:
+        """Findings after listening for ``duration_s``; ``namespace`` of the node, None = wherever one is found."""
         ...
 
 
@@ -242,6 +242,7 @@ def doctor_command(
     source: Annotated[Path | None, typer.Argument(help="Folder or bag to examine; none = the installation.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Examine the running ROS 2 system.")] = False,
     duration: Annotated[float, typer.Option(min=0.1, help="How long to listen with --live, seconds.")] = 5.0,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the node to examine with --live.")] = None,
     config: ConfigOption = None,
     world_frame: WorldFrame = None,
     color_topic: ColorTopic = None,
@@ -261,7 +262,7 @@ def doctor_command(
         findings += _examine_source(source, _load_config(config), world_frame, topics)
     if live:
         look: LiveChecks = _load_plugin(LIVE_CHECKS_GROUP, "doctor --live")
-        findings += look(duration_s=duration)
+        findings += look(duration_s=duration, namespace=namespace)
     if source is None and not live:
         from embodied_perceptron.apps.doctor import examine_environment
 

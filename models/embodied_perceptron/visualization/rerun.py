@@ -196,7 +196,7 @@ def _import_rerun() -> Any:
         import rerun.blueprint
     except ImportError as error:
         raise ViewerUnavailableError(
-            "recording needs the Rerun SDK: pip install 'embodied-perceptron[viewer]' (package rerun-sdk)"
+            f"recording needs the Rerun SDK: pip install 'embodied-perceptron[viewer]' (package rerun-sdk): {error}"
         ) from error
     return rerun
 

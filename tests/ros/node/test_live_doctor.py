@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ rclpy = pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs.msg")
 pytest.importorskip("embodied_perceptron_msgs.msg")
 
+from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
+from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import QoSProfile, ReliabilityPolicy  # noqa: E402
 from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, own_domain, scene_depth  # noqa: E402
@@ -23,6 +26,7 @@ from tf2_msgs.msg import TFMessage  # noqa: E402
 from embodied_perceptron.apps.checks import Finding, Severity, check_delays, check_optical, has_errors  # noqa: E402
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped  # noqa: E402
 from embodied_perceptron_ros.node import live_doctor  # noqa: E402
+from embodied_perceptron_ros.node.health import FrameCounts, Health  # noqa: E402
 from embodied_perceptron_ros.node.live_doctor import examine_graph  # noqa: E402
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas  # noqa: E402
 
@@ -172,9 +176,9 @@ def robot(monkeypatch: pytest.MonkeyPatch, **faults: Any) -> Iterator[Robot]:
             machine.close()
 
 
-def examine(machine: Robot, duration_s: float = 2.0) -> list[Finding]:
+def examine(machine: Robot, duration_s: float = 2.0, **options: Any) -> list[Finding]:
     with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(examine_graph, duration_s=duration_s)
+        future = pool.submit(examine_graph, duration_s=duration_s, **options)
         while not future.done():
             machine.send()
             time.sleep(0.05)
@@ -224,3 +228,77 @@ def test_empty_graph(monkeypatch: pytest.MonkeyPatch) -> None:
         findings = examine_graph(duration_s=0.2)
     assert has_errors(findings)
     assert "nobody publishes /color/image_raw" in found(findings, "topics")
+
+
+class StandIn:
+    """A node of the name and in a namespace, with the parameters that doctor asks for."""
+
+    def __init__(self, machine: Robot, namespace: str) -> None:
+        self.node = rclpy.create_node("perception", context=machine.context, namespace=namespace)
+        self.node.declare_parameter("cameras", ["camera"])
+        self.node.declare_parameter("fusion_frame", "odom")
+        self.diagnostics = self.node.create_publisher(DiagnosticArray, "/diagnostics", 10)
+        self.overlay = self.node.create_publisher(Image, "~/overlay/image", 2)
+        self.health = Health(self.node.get_fully_qualified_name().lstrip("/"))
+        self.executor = SingleThreadedExecutor(context=machine.context)
+        self.executor.add_node(self.node)
+        self.node.create_timer(0.2, self.tell)
+        self.thread = threading.Thread(target=self.executor.spin, daemon=True)
+        self.thread.start()
+
+    def tell(self) -> None:
+        counts = FrameCounts(received=len(self.node.get_namespace()), fused=0)
+        self.diagnostics.publish(self.health.diagnostics(0, "active", counts, {}))
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        self.thread.join(5)
+        self.node.destroy_node()
+
+
+@pytest.mark.ros
+def test_each_robots_node_is_examined_by_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    with robot(monkeypatch) as machine:
+        nodes = [StandIn(machine, "/r1"), StandIn(machine, "/robot2")]
+        try:
+            both = examine(machine, 0.5)
+            second = examine(machine, 1.5, namespace="robot2")
+            absent = examine(machine, 0.5, namespace="robot3")
+        finally:
+            for node in nodes:
+                node.close()
+    assert "there are 2 nodes 'perception', in /r1, /robot2" in found(both, "node")
+    assert "active; 0 of 7 frames fused" in found(second, "node", Severity.OK)  # len("/robot2")
+    assert "nobody publishes /robot2/color/image_raw" in found(second, "topics")
+    assert "/robot3/perception is not running" in found(absent, "node", Severity.WARNING)
+    assert "nobody publishes /robot3/depth/image_raw" in found(absent, "topics")
+
+
+@pytest.mark.ros
+def test_only_topics_that_a_driver_publishes_are_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    with robot(monkeypatch, depth_topic="/camera/depth") as machine:
+        node = StandIn(machine, "/")
+        machine.node.create_subscription(Image, "/nobody/publishes/this", lambda _: None, 1)
+        try:
+            text = found(examine(machine, 0.5), "topics")
+        finally:
+            node.close()
+    assert "nobody publishes /depth/image_raw" in text
+    assert "/camera/depth" in text
+    assert "overlay" not in text
+    assert "/nobody/publishes/this" not in text
+
+
+@pytest.mark.ros
+def test_a_node_that_is_discovered_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with robot(monkeypatch) as machine:
+        nodes: list[StandIn] = []
+        timer = threading.Timer(3.5, lambda: nodes.append(StandIn(machine, "/")))
+        timer.start()
+        try:
+            findings = examine(machine, 1.0)
+        finally:
+            timer.join()
+            nodes[0].close()
+    assert "not running" not in found(findings, "node", Severity.WARNING)
+    assert "active" in found(findings, "node", Severity.OK)

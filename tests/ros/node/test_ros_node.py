@@ -25,7 +25,7 @@ from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
 from nav_msgs.msg import Path as NavPath
 from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
-from rcl_interfaces.srv import DescribeParameters, SetParameters
+from rcl_interfaces.srv import DescribeParameters, GetParameters, SetParameters
 from rclpy.action import ActionClient
 from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter as RclpyParameter
@@ -212,6 +212,17 @@ def test_missing_transform_is_named_as_a_problem(live):
     stream.send(1, transform=False, frame_id="lost_camera")
     peer.wait_value("transforms", "message", lambda m: "lost_camera" in m)
     stream.send_and_wait(1)
+
+
+def test_float_millimetres_are_named_by_the_node_itself(live):
+    _, peer, stream = live
+    empty(peer)
+    stream.send_and_wait(2, depth_m=scene_depth() * 1000)
+    peer.wait_value("frames", "message", lambda m: "millimetres were read as metres" in m)
+    assert peer.value("frames", "level") == "2"
+    assert int(peer.value("node", "frames_with_implausible_depth")) > 0
+    stream.send_and_wait(2)
+    peer.wait_value("frames", "message", lambda m: "millimetres" not in m)
 
 
 def test_late_transform_is_waited_for(live):
@@ -404,6 +415,14 @@ def test_bad_parameter_changes_are_refused_with_a_reason(live, name, value, word
     success, reason = set_parameter(live[1], name, value)
     assert not success
     assert words in reason
+
+
+def test_values_in_use_can_be_read(live):
+    _, peer, _ = live
+    request = GetParameters.Request(names=["max_range_m", "voxel_size_m", "output_frame", "camera.color_topic"])
+    values = peer.call("/perception/get_parameters", GetParameters, request).values
+    assert [v.double_value for v in values[:2]] == [5.0, 0.05]
+    assert [v.string_value for v in values[2:]] == ["odom", "color/image_raw"]
 
 
 def test_rates_change_while_running(live):

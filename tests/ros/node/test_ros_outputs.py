@@ -279,3 +279,15 @@ def test_a_jump_of_the_map_frame_moves_what_is_published_at_once(tree):
         for before, after in zip(in_odom, boxes.detections, strict=True):
             p, q = before.bbox.center.position, after.bbox.center.position
             np.testing.assert_allclose([q.x, q.y, q.z], T[:3, :3] @ [p.x, p.y, p.z] + T[:3, 3], atol=1e-6)
+
+
+def test_no_grid_is_latched_before_there_is_one(tree):
+    """An empty one would resize a costmap to nothing; after a reset it tells that the map is empty."""
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree)
+    seen, empty = seen_scene(), Perceptron(PerceptronConfig()).perceive()
+    outputs.publish(empty)
+    assert robot["~/occupancy_grid"].sent == []
+    outputs.publish(seen)
+    outputs.publish(empty)
+    assert [message.info.width > 0 for message in robot["~/occupancy_grid"].sent] == [True, False]

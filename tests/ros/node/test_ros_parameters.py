@@ -15,6 +15,7 @@ from rclpy.context import Context
 from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValueException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.qos_overriding_options import QoSOverridingOptions
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from support.ros_live import own_domain
 
@@ -30,6 +31,7 @@ from embodied_perceptron_ros.node.parameters import (
     effective_values,
     read_parameters,
     unknown_parameters,
+    unused_overrides,
 )
 
 pytestmark = pytest.mark.ros
@@ -220,6 +222,14 @@ def test_parameters_that_are_known_though_not_ours_pass(make):
         camera__color_topic="/as/in/the/shipped/file",
         **{"qos_overrides__/color/image_raw__subscription__reliability": "reliable"},
     )
+
+
+def test_qos_overrides_that_nobody_asks_for_are_found(make):
+    name = "qos_overrides./color/image_raw.subscription.reliability"
+    node = make(**{name.replace(".", "__"): "reliable", "qos_overrides__/colour__subscription__depth": 5})
+    options = QoSOverridingOptions.with_default_policies()
+    node.create_subscription(Image, "/color/image_raw", print, 1, qos_overriding_options=options)
+    assert unused_overrides(node) == ["qos_overrides./colour.subscription.depth"]
 
 
 def test_every_key_of_the_shipped_file_is_known():

@@ -33,6 +33,7 @@ from tf2_msgs.msg import TFMessage  # noqa: E402
 from embodied_perceptron.recordings.tum import TumWriter  # noqa: E402
 from embodied_perceptron_ros.conversion.values import depth_from_message, stamp_to_ns  # noqa: E402
 from embodied_perceptron_ros.node.health import FrameCounts, Health  # noqa: E402
+from embodied_perceptron_ros.players.bag_player import BagPlayer, topic_in  # noqa: E402
 from embodied_perceptron_ros.players.folder_player import encode_depth  # noqa: E402
 from embodied_perceptron_ros.players.playback import read_ahead  # noqa: E402
 
@@ -296,3 +297,27 @@ def test_depth_encodings() -> None:
     np.testing.assert_array_equal(encode_depth(depth, "16UC1"), np.array([[0, 1234, 0, 0]], np.uint16))
     with pytest.raises(ValueError, match="8UC1"):
         encode_depth(depth, "8UC1")
+
+
+def test_a_bag_is_played_into_the_players_namespace(tmp_path: Path, domain: int) -> None:
+    """All but what is not of one robot."""
+    from rosbags.highlevel import AnyReader
+    from rosbags.rosbag2 import StoragePlugin
+    from rosbags.typesys import Stores, get_typestore
+
+    path = tmp_path / "bag"
+    write_bag(path, StoragePlugin.MCAP)
+    assert topic_in("/", "/color/image_raw") == "/color/image_raw"
+    assert topic_in("/robot1", "/color/image_raw") == "/robot1/color/image_raw"
+    assert [topic_in("/robot1", t) for t in ("/tf", "/tf_static", "/clock")] == ["/tf", "/tf_static", "/clock"]
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain)
+    node = rclpy.create_node("bag_player", context=context, namespace="robot1", start_parameter_services=False)
+    try:
+        with AnyReader([path], default_typestore=get_typestore(Stores.LATEST)) as reader:
+            BagPlayer(node, reader, 1.0, clock=False)
+            played = {name for name, _ in node.get_publisher_names_and_types_by_node("bag_player", "/robot1")}
+    finally:
+        node.destroy_node()
+        rclpy.shutdown(context=context)
+    assert {"/robot1/camera/depth", "/robot1/label"} <= played

@@ -36,11 +36,19 @@ def require_ros() -> None:
 def perceive_command(
     config: Annotated[Path | None, typer.Option(help=_CONFIG_HELP)] = None,
     camera: Annotated[list[str] | None, typer.Option(help="Name of a camera; may be repeated.")] = None,
+    preset: Annotated[
+        str, typer.Option(help="Topics as a driver names them: realsense, oak, orbbec, zed, kinect, tum.")
+    ] = "",
+    color_topic: Annotated[str, typer.Option(help="Colour images of the one camera.")] = "",
+    depth_topic: Annotated[str, typer.Option(help="Its depth images, registered to colour.")] = "",
+    camera_info_topic: Annotated[str, typer.Option(help="Its calibration.")] = "",
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
     weights: Annotated[
         str | None, typer.Option(help="Network: a shipped name or a file; '' or none = without.")
     ] = None,
+    device: Annotated[str, typer.Option(help="Where the network runs: cpu, cuda, auto.")] = "",
+    map_file: Annotated[str, typer.Option(help="A saved map to start with.")] = "",
     viewer: Annotated[str, typer.Option(help="rerun = show everything in a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
@@ -53,6 +61,7 @@ def perceive_command(
     """Start the live node: the same node and YAML as perceive.launch.py. Ctrl-C ends it."""
     from embodied_perceptron_ros.players.launch_options import (
         DEFAULT_CONFIG,
+        camera_topics,
         check_config,
         node_parameters,
         parse_overrides,
@@ -70,17 +79,26 @@ def perceive_command(
         for text in parameter or []:
             name, value = split_pair(text, "--parameter")
             overrides |= parse_overrides(f"{name}: {value}")
+        file_values = check_config(config or DEFAULT_CONFIG)
+        cameras = camera or file_values.get("cameras", ["camera"])
         values = node_parameters(
-            camera or [], fusion_frame, output_frame, sim_time, overrides, weights=weights, viewer=viewer
+            camera or [],
+            fusion_frame,
+            output_frame,
+            sim_time,
+            overrides,
+            **{"weights": weights, "viewer": viewer, "device": device, "map_file": map_file},
+            topics=camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
         )
-        _check_names({**check_config(config or DEFAULT_CONFIG), **values})
+        in_use = {**file_values, **values}
+        _check_names(in_use)
         remappings = [split_pair(text, "--remap") for text in remap or []]
         arguments = make_arguments(config or DEFAULT_CONFIG, values, remappings, namespace, log_level)
     except (ValueError, OSError) as error:
         _fail(error, 2)
     commands = {"node": module_command("node", *arguments)}
     if rviz:
-        commands["rviz"] = _rviz_command(namespace)
+        commands["rviz"] = _rviz_command(namespace, in_use)
     raise typer.Exit(run_processes(commands))
 
 
@@ -93,8 +111,8 @@ def _check_names(values: Mapping[str, Any]) -> None:
         raise ParameterError("; ".join(problems))
 
 
-def _rviz_command(namespace: str) -> list[str]:
-    from embodied_perceptron_ros.players.launch_options import rviz_remappings
+def _rviz_command(namespace: str, values: Mapping[str, Any]) -> list[str]:
+    from embodied_perceptron_ros.players.launch_options import first_color_topic, rviz_arguments, rviz_remappings
 
     program = shutil.which("rviz2")
     if program is None:
@@ -104,8 +122,10 @@ def _rviz_command(namespace: str) -> list[str]:
         from ament_index_python.packages import get_package_share_directory
 
         layout = Path(get_package_share_directory("embodied_perceptron")) / "rviz" / "perception.rviz"
-    renamed = [part for pair in rviz_remappings(namespace) for part in ("-r", ":=".join(pair))]
-    return [program, "-d", str(layout), *(["--ros-args"] if renamed else []), *renamed]
+    renamed = [
+        part for pair in rviz_remappings(namespace, first_color_topic(values)) for part in ("-r", ":=".join(pair))
+    ]
+    return [program, *rviz_arguments(layout, values), *(["--ros-args"] if renamed else []), *renamed]
 
 
 def run_processes(commands: dict[str, list[str]], until: tuple[str, ...] = ()) -> int:

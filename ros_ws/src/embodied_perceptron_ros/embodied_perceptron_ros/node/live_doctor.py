@@ -32,7 +32,8 @@ from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, CameraP
 from embodied_perceptron_ros.node.transforms import make_transform_source
 
 NODE_NAME = "perception"
-_DISCOVERY_S = 2.0
+# discovery ends when nothing new was found for a while; the node is waited for longer than others
+_SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
 _ANSWER_S = 3.0
 _LOOKED_AT = 6  # depth images of each camera
 
@@ -137,6 +138,7 @@ class _Listener:
         self._executor.add_node(self.node)
         self.transforms = make_transform_source(self.node)
         self.status: NodeStatus | None = None
+        self.watched = NODE_NAME  # with its namespace
         self.evidence: dict[str, CameraEvidence] = {}
         self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
         self.faults: dict[str, Counter[str]] = {}  # messages that cannot be used, by camera
@@ -152,16 +154,31 @@ class _Listener:
         self.node.destroy_node()
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        areas = read_diagnostics(message, NODE_NAME)
+        areas = read_diagnostics(message, self.watched)
         if areas:
             self.status = status_from_areas(areas)
 
-    def namespace(self) -> str | None:
-        """Namespace of the running node, ``None`` when it is not there."""
-        for name, namespace in self.node.get_node_names_and_namespaces():
-            if name == NODE_NAME:
-                return str(namespace)
-        return None
+    def namespaces(self) -> list[str]:
+        """Namespaces of all nodes of this name."""
+        there = self.node.get_node_names_and_namespaces()
+        return sorted({str(namespace) for name, namespace in there if name == NODE_NAME})
+
+    def discover(self, wanted: str | None) -> None:
+        """Wait until the graph is known: a fixed time would be too short on a busy machine, too long elsewhere."""
+        begun_s = changed_s = time.monotonic()
+        known: object = None
+        while (now_s := time.monotonic()) - begun_s < _DISCOVERY_S:
+            self.spin(0.1)
+            graph = (
+                sorted(self.node.get_node_names_and_namespaces()),
+                sorted(name for name, _ in self.node.get_topic_names_and_types()),
+            )
+            if graph != known:
+                known, changed_s = graph, now_s
+            there = self.namespaces()
+            found = bool(there) if wanted is None else wanted in there
+            if now_s - changed_s > _SETTLED_S and (found or now_s - begun_s > _NODE_S):
+                return
 
     def ask(self, namespace: str, names: Sequence[str]) -> list[Any]:
         """Values of the node's parameters; ``None`` for each that is not set or when it does not answer."""
@@ -173,7 +190,9 @@ class _Listener:
             deadline = time.monotonic() + _ANSWER_S
             while not future.done() and time.monotonic() < deadline:
                 self._executor.spin_once(timeout_sec=0.1)
-            return [_value(v) for v in future.result().values] if future.done() else [None] * len(names)
+            values = [_value(v) for v in future.result().values] if future.done() else []
+            # none at all where one is not declared yet: those of the cameras are when the node is configured
+            return values if len(values) == len(names) else [None] * len(names)
         finally:
             self.node.destroy_client(client)
 
@@ -186,8 +205,9 @@ class _Listener:
         return publishers, subscribers
 
     def similar(self, topic: str, kind: str) -> list[str]:
-        """Other topics of that type."""
-        return sorted(n for n, types in self.node.get_topic_names_and_types() if kind in types and n != topic)[:8]
+        """Other topics of that type that somebody else than a perception node publishes."""
+        names = (n for n, types in self.node.get_topic_names_and_types() if kind in types and n != topic)
+        return sorted(n for n in names if any(e.node != NODE_NAME for e in self.endpoints(n)[0]))[:8]
 
     def listen_to(self, camera: CameraParameters, topics: Mapping[Kind, tuple[type, str]]) -> None:
         """Subscribe as modestly as possible: whatever is published is heard."""
@@ -245,33 +265,42 @@ def _cameras(listener: _Listener, namespace: str | None) -> list[CameraParameter
     return cameras
 
 
-def examine_graph(*, duration_s: float = 5.0) -> list[Finding]:
-    """Findings about the running system after listening for ``duration_s``. Uses the environment's ROS domain."""
+def examine_graph(*, duration_s: float = 5.0, namespace: str | None = None) -> list[Finding]:
+    """Findings about the running system after listening for ``duration_s``. Uses the environment's ROS domain.
+
+    ``namespace``: of the node; None = that of the only one there is.
+    """
+    wanted = None if namespace is None else f"/{namespace.strip('/')}"
     context = rclpy.Context()
     rclpy.init(context=context)
     listener = _Listener(context)
     try:
-        listener.spin(_DISCOVERY_S)
-        return _examine(listener, duration_s)
+        listener.discover(wanted)
+        there = listener.namespaces()
+        if wanted is None and len(there) > 1:
+            message = f"there are {len(there)} nodes {NODE_NAME!r}, in {', '.join(there)}"
+            return [Finding("node", Severity.ERROR, message, "name one: --namespace NAMESPACE")]
+        return _examine(listener, duration_s, wanted, (there[0] if wanted is None else wanted) if there else None)
     finally:
         listener.close()
         rclpy.try_shutdown(context=context)
 
 
-def _examine(listener: _Listener, duration_s: float) -> list[Finding]:
-    namespace = listener.namespace()
+def _examine(listener: _Listener, duration_s: float, wanted: str | None, running: str | None) -> list[Finding]:
+    """``wanted``: where the node should be, None = anywhere; ``running``: where it is, None = nowhere."""
+    namespace = running if running in listener.namespaces() else None
+    path = f"{(wanted or namespace or '').rstrip('/')}/{NODE_NAME}"
+    listener.watched = path.lstrip("/")
     findings: list[Finding] = []
     fusion_frame, sim_time = "odom", None
     if namespace is None:
         remedy = "start it: embodied-perceptron perceive, or ros2 launch embodied_perceptron perceive.launch.py"
-        findings.append(
-            Finding("node", Severity.WARNING, f"/{NODE_NAME} is not running; its defaults are assumed", remedy)
-        )
+        findings.append(Finding("node", Severity.WARNING, f"{path} is not running; its defaults are assumed", remedy))
     else:
         frame, sim_time = listener.ask(namespace, ["fusion_frame", "use_sim_time"])
         fusion_frame = frame or fusion_frame
     cameras = _cameras(listener, namespace)
-    root = "/" if namespace is None else namespace.rstrip("/") + "/"
+    root = (wanted or namespace or "").rstrip("/") + "/"
     topics = {
         camera.name: {
             kind: (message_type, topic if topic.startswith("/") else root + topic)

@@ -101,10 +101,13 @@ class NodeMonitor:
     Args:
         domain_id: ROS domain; ``None`` = as the environment says.
         node_name: whom to watch.
+        namespace: of that node.
     """
 
-    def __init__(self, domain_id: int | None = None, node_name: str = "perception") -> None:
-        self._name = node_name
+    def __init__(self, domain_id: int | None = None, node_name: str = "perception", namespace: str = "") -> None:
+        root = f"/{namespace.strip('/')}".rstrip("/")
+        self._path = f"{root}/{node_name}"
+        self._name = self._path.lstrip("/")
         self._context = rclpy.Context()
         rclpy.init(context=self._context, domain_id=domain_id)
         self.node = rclpy.create_node("perception_monitor", context=self._context, start_parameter_services=False)
@@ -121,9 +124,9 @@ class NodeMonitor:
             qos = QoSProfile(depth=2)
             if latched:
                 qos.durability = DurabilityPolicy.TRANSIENT_LOCAL
-            self.node.create_subscription(kind, f"/{node_name}/{topic}", self._counter(topic), qos)
-        self.node.create_subscription(GroundingResult, f"/{node_name}/grounding", self._on_answer, 100)
-        self._queries = self.node.create_publisher(String, "/grounding_query", 100)
+            self.node.create_subscription(kind, f"{self._path}/{topic}", self._counter(topic), qos)
+        self.node.create_subscription(GroundingResult, f"{self._path}/grounding", self._on_answer, 100)
+        self._queries = self.node.create_publisher(String, f"{root}/grounding_query", 100)
 
     def __enter__(self) -> NodeMonitor:
         return self
@@ -178,7 +181,7 @@ class NodeMonitor:
 
     def save_map(self, path: Path, timeout_s: float = 60.0) -> str:
         """Have the node write its map to ``path``; returns its message. Raises ``RuntimeError`` when it did not."""
-        client = self.node.create_client(SaveMap, f"/{self._name}/save_map")
+        client = self.node.create_client(SaveMap, f"{self._path}/save_map")
         try:
             if not client.wait_for_service(timeout_sec=timeout_s):
                 raise RuntimeError(f"the node offers no save_map after {timeout_s:g} s")
@@ -203,8 +206,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="monitor", description="state of the running node /perception")
     parser.add_argument("--timeout", type=float, default=10.0, help="how long to wait for its diagnostics, seconds")
-    timeout_s = parser.parse_args(arguments).timeout
-    with NodeMonitor() as monitor:
+    parser.add_argument("--namespace", default="", help="of the node")
+    options = parser.parse_args(arguments)
+    timeout_s = options.timeout
+    with NodeMonitor(namespace=options.namespace) as monitor:
         deadline = time.monotonic() + timeout_s
         while monitor.status.state != "active" and time.monotonic() < deadline:
             monitor.spin(0.1)

@@ -168,6 +168,7 @@ class Outputs:
                 qos_overriding_options=QoSOverridingOptions.with_default_policies(),
             )
         self._logged: dict[str, float] = {}
+        self._grid_sent = False
         self._shown: set[MarkerKey] = set()
         self._labels: tuple[str, ...] | None = None
         self._listeners: dict[str, int] = {}
@@ -218,7 +219,9 @@ class Outputs:
         if perception.semantic.classes != self._labels or everything:
             self._labels = perception.semantic.classes
             self._send("label_info", make_label_info(self._labels, stamp_ns, pose.frame_id))
-        self._send("occupancy_grid", grid_to_message(perception.grid, *place))
+        if perception.grid.cells.size or self._grid_sent:  # none before there is one: Nav2 would resize its costmap
+            self._send("occupancy_grid", grid_to_message(perception.grid, *place))
+            self._grid_sent = True
         if self._heard("obstacles"):
             self._publish_obstacles(perception, parameters)
         if self._heard("semantic_voxels"):

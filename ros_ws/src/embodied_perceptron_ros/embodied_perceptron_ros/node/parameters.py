@@ -248,6 +248,12 @@ def unknown_parameters(names: Iterable[str], cameras: Sequence[str]) -> list[str
     return problems
 
 
+def unused_overrides(node: Node) -> list[str]:
+    """QoS overrides that were given and that no publisher or subscription has asked for: mostly a misspelt topic."""
+    given: Iterable[str] = node._parameter_overrides
+    return sorted(name for name in given if name.startswith("qos_overrides.") and not node.has_parameter(name))
+
+
 def integers_as_doubles(parameters: list[Parameter[Any]]) -> list[Parameter[Any]]:
     """``max_range_m: 5`` for ``5.0``: integers given for floating-point parameters, as such numbers."""
     return [

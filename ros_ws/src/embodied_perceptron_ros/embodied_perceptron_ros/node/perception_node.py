@@ -43,6 +43,7 @@ from embodied_perceptron_ros.node.parameters import (
     declare_parameters,
     effective_values,
     read_parameters,
+    unused_overrides,
 )
 from embodied_perceptron_ros.node.threads import BackgroundThread, GivenUpError, await_in_executor, run_in_executor
 from embodied_perceptron_ros.players.processes import ros_environment
@@ -170,6 +171,8 @@ class PerceptionNode(LifecycleNode):
             super().on_deactivate(state)
             return _FAILURE
         self._state = "active"
+        for name in unused_overrides(self):
+            self.get_logger().warning(f"{name} has no effect: there is no such topic, or its QoS is fixed")
         self.get_logger().info("active")
         return result
 

@@ -8,8 +8,10 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from embodied_perceptron.apps.checks import Severity, check_depth
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron.sensors.frame import RgbdFrame
 from embodied_perceptron_ros.node.health import ERROR, WARN, Health
 
 _IDLE_S = 0.25
@@ -46,6 +48,7 @@ class PerceptionWorker:
         self._changed = threading.Event()
         self._stopping = threading.Event()
         self._latest: Perception | None = None
+        self._told_s = float("-inf")
         self._thread = threading.Thread(target=self._run, name="perception", daemon=True)
 
     def start(self) -> None:
@@ -92,8 +95,24 @@ class PerceptionWorker:
         self._health.tick("perception")
         for number, message in enumerate(perception.diagnostics):
             self._health.problem("map", WARN, message, f"perception {number}", hold_s=_TOLD_S)
+        if perception.source is not None:
+            self._check_depth(perception.source.frame)
         self._latest = perception
         self._publish(perception, self._new_listeners())
+
+    def _check_depth(self, frame: RgbdFrame) -> None:
+        """Tell of a unit that cannot be right: the map stays empty then, and nothing else would say why."""
+        wrong = [f for f in check_depth([frame.depth_m]) if f.check == "depth unit" and f.severity == Severity.ERROR]
+        if not wrong:
+            self._health.clear_problem("frames", f"depth of {frame.camera}")
+            return
+        self._health.count("frames_with_implausible_depth")
+        message = f"camera {frame.camera!r}: {wrong[0].message}: {wrong[0].remedy}"
+        self._health.problem("frames", ERROR, message, f"depth of {frame.camera}")
+        now_s = time.monotonic()
+        if now_s - self._told_s > _TOLD_S:
+            self._told_s = now_s
+            self._logger.error(message)
 
     def _serve_listeners(self) -> None:
         if self._latest is None:

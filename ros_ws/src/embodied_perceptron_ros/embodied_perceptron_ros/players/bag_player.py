@@ -36,6 +36,7 @@ from embodied_perceptron_ros.players.playback import (
 
 _AWAITED_TYPES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 _NEVER_PLAYED = ("/clock", "/rosout", "/parameter_events")  # /clock is made anew, the others are not data
+_GLOBAL = ("/tf", "/tf_static", "/clock")  # not of one robot
 
 
 def message_class(ros_type: str) -> Any:
@@ -55,6 +56,12 @@ def publisher_qos(connection: Connection) -> QoSProfile:
     if latched or connection.topic.endswith("tf_static"):
         return latched_qos(depth=100)  # several nodes send statics on one topic; each message has to stay
     return image_qos()
+
+
+def topic_in(namespace: str, topic: str) -> str:
+    """Where a recorded topic is played by a player in ``namespace``: below it, but for transforms and the clock."""
+    root = namespace.rstrip("/")
+    return topic if not root or topic in _GLOBAL else f"{root}/{topic.lstrip('/')}"
 
 
 class BagPlayer:
@@ -93,7 +100,8 @@ class BagPlayer:
             self._connections.append(connection)
             if connection.topic not in self._publishers:
                 qos = publisher_qos(connection)
-                self._publishers[connection.topic] = node.create_publisher(kind, connection.topic, qos)
+                name = topic_in(node.get_namespace(), connection.topic)
+                self._publishers[connection.topic] = node.create_publisher(kind, name, qos)
         self._pacer = Pacer(node if clock else None, reader.start_time, rate)
 
     def awaited(self, names: Sequence[str] | None) -> dict[str, Any]:
