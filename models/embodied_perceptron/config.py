@@ -38,8 +38,8 @@ class VolumeConfig:
         max_blocks: block budget (a block is 8^3 voxels, 20 KiB); the furthest are evicted first. Memory is reserved for
             all of them at once: mere address space on the CPU, real memory on a GPU.
         clearing: remove stored voxels that the depth image sees through.
-        clearing_margin_m: a voxel must lie this much in front of the measured surface to count as seen through, plus
-            ``clearing_margin_per_m2`` times depth squared (structured-light noise grows with the square).
+        clearing_margin_m, clearing_margin_per_m2: a voxel must lie this much in front of the measured surface to count
+            as seen through: the first plus the second times depth squared (structured-light noise grows so).
         clearing_window_rad: the nearest depth within this angle of a voxel's pixel counts (at least one pixel around
             it), so that edges, thin things and registration errors do not make holes.
         min_hits: hits before a voxel counts as occupied in snapshots.
@@ -285,8 +285,7 @@ class LiftOptions:
         detector: an ONNX file, or for the layout ``transformers`` a hub name or folder; "" = none here.
         layout: of the file's outputs.
         classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
-        the
-            words that are always looked for.
+            the words that are always looked for.
         from_topics: detections come from other programs.
         min_score: 2-D detections below it are dropped.
         max_detections: best of a picture.
