@@ -72,7 +72,7 @@ def test_commands_on_the_pages_exist_with_their_options(line):
     words = words_of(line)
     if words[0] == "make":
         targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
-        assert [w for w in words[1:] if "=" not in w][0] in targets
+        assert next(w for w in words[1:] if "=" not in w) in targets
     elif words[0] == "ros2":
         known = {name for name, _, _ in reference_pages().launch_arguments(ROOT / "launch" / words[3])}
         if words[3] == "replay.launch.py" or words[3] == "simulate.launch.py":  # what they include takes the rest
@@ -107,7 +107,8 @@ def test_reasons_on_the_troubleshooting_page_are_those_of_the_node():
     named = [
         reason for cell in re.findall(r"dropped ((?:`\w+`(?:, )?)+)", page) for reason in re.findall(r"`(\w+)`", cell)
     ]
-    assert named and set(named) <= known
+    assert named
+    assert set(named) <= known
 
 
 def test_every_parameter_has_its_row():

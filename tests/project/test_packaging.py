@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROS_PACKAGE = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros"
 MODULE = ROS_PACKAGE / "embodied_perceptron_ros"
 MSGS = ROOT / "ros_ws" / "src" / "embodied_perceptron_msgs"
+STAND_INS = sorted(p.parent for p in (ROOT / "ros_ws/wheels_only").glob("*/package.xml"))
 
 # Python module -> rosdep key, where they differ
 ROSDEP_KEYS = {
@@ -98,7 +99,7 @@ def test_package_xml_names_nothing_else() -> None:
     assert dependencies(ROS_PACKAGE) <= used | INDIRECT
 
 
-@pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *sorted((ROOT / "ros_ws/wheels_only").glob("*_msgs"))])
+@pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *STAND_INS])
 def test_package_xml_fits_the_project(folder: Path) -> None:
     root = package_xml(folder)
     assert root.get("format") == "3"
@@ -186,9 +187,7 @@ def test_interfaces_are_the_contract() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "folder", [MSGS, ROOT / "ros_ws/wheels_only/tf2_msgs", ROOT / "ros_ws/wheels_only/vision_msgs"]
-)
+@pytest.mark.parametrize("folder", [MSGS, *STAND_INS])
 def test_every_interface_is_generated(folder: Path) -> None:
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix in (".msg", ".srv", ".action")}
     listed = set(re.findall(r"^\s+((?:msg|srv|action)/\S+)$", (folder / "CMakeLists.txt").read_text(), re.MULTILINE))
