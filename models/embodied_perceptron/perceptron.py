@@ -176,7 +176,7 @@ class Perceptron(LiveMap):
             clock.lap("semantic")
             self._prediction, self._voxels = prediction, snapshot
             objects = self._publish(None if prediction is None else prediction.detections)
-            stamp_ns, anchor_m = self._stamp_of(cameras), self.anchor_m
+            stamp_ns, T_world_map = self._stamp_of(cameras), self.T_world_map
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
             clock.lap("objects")
         grid = navigation_grid(snapshot, floor_z_m, self.config.grid, None if prediction is None else semantic)
@@ -193,7 +193,7 @@ class Perceptron(LiveMap):
             stage_ms=clock.stage_ms,
             diagnostics=() if prediction is None else prediction.diagnostics,
             source=source,
-            anchor_m=anchor_m,
+            T_world_map=T_world_map,
         )
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
