@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron_training.evaluation.label_command import label
 from embodied_perceptron_training.evaluation.recording_command import recording
 from embodied_perceptron_training.evaluation.referring import referring
 from embodied_perceptron_training.evaluation.suite_commands import register as register_suites
@@ -150,3 +151,4 @@ register_suites(evaluate_app)
 def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(evaluate_app, name="evaluate")
+    app.command("label")(label)
