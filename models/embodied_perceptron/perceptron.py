@@ -25,6 +25,8 @@ from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import QueryContext, propose_targets
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.lift.class_priors import shipped_priors
+from embodied_perceptron.lift.extents import refine_extents
 from embodied_perceptron.lift.loading import lift_from_options
 from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.mapping.export import VolumeCopy
@@ -163,6 +165,9 @@ class Perceptron(LiveMap):
                 prediction = self._map_predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
                 clock.lap("network")
                 found = prediction.detections
+                if found is not None:
+                    found = refine_extents(found, snapshot, floor_z_m, shipped_priors(), self._scores.keep)
+                    clock.lap("extents")
                 if found is not None and self.lift is not None:
                     found = self.lift.fuse(found, snapshot)
                 if found is not None:
