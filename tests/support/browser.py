@@ -13,7 +13,7 @@ import pytest
 
 # WebGL by the CPU: there is no screen, and mostly no GPU, where tests run
 _FLAGS = (
-    *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1440,900", "--hide-scrollbars"),
+    *("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=960,640", "--hide-scrollbars"),
     *("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"),
 )
 
@@ -71,8 +71,14 @@ class Page:
         path = f"//button[normalize-space()='{label}']"
         return self.wait_for(lambda: self.browser.find_elements("xpath", path), f"no button {label!r}")[0]
 
+    def type(self, label: str, words: str) -> None:
+        """Type into a field, and let the page send it: it does so a little later, and this machine may be busy."""
+        field = self.field(label)
+        field.clear()
+        field.send_keys(words)
+        time.sleep(1.0)
+
     def ask(self, sentence: str) -> None:
         """Type a question and press Enter."""
-        field = self.field("Question")
-        field.clear()
-        field.send_keys(sentence + "\n")
+        self.type("Question", sentence)
+        self.field("Question").send_keys("\n")

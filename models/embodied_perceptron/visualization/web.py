@@ -44,7 +44,7 @@ _PATH_STEP_M, _MAX_PATH = 0.05, 20_000
 _KEPT_ANSWERS = 6
 _UNLABELLED = (120, 124, 130)
 _ANSWER_COLOR, _CHOSEN_COLOR = (60, 220, 90), (255, 230, 40)
-_SETTLED_S, _TYPED_S = 0.25, 3.0  # for letters that are still on their way when a form is sent
+_SETTLED_S, _TYPED_S = 0.3, 3.0  # for letters that are still on their way when a form is sent
 _STATUS_COLORS = {
     GroundingStatus.FOUND: "#1e9e4a",
     GroundingStatus.AMBIGUOUS: "#b7791f",
@@ -324,7 +324,7 @@ class _Page:
         if chosen == self._answer_boxes:
             return
         self._answer_boxes = chosen
-        draw_lines(self._server.scene, "/answer", *box_lines(chosen, [_ANSWER_COLOR] * len(chosen)), thickness=6.0)
+        draw_lines(self._server.scene, "/answer", *box_lines(chosen, [_ANSWER_COLOR] * len(chosen), 0.06), thickness=5.0)
 
     def _put(self, key: str, handle: Any, content: str) -> None:
         """Only what changed is sent."""
@@ -391,7 +391,7 @@ class _Page:
         scene = self._server.scene
         drawn = objects if self._with_boxes.value else ()
         colors = [color_of_id(o.id) for o in drawn]
-        draw_lines(scene, "/objects", *box_lines(drawn, colors), thickness=2.0)
+        draw_lines(scene, "/objects", *box_lines(drawn, colors), thickness=2.5)
         self._show_solid(drawn, colors)
         named = drawn[:_MAX_LABELS] if self._with_names.value else ()
         while len(self._labels) < len(named):
@@ -520,7 +520,7 @@ class _Panel:
     def _mark(self) -> None:
         thing = self._by_id(self._chosen())
         chosen = () if thing is None else (thing,)
-        draw_lines(self._client.scene, "/chosen", *box_lines(chosen, [_CHOSEN_COLOR] * len(chosen)), thickness=4.0)
+        draw_lines(self._client.scene, "/chosen", *box_lines(chosen, [_CHOSEN_COLOR] * len(chosen), 0.04), thickness=4.0)
 
     def _ask(self) -> None:
         self._answered(self._controls.ask(self._typed(self._question)))
@@ -611,12 +611,14 @@ def class_colors(points_m: NDArray[np.float32], semantic: SemanticVoxels) -> NDA
 
 
 def box_lines(
-    objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]]
+    objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]], wider_m: float = 0.02
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-    """(12 N, 2, 3) edges of the boxes in metres, and their colours."""
+    """(12 N, 2, 3) edges of the boxes in metres, made a little wider than what is in them, and their colours."""
     if not objects:
         return np.zeros((0, 2, 3), np.float32), np.zeros((0, 2, 3), np.uint8)
-    corners = box_corners(np.array([o.box for o in objects]))
+    boxes = np.array([o.box for o in objects])
+    boxes[:, 3:6] += wider_m
+    corners = box_corners(boxes)
     lines = corners[:, np.array(BOX_EDGES)].reshape(-1, 2, 3).astype(np.float32)
     rgb = np.repeat(np.array(colors, np.uint8), 2 * len(BOX_EDGES), axis=0).reshape(-1, 2, 3)
     return lines, rgb
@@ -629,8 +631,10 @@ def draw_lines(
     visible = len(lines) > 0
     if not visible:  # empty buffers are errors to a browser
         lines, colors = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 3), np.uint8)
+    # the page takes colours of lines for linear ones, and makes them lighter for the screen
+    linear = np.round(255.0 * (colors / 255.0) ** 2.2).astype(np.uint8)
     scene.add_line_segments(
-        name, lines, np.asarray(colors), thickness=thickness, thickness_units="screen", visible=visible
+        name, lines, linear, thickness=thickness, thickness_units="screen", visible=visible
     )
 
 
