@@ -201,6 +201,35 @@ class Perceptron(LiveMap):
             T_world_map=T_world_map,
         )
 
+    def recall(self) -> Perception:
+        """What the map holds, without looking anew: of a map from a file, for example. Changes nothing.
+
+        Without labelled cells of a network, cells are those of floor, walls and things.
+        """
+        with self._scene_lock:
+            copy, cameras = self._copy()
+            snapshot = copy.snapshot()
+            floor_z_m = self._floor.of(snapshot.mean_point_m)
+            known = self._semantic.cells()
+            self._voxels = snapshot
+            objects, stamp_ns, anchor_m = self._publish(), self._stamp_of(cameras), self.anchor_m
+            source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
+        if known is None:
+            layers = separate_layers(snapshot, floor_z_m, self.config.objects)
+            known = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+        by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
+        return Perception(
+            stamp_ns=stamp_ns,
+            objects=by_state[ObjectState.CONFIRMED],
+            tentative=by_state[ObjectState.TENTATIVE],
+            stale=by_state[ObjectState.STALE],
+            semantic=known,
+            grid=navigation_grid(snapshot, floor_z_m, self.config.grid, self._semantic.cells()),
+            voxels=snapshot,
+            source=source,
+            anchor_m=anchor_m,
+        )
+
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
         """Answer a query about objects; ``viewpoint``: (4, 4) pose of the speaker, if the query carries none. Never
         raises for any text."""

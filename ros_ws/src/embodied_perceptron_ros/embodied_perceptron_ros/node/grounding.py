@@ -153,7 +153,24 @@ class GroundingInterface:
         """Counts for diagnostics."""
         return {} if self._worker is None else self._worker.status
 
+    @property
+    def standing(self) -> list[Grounding]:
+        """Standing queries with their last answers."""
+        return [] if self._worker is None else self._worker.standing
+
     # ---- asking
+
+    def ask(self, text: str) -> Grounding:
+        """The answer to a sentence asked by this very process; waits for it. Its markers are shown to all."""
+        done: ThreadFuture[Grounding] = ThreadFuture()
+
+        def deliver(answer: Answer) -> None:
+            with self._publish_lock:
+                self._markers.publish(self._message(answer)[1])
+            done.set_result(answer.grounding)
+
+        self._submit(Query(text), deliver)
+        return done.result()
 
     def _ask(self, query: Query) -> Grounding:
         parameters = self._parameters()

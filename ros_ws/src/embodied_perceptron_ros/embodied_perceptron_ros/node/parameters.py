@@ -77,8 +77,11 @@ DECLARATIONS: dict[str, _Declaration] = {
     "viewpoint_frame": _D("", "Frame that words like 'left of' are seen from; empty = the newest camera", live=True),
     "keyframe_path_topic": _D("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none"),
     "keyframe_path_child": _D("", "Frame whose poses that path has; empty = the cameras' optical frames"),
-    "viewer": _D("", "Live view of everything, beside RViz and Foxglove; empty = none", choices=("", "rerun")),
-    "viewer_file": _D("", "Where the live view is recorded (.rrd); empty = a window"),
+    "viewer": _D("", "Live view of everything, beside RViz and Foxglove; empty = none", choices=("", "rerun", "web")),
+    "viewer_file": _D("", "Where Rerun's live view is recorded (.rrd); empty = a window"),
+    "web_host": _D("127.0.0.1", "Address that viewer:=web listens on; 0.0.0.0 = everybody who has the token"),
+    "web_port": _D(8085, "Port that viewer:=web listens on; 0 = any free one", 0, 65535),
+    "web_token": _D("", "What a browser must show (letters, digits, - and _); empty = made anew beyond this machine"),
     "perception_hz": _D(3.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
     "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
     "grid_full_s": _D(
@@ -189,6 +192,9 @@ class NodeParameters:
     keyframe_path_child: str
     viewer: str
     viewer_file: str
+    web_host: str
+    web_port: int
+    web_token: str
     perception_hz: float
     voxels_hz: float
     grid_full_s: float

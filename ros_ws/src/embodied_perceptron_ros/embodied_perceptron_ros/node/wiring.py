@@ -14,6 +14,7 @@ from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron.visualization.web import WebViewer
 from embodied_perceptron_ros.node.bond import Heartbeat
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
@@ -25,6 +26,7 @@ from embodied_perceptron_ros.node.services import MapServices
 from embodied_perceptron_ros.node.threads import GivenUpError
 from embodied_perceptron_ros.node.transforms import TransformSource, make_transform_source
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
+from embodied_perceptron_ros.node.web import open_web_viewer
 
 
 def prepare(
@@ -120,7 +122,7 @@ class LiveParts:
 
     def __init__(self, node: Any, configured: ConfiguredMap) -> None:
         self._configured = configured
-        self._viewer: LiveViewer | None = None
+        self._viewer: LiveViewer | WebViewer | None = None
         perception = PerceptionWorker(
             configured.perceptron,
             node.health,
@@ -134,7 +136,10 @@ class LiveParts:
         with ExitStack() as parts:
             parts.callback(lambda: language.stop(wait=not node.is_ending))
             if node.parameters.viewer:
-                self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
+                if node.parameters.viewer == "web":
+                    self._viewer = open_web_viewer(node, configured)
+                else:
+                    self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
                 parts.callback(self._viewer.close)
             configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
