@@ -10,6 +10,7 @@ blocks fusing: the volume is locked only while it is copied (:mod:`embodied_perc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,6 +26,7 @@ from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import QueryContext, propose_targets
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.loading import lift_from_options
 from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.mapping.export import VolumeCopy
@@ -217,6 +219,8 @@ class Perceptron(LiveMap):
         context, voxels, prediction = self._known, self._voxels, self._prediction
         labels = {o.label for o in context.objects}
         parsed = [Query.of(query, viewpoint).parsed(labels) for query in queries]
+        if self.lift is not None:
+            self.lift.asked_for([noun for query in parsed if query.meaning is not None for noun in query.meaning.nouns])
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
@@ -236,6 +240,20 @@ class Perceptron(LiveMap):
             )
             for query, found in zip(parsed, candidates, strict=True)
         ]
+
+    def add_detections(self, found: Detections2d, drops: Counter[str] | None = None) -> None:
+        """2-D detections of another program, stamped as the camera's images are; used by the next perceptions once
+        there is a keyframe of that camera and stamp. From any thread.
+
+        ``drops``: what was dropped of them before, by reason. Raises ``ValueError`` where nothing is lifted.
+        """
+        if self.lift is None:
+            raise ValueError("detections of other programs need lift.from_topics (or a lift)")
+        if drops:
+            self.lift.count_drops(drops)
+        with self._volume_lock:
+            stamp_ns = self._frame.time_in_map(found.camera, found.stamp_ns)
+        self.lift.add(found if stamp_ns == found.stamp_ns else replace(found, stamp_ns=stamp_ns))
 
     def prepare_language(self) -> None:
         """Read the text encoder now, so that the first sentence does not wait for it; from any thread.

@@ -37,8 +37,10 @@ from embodied_perceptron.sensors.frame import RgbdFrame
 
 UNKNOWN_CAMERA = "unknown_camera"
 NO_KEYFRAME = "no_keyframe"
+TOO_LATE = "too_late"  # older than the oldest retained keyframe of its camera
 WAITING_TOO_MANY = "too_many_waiting"
 
+_MAX_WANTED = 32  # words that were asked for
 _MAX_WAITING = 256  # detections of other programs whose keyframe may still come
 _MAX_WAIT_NS = 5_000_000_000
 _FLOOR_MOVED_M = 0.03
@@ -129,6 +131,7 @@ class DetectionLift:
         objects: sizes and heights of shapes.
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
+        names: all that other programs can say, where that is known.
 
     Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
     """
@@ -140,6 +143,7 @@ class DetectionLift:
         objects: ObjectsConfig | None = None,
         priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         self.settings = settings if settings is not None else LiftSettings()
         self._objects_config = objects if objects is not None else ObjectsConfig()
@@ -152,6 +156,8 @@ class DetectionLift:
         self._asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()
         self._detector = None if make_detector is None else make_detector()
         self._told_in_words = isinstance(self._detector, ToldInWords)
+        self._own_vocabulary = frozenset(names) if self._detector is None else self._detector.vocabulary
+        self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
         self._vocabulary = self._canonical_vocabulary()
         self._scheduler = LiftScheduler(self.settings.schedule)
         self._worker: LiftWorker | None = None
@@ -186,6 +192,21 @@ class DetectionLift:
         """Detections of another program that were dropped before :meth:`add`."""
         with self._lock:
             self._statistics.dropped.update(drops)
+
+    def asked_for(self, words: Sequence[str]) -> None:
+        """Somebody asks for these things: the newest of what was asked for is looked for, see :meth:`look_for`."""
+        if not self._told_in_words:
+            return
+        with self._lock:
+            for word in words:
+                if word and word not in self._own_vocabulary:
+                    self._wanted[word] = None
+                    self._wanted.move_to_end(word)
+            while len(self._wanted) > _MAX_WANTED:
+                self._wanted.popitem(last=False)
+            wanted = sorted(self._wanted)
+        if wanted:
+            self.look_for(wanted)
 
     def look_for(self, words: Sequence[str]) -> bool:
         """Words of standing queries: a detector that is told in words looks for them too, newest keyframes first.
@@ -329,7 +350,7 @@ class DetectionLift:
         )
 
     def _canonical_vocabulary(self) -> frozenset[str]:
-        names = frozenset() if self._detector is None else self._detector.vocabulary
+        names = self._own_vocabulary if self._detector is None else self._detector.vocabulary
         return frozenset(self.priors.canonical(name) for name in names)
 
     def _unchanged(self, state: tuple[tuple[int, ...], int]) -> bool:
@@ -385,6 +406,9 @@ class DetectionLift:
         with self._lock:
             self._cameras.update(k.frame.camera for k in keyframes)
             newest_ns = max((k.frame.stamp_ns for k in keyframes), default=0)
+            stamps: dict[str, list[int]] = {}
+            for k in keyframes:
+                stamps.setdefault(k.frame.camera, []).append(k.frame.stamp_ns)
             tolerance_ns = int(self.settings.stamp_tolerance_s * 1e9)
             for key in list(self._waiting):
                 camera, stamp_ns = key
@@ -400,7 +424,10 @@ class DetectionLift:
                     self._count(found, Counter())
                 elif camera not in self._cameras and keyframes:
                     self._statistics.dropped[UNKNOWN_CAMERA] += max(1, len(self._waiting.pop(key)))
-                elif abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
+                elif camera in stamps and stamp_ns < min(stamps[camera]):
+                    self._statistics.dropped[TOO_LATE] += max(1, len(self._waiting.pop(key)))
+                elif stamp_ns < max(stamps.get(camera, [stamp_ns])) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
+                    # keyframes of a camera come in order
                     self._statistics.dropped[NO_KEYFRAME] += max(1, len(self._waiting.pop(key)))
 
     def _lift(self, known: Sequence[tuple[Keyframe, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:
