@@ -23,7 +23,7 @@ from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction, image_features
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.candidates import QueryContext, propose_targets
+from embodied_perceptron.language.candidates import QueryContext, all_nouns, propose_targets
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.lift.detections2d import Detections2d
@@ -220,7 +220,7 @@ class Perceptron(LiveMap):
         labels = {o.label for o in context.objects}
         parsed = [Query.of(query, viewpoint).parsed(labels) for query in queries]
         if self.lift is not None:
-            self.lift.asked_for([noun for query in parsed if query.meaning is not None for noun in query.meaning.nouns])
+            self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)

@@ -264,15 +264,6 @@ class Meaning:
     invalid: bool = False
 
     @property
-    def nouns(self) -> tuple[str, ...]:
-        """Everything that the sentence names, the target first; without repetition."""
-        phrases = [*([self.target] if self.target is not None else []), *self.mentioned]
-        phrases += [anchor for constraint in self.constraints for anchor in constraint.anchors]
-        for phrase in phrases:  # grows on the way: anchors have anchors
-            phrases += [anchor for constraint in phrase.constraints for anchor in constraint.anchors]
-        return tuple(dict.fromkeys([*(p.noun for p in phrases), *(n for e in self.excluded for n in e.nouns)]))
-
-    @property
     def is_view_dependent(self) -> bool:
         """Whether the answer may depend on who speaks."""
         return any(c.is_view_dependent for c in self.constraints)

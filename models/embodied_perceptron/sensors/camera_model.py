@@ -88,11 +88,11 @@ class CameraModel:
         boxes = np.asarray(boxes_px, dtype=np.float64).reshape(-1, 4)
         if not self.is_distorted or len(boxes) == 0:
             return boxes
-        finite = np.isfinite(boxes).all(axis=1)
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(boxes).all(axis=1))
         across, down = (a.reshape(-1) for a in np.meshgrid(*[np.linspace(0.0, 1.0, _EDGE_POINTS)] * 2))
         rim = (across % 1 == 0) | (down % 1 == 0)
         share = np.stack([across[rim], down[rim]], axis=1)  # (P, 2)
-        finite: NDArray[np.bool_] = np.asarray(np.isfinite(boxes).all(axis=1))
+        safe = np.where(finite[:, None], boxes, 0.0)
         points = safe[:, None, :2] + share * (safe[:, None, 2:] - safe[:, None, :2])  # (N, P, 2)
         K, d = self.intrinsics.matrix, np.asarray(self.distortion)
         undistort: Any = cv2.fisheye.undistortPoints if self.model == "equidistant" else cv2.undistortPoints
