@@ -25,6 +25,7 @@ from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import QueryContext, all_nouns, propose_targets
 from embodied_perceptron.language.colors import mean_colors
+from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.loading import lift_from_options
@@ -178,6 +179,8 @@ class Perceptron(LiveMap):
             clock.lap("semantic")
             self._prediction, self._voxels = prediction, snapshot
             objects = self._publish(None if prediction is None else prediction.detections)
+            if self.lift is not None:
+                self.lift.remember_looks(objects)
             stamp_ns, anchor_m = self._stamp_of(cameras), self.anchor_m
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
             clock.lap("objects")
@@ -228,18 +231,26 @@ class Perceptron(LiveMap):
         candidates: list[PhraseCandidates | None] = [None] * len(parsed)
         if neural and self.inference is not None and prediction is not None:
             candidates = propose_targets(self.inference, prediction, parsed)
+        things = [self._named_by_looks(context.objects, query) for query in parsed]
         return [
             ground_objects(
                 query,
-                context.objects,
+                objects,
                 colors=colors,
                 candidates=found,
                 named=self._map_predictor is not None,
-                low_confidence=context.low_confidence,
+                low_confidence=context.low_confidence if objects is context.objects else None,
                 own_sides=own_sides,
             )
-            for query, found in zip(parsed, candidates, strict=True)
+            for query, found, objects in zip(parsed, candidates, things, strict=True)
         ]
+
+    def _named_by_looks(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:
+        """The objects, under names that no label has where they look so; themselves where labels answer."""
+        if self.lift is None or self.lift.looks is None or query.meaning is None or query.meaning.problem:
+            return objects
+        named = self.lift.looks.renamed(objects, all_nouns(query.meaning), lexicon().similarity)
+        return objects if named == objects else named
 
     def add_detections(self, found: Detections2d, drops: Counter[str] | None = None) -> None:
         """2-D detections of another program, stamped as the camera's images are; used by the next perceptions once

@@ -27,11 +27,12 @@ from embodied_perceptron.lift.detectors import Detector, ToldInWords
 from embodied_perceptron.lift.fusion import doubts, fuse_detections
 from embodied_perceptron.lift.layouts import LayoutError
 from embodied_perceptron.lift.lifting import LiftedDetection, LiftRules, lift_view
+from embodied_perceptron.lift.looks import NamesByLooks
 from embodied_perceptron.lift.rays import VoxelIndex
 from embodied_perceptron.lift.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.lift.zero_shot import RegionEncoder, mean_embedding
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.results import Detections, VoxelSnapshot
+from embodied_perceptron.results import Detections, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.identity import overlaps, thickened
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -150,6 +151,8 @@ class DetectionLift:
         self.priors = priors if priors is not None else shipped_priors()
         self._make_detector = make_detector
         self.encoder = encoder
+        self.looks = None if encoder is None else NamesByLooks(encoder)
+        self._embedded: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()  # tried already
         self._words: tuple[str, ...] | None = None  # asked for beside the detector's own
         self._own_words: tuple[str, ...] | None = None
         self._asked = 0  # how often the words changed
@@ -164,6 +167,7 @@ class DetectionLift:
         self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
         self._found: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()
         self._pending: list[Keyframe] = []
+        self._unembedded: list[Keyframe] = []
         self._waiting: OrderedDict[tuple[str, int], Detections2d] = OrderedDict()
         self._cameras: set[str] = set()
         self._statistics = LiftStatistics(state="none" if make_detector is None else "running")
@@ -231,10 +235,10 @@ class DetectionLift:
             self._vocabulary = self._canonical_vocabulary()
 
     def start(self) -> None:
-        """Run the detector in a thread of its own from now on; :meth:`detect` then never waits for it."""
-        if self._detector is None:
+        """Run the detector, and the encoder, in a thread of its own from now on; :meth:`detect` then never waits."""
+        if self._detector is None and self.encoder is None:
             return
-        self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()))
+        self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()) or self._embed_one())
         self._worker.start()
 
     def stop(self) -> bool:
@@ -248,8 +252,11 @@ class DetectionLift:
             self._found.clear()
             self._asked_of.clear()
             self._waiting.clear()
-            self._pending = []
+            self._pending, self._unembedded = [], []
             self._cameras.clear()
+            self._embedded.clear()
+        if self.looks is not None:
+            self.looks.clear()
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
         self._views, self.objects = [], ()
@@ -292,11 +299,13 @@ class DetectionLift:
         self._match_waiting(keyframes)
         with self._lock:
             self._pending = list(keyframes) if self._make_detector is not None else []
+            if self.encoder is not None:
+                self._unembedded = [k for k in keyframes if (f := self._found.get(k.frame)) and f.embeddings is None]
         if self._worker is not None:
             self._worker.wake()
         elif keyframes:
             stamp_ns = max(k.frame.stamp_ns for k in keyframes) if now_ns is None else now_ns
-            while self._detect_one(stamp_ns):
+            while self._detect_one(stamp_ns) or self._embed_one():
                 pass
         with self._lock:
             known = [(k, found) for k in keyframes if (found := self._found.get(k.frame)) is not None]
@@ -390,6 +399,34 @@ class DetectionLift:
             self._statistics.detector_ms += (time.perf_counter() - began) * 1e3
             self._note_detector()
         return True
+
+    def _embed_one(self) -> bool:
+        """Give the newest detections of another program embeddings; whether there were some without."""
+        with self._lock:
+            waiting = [k for k in self._unembedded if self._embedded.get(k.frame) is not self._found.get(k.frame)]
+            keyframe = max(waiting, key=lambda k: k.id, default=None)
+            found = None if keyframe is None else self._found.get(keyframe.frame)
+        if keyframe is None or found is None or self.encoder is None:
+            return False
+        try:
+            embedded = self.encoder.with_embeddings(found, keyframe.frame)
+        except Exception as error:  # as of a detector
+            with self._lock:
+                self._statistics.last_error = f"{type(error).__name__}: {error}"
+                self._embedded[keyframe.frame] = found
+            return True
+        with self._lock:
+            if self._found.get(keyframe.frame) is found:
+                self._found[keyframe.frame] = embedded
+            self._embedded[keyframe.frame] = embedded
+        return True
+
+    def remember_looks(self, objects: Sequence[SceneObject]) -> None:
+        """The map's objects, as they are after the last :meth:`detect` was fused: they keep the embeddings of what was
+        seen at their places."""
+        if self.looks is not None:
+            boxes = np.array([o.box for o in self.objects]).reshape(-1, 9)
+            self.looks.update(objects, boxes, [o.embedding for o in self.objects])
 
     def _note_detector(self) -> None:
         self._statistics.state = self._scheduler.state
