@@ -131,7 +131,8 @@ def test_points_have_the_colour_of_the_cell_that_they_lie_in():
     points = rng.uniform(-0.8, 0.8, (400, 3)).astype(np.float32)
     known = {tuple(c): classes[label] for c, label in zip(coords.tolist(), labels, strict=True)}
     slow = [
-        color_of_class(known[key]) if (key := tuple(np.floor(p.astype(np.float64) / 0.1).astype(int).tolist())) in known
+        color_of_class(known[key])
+        if (key := tuple(np.floor(p.astype(np.float64) / 0.1).astype(int).tolist())) in known
         else web._UNLABELLED
         for p in points
     ]

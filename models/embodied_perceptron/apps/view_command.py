@@ -21,7 +21,9 @@ MAP_NAME = "map.safetensors"  # in a folder of results
 
 def view(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help=f"A saved map, or a folder with {MAP_NAME}.")],
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = everybody who has the token.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 = everybody who has the token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 = any free one.")] = 8085,
     token: Annotated[str, typer.Option(help="What a browser must show; made anew where it is needed.")] = "",
     browser: Annotated[bool, typer.Option(help="Open the page.")] = True,

@@ -119,6 +119,11 @@ class MapFrame:
         """A time on the clock of the newest frame as time of the map."""
         return stamp_ns + self._offset_ns
 
+    def time_in_map(self, camera: str, stamp_ns: int) -> int:
+        """A recent stamp of a camera as time of the map."""
+        known = self._cameras.get(camera)
+        return stamp_ns + (known.spans[-1][1] if known is not None and known.spans else self._offset_ns)
+
     def _offset_of(self, posed: PosedFrame) -> int:
         camera, stamp_ns = self._cameras.get(posed.frame.camera), posed.frame.stamp_ns
         if camera is not None and camera.settled:

@@ -324,7 +324,9 @@ class _Page:
         if chosen == self._answer_boxes:
             return
         self._answer_boxes = chosen
-        draw_lines(self._server.scene, "/answer", *box_lines(chosen, [_ANSWER_COLOR] * len(chosen), 0.06), thickness=5.0)
+        draw_lines(
+            self._server.scene, "/answer", *box_lines(chosen, [_ANSWER_COLOR] * len(chosen), 0.06), thickness=5.0
+        )
 
     def _put(self, key: str, handle: Any, content: str) -> None:
         """Only what changed is sent."""
@@ -520,7 +522,9 @@ class _Panel:
     def _mark(self) -> None:
         thing = self._by_id(self._chosen())
         chosen = () if thing is None else (thing,)
-        draw_lines(self._client.scene, "/chosen", *box_lines(chosen, [_CHOSEN_COLOR] * len(chosen), 0.04), thickness=4.0)
+        draw_lines(
+            self._client.scene, "/chosen", *box_lines(chosen, [_CHOSEN_COLOR] * len(chosen), 0.04), thickness=4.0
+        )
 
     def _ask(self) -> None:
         self._answered(self._controls.ask(self._typed(self._question)))
@@ -624,23 +628,17 @@ def box_lines(
     return lines, rgb
 
 
-def draw_lines(
-    scene: Any, name: str, lines: NDArray[np.float32], colors: NDArray[np.uint8], thickness: float
-) -> None:
+def draw_lines(scene: Any, name: str, lines: NDArray[np.float32], colors: NDArray[np.uint8], thickness: float) -> None:
     """Lines of so many pixels instead of those that stand there under ``name``; of none, a dot that nobody sees."""
     visible = len(lines) > 0
     if not visible:  # empty buffers are errors to a browser
         lines, colors = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 3), np.uint8)
     # the page takes colours of lines for linear ones, and makes them lighter for the screen
     linear = np.round(255.0 * (colors / 255.0) ** 2.2).astype(np.uint8)
-    scene.add_line_segments(
-        name, lines, linear, thickness=thickness, thickness_units="screen", visible=visible
-    )
+    scene.add_line_segments(name, lines, linear, thickness=thickness, thickness_units="screen", visible=visible)
 
 
-def draw_points(
-    scene: Any, name: str, points_m: NDArray[np.float32], colors: NDArray[np.uint8], size_m: float
-) -> None:
+def draw_points(scene: Any, name: str, points_m: NDArray[np.float32], colors: NDArray[np.uint8], size_m: float) -> None:
     """Points of so many metres instead of those that stand there under ``name``."""
     visible = len(points_m) > 0
     if not visible:

@@ -118,6 +118,9 @@ DECLARATIONS: dict[str, _Declaration] = {
     "max_blocks": _D(0, "Block budget of the map; 0 = as in the configuration", 0, 100_000_000),
     "max_pose_wait_s": _D(0.0, "How long a frame waits for its pose; 0 = as in the configuration", 0.0, 60.0),
     "pair_tolerance_s": _D(0.0, "Colour and depth stamps may differ by this; 0 = as in the configuration", 0.0, 1.0),
+    "detections_tolerance_s": _D(
+        0.0, "Stamps of 2-D detections and images may differ by this; 0 = as in the configuration", 0.0, 1.0
+    ),
     "grid_resolution_m": _D(0.0, "Cell of the navigation grid; 0 = as in the configuration", 0.0, 1.0),
     "min_obstacle_height_m": _D(
         0.0, "What is lower above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
@@ -137,6 +140,7 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
         "What +Inf in depth says: 'free' up to max_range_m (REP-117), or 'unknown' for drivers that mean invalid",
         choices=INF_MEANINGS,
     ),
+    "detections_topic": _D("", "vision_msgs/Detection2DArray of another program for the colour images"),
     "rectified": _D(False, "The images are rectified already: P of camera_info holds, not K and D"),
 }
 _VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
@@ -148,6 +152,7 @@ _GRID_OVERRIDES = {
     "min_obstacle_height_m": "min_obstacle_height_m",
     "max_obstacle_height_m": "max_obstacle_height_m",
 }
+_LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s"}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
@@ -163,6 +168,7 @@ class CameraParameters:
     depth_transport: str
     inf_depth: str
     rectified: bool
+    detections_topic: str = ""
 
     @property
     def subscriptions(self) -> dict[Kind, tuple[type, str]]:
@@ -296,9 +302,25 @@ def read_parameters(node: Node) -> NodeParameters:
         if problem:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
-    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, "weights")
-    overrides = {name: values.pop(name) for name in names}
-    return NodeParameters(**values, cameras=cameras, config=_read_config(values["config_file"], overrides))
+    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, *_LIFT_OVERRIDES)
+    overrides = {name: values.pop(name) for name in (*names, "weights")}
+    config = _read_config(values["config_file"], overrides)
+    cameras, config = _with_detections(cameras, config)
+    return NodeParameters(**values, cameras=cameras, config=config)
+
+
+def _with_detections(
+    cameras: tuple[CameraParameters, ...], config: PerceptronConfig
+) -> tuple[tuple[CameraParameters, ...], PerceptronConfig]:
+    """A ``detections_topic`` turns the lift of topics on; where the configuration does, every camera has one."""
+    if config.lift.from_topics:
+        topics = [camera.detections_topic or f"{camera.name}/detections" for camera in cameras]
+        cameras = tuple(
+            dataclasses.replace(camera, detections_topic=topic) for camera, topic in zip(cameras, topics, strict=True)
+        )
+    elif any(camera.detections_topic for camera in cameras):
+        config = dataclasses.replace(config, lift=dataclasses.replace(config.lift, from_topics=True))
+    return cameras, config
 
 
 def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
@@ -307,6 +329,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
     network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
     grid = {field: overrides[k] for k, field in _GRID_OVERRIDES.items() if overrides[k]}
+    lift = {field: overrides[k] for k, field in _LIFT_OVERRIDES.items() if overrides[k]}
     if overrides["weights"] != AS_CONFIGURED:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     return dataclasses.replace(
@@ -315,6 +338,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
         assembler=dataclasses.replace(config.assembler, **assembler),
         network=dataclasses.replace(config.network, **network),
         grid=dataclasses.replace(config.grid, **grid),
+        lift=dataclasses.replace(config.lift, **lift),
     )
 
 
@@ -326,6 +350,7 @@ def effective_values(parameters: NodeParameters) -> dict[str, Any]:
     values |= {name: getattr(config.assembler, name) for name in _ASSEMBLER_OVERRIDES}
     values |= {name: getattr(config.network, name) for name in _NETWORK_OVERRIDES}
     values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
+    values |= {name: getattr(config.lift, field) for name, field in _LIFT_OVERRIDES.items()}
     values["weights"] = config.network.weights or NO_WEIGHTS
     for camera in parameters.cameras:
         values |= {f"{camera.name}.{key}": getattr(camera, key) for key in CAMERA_DECLARATIONS}
