@@ -33,7 +33,15 @@ def test_absolute_names_below_are_taken(maps: MapFolder) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["../elsewhere/secret.map", "floor1/../../elsewhere/secret.map", "/etc/passwd", "floor1/../home.map", "/", ".", ".."],
+    [
+        "../elsewhere/secret.map",
+        "floor1/../../elsewhere/secret.map",
+        "/etc/passwd",
+        "floor1/../home.map",
+        "/",
+        ".",
+        "..",
+    ],
 )
 def test_what_lies_outside_is_refused_by_name(maps: MapFolder, text: str) -> None:
     for resolve in (maps.to_write, maps.to_read):

@@ -114,4 +114,3 @@ class MapServices:
             return f"removed {response.voxels_removed} voxels"
 
         return await self._run(job, response)
-

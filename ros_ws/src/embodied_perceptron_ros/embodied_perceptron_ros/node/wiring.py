@@ -18,8 +18,8 @@ from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
-from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.map_folder import MapFolder
+from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
 from embodied_perceptron_ros.node.services import MapServices
 from embodied_perceptron_ros.node.threads import GivenUpError
