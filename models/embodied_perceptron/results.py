@@ -209,7 +209,7 @@ class OccupancyGrid2d:
     Attributes:
         resolution_m: cell size.
         origin_m: (2,) world x, y of the lower-left corner of cell (0, 0).
-        cells: (rows, cols) int8: -1 unknown, 0 free .. 100 occupied.
+        cells: (rows, cols) int8: -1 unknown, 0 free, 1 to 99 free at a cost, 100 occupied.
         floor_z_m: height of the floor in the world frame.
     """
 

@@ -145,9 +145,9 @@ def write_png(path: str | Path, image: NDArray[np.uint8]) -> None:
 def write_occupancy_grid(path_prefix: str | Path, grid: OccupancyGrid2d) -> tuple[Path, Path]:
     """``<prefix>.pgm`` and ``<prefix>.yaml`` as map_server and Nav2 read them.
 
-    The picture's first row is the highest y. Cells of at least 65 become black (occupied), known cells of at most 19
-    white (free), everything else grey (unknown); an empty grid becomes one unknown cell, since a picture cannot be
-    empty.
+    The picture's first row is the highest y. Occupied cells become black, free ones white, also those that are free at
+    a cost (a picture of three shades cannot tell it), unknown ones grey; an empty grid becomes one unknown cell, since
+    a picture cannot be empty.
 
     Returns:
         The two paths. The YAML is written last: where it is, the picture is whole.
@@ -160,8 +160,8 @@ def write_occupancy_grid(path_prefix: str | Path, grid: OccupancyGrid2d) -> tupl
     cells = grid.cells if grid.cells.size else np.full((1, 1), -1, np.int8)
     rows, columns = cells.shape
     pixels = np.full((rows, columns), _UNKNOWN_PIXEL, np.uint8)
-    pixels[(cells >= 0) & (cells <= _FREE_THRESHOLD * 100)] = _FREE_PIXEL
-    pixels[cells >= _OCCUPIED_THRESHOLD * 100] = _OCCUPIED_PIXEL
+    pixels[cells >= 0] = _FREE_PIXEL
+    pixels[cells >= 100] = _OCCUPIED_PIXEL
     header = f"P5\n{columns} {rows}\n255\n".encode("ascii")
     write_atomically(picture, header + np.flipud(pixels).tobytes())
     meta: Mapping[str, Any] = {

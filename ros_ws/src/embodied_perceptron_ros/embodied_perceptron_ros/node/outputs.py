@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from map_msgs.msg import OccupancyGridUpdate
 from nav_msgs.msg import OccupancyGrid
 from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
@@ -22,7 +23,7 @@ from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform, transform_points
-from embodied_perceptron.results import Grounding, Perception, SceneObject
+from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
@@ -30,6 +31,7 @@ from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_
 from embodied_perceptron.visualization.rerun import RerunRecorder
 from embodied_perceptron_ros.conversion.maps import (
     grid_to_message,
+    grid_update,
     make_label_info,
     obstacles_to_cloud,
     semantic_to_cloud,
@@ -129,6 +131,10 @@ class Limiter:
         self._last_s = now_s
         return True
 
+    def reset(self) -> None:
+        """It happened just now."""
+        self._last_s = self._clock()
+
 
 class Outputs:
     """The perception topics of a configured node. :meth:`publish` belongs to one thread."""
@@ -158,6 +164,7 @@ class Outputs:
             ("label_info", LabelInfo, latched),
             ("semantic_voxels", PointCloud2, plain),
             ("occupancy_grid", OccupancyGrid, latched),
+            ("occupancy_grid_updates", OccupancyGridUpdate, {**plain, "depth": 10}),
             ("obstacles", PointCloud2, plain),
             ("overlay/image", Image, plain),
         ):
@@ -168,7 +175,8 @@ class Outputs:
                 qos_overriding_options=QoSOverridingOptions.with_default_policies(),
             )
         self._logged: dict[str, float] = {}
-        self._grid_sent = False
+        self._grid: OccupancyGrid | None = None  # as listeners have it, updates included
+        self._grid_limit = Limiter()
         self._shown: set[MarkerKey] = set()
         self._labels: tuple[str, ...] | None = None
         self._listeners: dict[str, int] = {}
@@ -219,9 +227,8 @@ class Outputs:
         if perception.semantic.classes != self._labels or everything:
             self._labels = perception.semantic.classes
             self._send("label_info", make_label_info(self._labels, stamp_ns, pose.frame_id))
-        if perception.grid.cells.size or self._grid_sent:  # none before there is one: Nav2 would resize its costmap
-            self._send("occupancy_grid", grid_to_message(perception.grid, *place))
-            self._grid_sent = True
+        if perception.grid.cells.size or self._grid is not None:  # before there is one Nav2 would resize its costmap
+            self._publish_grid(perception.grid, place, parameters.grid_full_s, everything)
         if self._heard("obstacles"):
             self._publish_obstacles(perception, parameters)
         if self._heard("semantic_voxels"):
@@ -229,9 +236,30 @@ class Outputs:
         self._held = {"voxels", "overlay/image"}
         self.publish_held(perception, everything)
 
+    def _publish_grid(
+        self,
+        grid: OccupancyGrid2d,
+        place: tuple[int, str, NDArray[np.float64] | None],
+        full_s: float,
+        everything: bool,
+    ) -> None:
+        """The whole grid, or what changed where somebody listens to updates and has a whole one of the same place."""
+        message = grid_to_message(grid, *place, padded=full_s > 0)
+        update = None
+        if self._grid is not None and full_s > 0 and self._heard("occupancy_grid_updates") and not everything:
+            update = grid_update(self._grid, message)
+        self._grid = message
+        if update is None or self._grid_limit.due(1.0 / full_s):
+            self._grid_limit.reset()
+            self._send("occupancy_grid", message)
+        elif update.width:
+            self._send("occupancy_grid_updates", update)
+
     def _publish_obstacles(self, perception: Perception, parameters: NodeParameters) -> None:
         frame = parameters.base_frame
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame, perception.stamp_ns)
+        pose = find_output_pose(
+            self._transforms, parameters.fusion_frame, frame, perception.stamp_ns, perception.anchor_m
+        )
         if isinstance(pose, str):
             self._health.count("obstacles_without_transform")
             message = f"no obstacles: base_frame {frame!r} is not known: {pose}"

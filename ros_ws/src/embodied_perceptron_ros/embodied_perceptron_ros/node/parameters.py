@@ -83,8 +83,19 @@ DECLARATIONS: dict[str, _Declaration] = {
     "viewer_file": _D("", "Where the live view is recorded (.rrd); empty = a window"),
     "perception_hz": _D(3.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
     "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
+    "grid_full_s": _D(
+        0.0,
+        "How often ~/occupancy_grid is published whole while somebody listens to ~/occupancy_grid_updates and only "
+        "cells change; 0 = each time, without updates",
+        0.0,
+        3600.0,
+        live=True,
+    ),
     "overlay_hz": _D(2.0, "How often ~/overlay/image is published at most", 0.05, 30.0, live=True),
     "diagnostics_hz": _D(1.0, "How often /diagnostics is published", 0.1, 10.0),
+    "bond_heartbeat_period": _D(
+        0.1, "Seconds between heartbeats to Nav2's lifecycle manager while the node is active; 0 = none", 0.0, 10.0
+    ),
     "on_time_jump": _D(
         "keep",
         "What becomes of the map when a bag loops or a simulation restarts",
@@ -183,8 +194,10 @@ class NodeParameters:
     viewer_file: str
     perception_hz: float
     voxels_hz: float
+    grid_full_s: float
     overlay_hz: float
     diagnostics_hz: float
+    bond_heartbeat_period: float
     on_time_jump: str
     max_backlog: int
     query_queue_size: int

@@ -14,6 +14,7 @@ from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron_ros.node.bond import Heartbeat
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
@@ -148,7 +149,17 @@ class LiveParts:
             cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
             parts.callback(cameras.close)
             language.start()
+            self._bind(node, parts)
             self._parts = parts.pop_all()
+
+    @staticmethod
+    def _bind(node: Any, parts: ExitStack) -> None:
+        period_s = node.parameters.bond_heartbeat_period
+        if period_s > 0:
+            try:
+                parts.callback(Heartbeat(node, period_s).close)
+            except ImportError as error:
+                node.get_logger().info(f"no bond with a lifecycle manager: {error}")
 
     def _correct_keyframes(self, node: Any, on_corrected: Callable[[], None]) -> KeyframeCorrections:
         return KeyframeCorrections(
