@@ -1,4 +1,4 @@
-"""The fuzzer: what it finds in a thousand inputs (nothing), that it would find something, and that it makes it small."""
+"""The fuzzer: it finds nothing in a thousand inputs, it would find something, and it makes that small."""
 
 from __future__ import annotations
 
