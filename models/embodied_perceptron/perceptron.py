@@ -217,7 +217,7 @@ class Perceptron(LiveMap):
             floor_z_m = self._floor.of(snapshot.mean_point_m)
             known = self._semantic.cells()
             self._voxels = snapshot
-            objects, stamp_ns, anchor_m = self._publish(), self._stamp_of(cameras), self.anchor_m
+            objects, stamp_ns, T_world_map = self._publish(), self._stamp_of(cameras), self.T_world_map
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
         if known is None:
             layers = separate_layers(snapshot, floor_z_m, self.config.objects)
@@ -232,7 +232,7 @@ class Perceptron(LiveMap):
             grid=navigation_grid(snapshot, floor_z_m, self.config.grid, self._semantic.cells()),
             voxels=snapshot,
             source=source,
-            anchor_m=anchor_m,
+            T_world_map=T_world_map,
         )
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
