@@ -534,7 +534,7 @@ def map_changes(wild: Wild) -> dict[str, Plain]:
         {"objects": "{}"},
         {"objects": 1},
     ]
-    values += [{"map_frame": "["}, {"map_frame": '{"anchor_m": [1e300, 0, 0]}'}, {"semantic": '{"classes": 3}'}]
+    values += [{"map_frame": "["}, {"map_frame": '{"T_world_map": [1e300, 0, 0]}'}, {"semantic": '{"classes": 3}'}]
     return {"header": {wild.pick(keys): wild.pick(values)}}
 
 

@@ -177,9 +177,9 @@ def test_interfaces_are_the_contract() -> None:
         [("GroundingResult", "result")],
         [("string", "stage")],
     ]
-    for name in ("SaveMap", "LoadMap"):
-        answer = [("bool", "success"), ("string", "message")]
-        assert sections(MSGS / f"srv/{name}.srv") == [[("string", "path")], answer]
+    answer = [("bool", "success"), ("string", "message")]
+    assert sections(MSGS / "srv/SaveMap.srv") == [[("string", "path")], answer]
+    assert sections(MSGS / "srv/LoadMap.srv") == [[("string", "path"), ("geometry_msgs/Pose", "pose")], answer]
     assert sections(MSGS / "srv/Ask.srv") == [
         [("string", "text"), ("uint32", "top_k"), ("string", "frame_id"), ("builtin_interfaces/Time", "stamp")],
         [("GroundingResult", "result")],

@@ -68,6 +68,22 @@ def write_ply(path: str | Path, points_m: NDArray[np.floating[Any]], colors: NDA
     write_atomically(path, header.encode("ascii") + vertices.tobytes())
 
 
+def read_ply(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """(N, 3) points in metres and (N, 3) RGB of what :func:`write_ply` wrote. Raises ``ValueError`` or ``OSError``."""
+    data = Path(path).read_bytes()
+    header, found, body = data.partition(b"end_header\n")
+    lines = header.decode("ascii", "replace").split("\n")
+    layout = [f"property float {name}" for name in "xyz"]
+    layout += [f"property uchar {name}" for name in ("red", "green", "blue")]
+    if not found or lines[:2] != ["ply", "format binary_little_endian 1.0"] or lines[3:-1] != layout:
+        raise ValueError(f"{path} is no binary PLY of x y z red green blue")
+    vertices = np.frombuffer(body, _PLY_VERTEX) if len(body) % _PLY_VERTEX.itemsize == 0 else None
+    if vertices is None or lines[2] != f"element vertex {len(vertices)}":
+        raise ValueError(f"{path} is cut short: {lines[2]!r}, but {len(body)} bytes")
+    points = np.stack([vertices[name] for name in "xyz"], axis=1).astype(np.float64)
+    return points, np.stack([vertices[name] for name in ("red", "green", "blue")], axis=1)
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Indented JSON. Raises ``ValueError`` for NaN and infinity, which JSON does not have, and ``OSError``."""
     write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())

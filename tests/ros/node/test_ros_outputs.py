@@ -221,7 +221,7 @@ def test_obstacles_of_an_anchored_map_are_around_the_base_too(tree):
     robot = Robot()
     outputs, _ = outputs_of(robot, tree)
     perception = seen_from(utm)
-    assert perception.anchor_m.any()
+    assert perception.T_world_map[:3, 3].any()
     outputs.publish(perception)
     (cloud,) = robot["~/obstacles"].sent
     rows = cloud_to_rows(cloud)
@@ -268,7 +268,7 @@ def test_outputs_at_utm_coordinates_are_exact_to_a_millimetre(frame, T_out_odom)
     tree.insert_static("map", "odom", turned(0.7, 3.0))
     utm = np.array([448_300.0, 5_411_900.0, 200.0])
     near, far = seen_from(np.zeros(3)), seen_from(utm)
-    np.testing.assert_array_equal(far.anchor_m, utm)
+    np.testing.assert_array_equal(far.T_world_map[:3, 3], utm)
     a, b = Heard(tree, "odom").publish(near), Heard(tree, frame).publish(far)
     assert {m.header.frame_id for m in (b["voxels"], b["boxes"], b["occupancy_grid"])} == {frame}
 

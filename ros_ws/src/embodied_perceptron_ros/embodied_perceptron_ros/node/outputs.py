@@ -22,7 +22,7 @@ from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform, transform_points
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
 from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -95,25 +95,24 @@ def find_output_pose(
     fusion_frame: str,
     frame_id: str,
     stamp_ns: int,
-    anchor_m: NDArray[np.float64] | None = None,
+    T_fusion_map: NDArray[np.float64] | None = None,
 ) -> OutputPose | str:
     """How results of ``stamp_ns`` are moved into ``frame_id``; or, in words, why they cannot be.
 
     The transform at the results' own stamp, so that a moving frame (``base_link``) fits; where there is none at that
     stamp, the newest: a localisation publishes ``map -> odom`` late or rarely, and a loaded map is old.
-    ``anchor_m``: (3,) of the map's origin in the fusion frame (:attr:`LiveMap.anchor_m`); None = they are the same.
+    ``T_fusion_map``: (4, 4) of the map in the fusion frame (:attr:`LiveMap.T_world_map`); None = they are the same.
     """
-    T_fusion_world = None
-    if anchor_m is not None and anchor_m.any():
-        T_fusion_world = make_transform(np.eye(3), anchor_m)
+    if T_fusion_map is not None and np.array_equal(T_fusion_map, np.eye(4)):
+        T_fusion_map = None
     if frame_id.lstrip("/") == fusion_frame.lstrip("/"):
-        return OutputPose(fusion_frame, T_fusion_world)
+        return OutputPose(fusion_frame, T_fusion_map)
     answer = transforms.lookup(frame_id, fusion_frame, stamp_ns)
     if isinstance(answer, TooEarly | TooOld | Gap):
         answer = transforms.lookup_latest(frame_id, fusion_frame)
     if not isinstance(answer, Found):
         return str(answer)
-    return OutputPose(frame_id, answer.T if T_fusion_world is None else answer.T @ T_fusion_world)
+    return OutputPose(frame_id, answer.T if T_fusion_map is None else answer.T @ T_fusion_map)
 
 
 class Limiter:
@@ -204,7 +203,7 @@ class Outputs:
         """Publish one perception; ``everything``: rates do not hold this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         pose = find_output_pose(
-            self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.anchor_m
+            self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
         )
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
@@ -258,7 +257,7 @@ class Outputs:
     def _publish_obstacles(self, perception: Perception, parameters: NodeParameters) -> None:
         frame = parameters.base_frame
         pose = find_output_pose(
-            self._transforms, parameters.fusion_frame, frame, perception.stamp_ns, perception.anchor_m
+            self._transforms, parameters.fusion_frame, frame, perception.stamp_ns, perception.T_world_map
         )
         if isinstance(pose, str):
             self._health.count("obstacles_without_transform")
@@ -293,7 +292,7 @@ class Outputs:
             and self._voxels_limit.due(parameters.voxels_hz, everything)
         ):
             pose = find_output_pose(
-                self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.anchor_m
+                self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
             )
             if not isinstance(pose, str):
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
@@ -309,7 +308,7 @@ class Outputs:
 
     def _output_pose(self, perception: Perception) -> OutputPose | str:
         names = self._parameters().fusion_frame, self._parameters().output_frame
-        return find_output_pose(self._transforms, *names, perception.stamp_ns, perception.anchor_m)
+        return find_output_pose(self._transforms, *names, perception.stamp_ns, perception.T_world_map)
 
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)
