@@ -17,6 +17,7 @@ pytest.importorskip("tf2_msgs")
 pytest.importorskip("embodied_perceptron_msgs.msg")
 
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron_ros.node.corrections import CorrectionError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "faults.py"
 pytestmark = [pytest.mark.ros, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -131,5 +132,5 @@ def test_queries_beyond_their_rate_are_answered_unread(faults: ModuleType, tmp_p
 def test_too_long_a_path_is_refused(faults: ModuleType) -> None:
     path = faults.PathMessage(poses=[faults.PoseStamped()] * 100_001)
     path.header.frame_id = "odom"
-    with pytest.raises(faults.CorrectionError, match="100001"):
+    with pytest.raises(CorrectionError, match="100001"):
         faults.corrected_poses(path, "odom", {}, lambda *_: np.eye(4))
