@@ -1291,6 +1291,9 @@ def over_topics(inputs: Iterator[Case], total: int, folder: Path, on_progress: C
             verdict = Verdict("unexplained", str(error))
             tally.add(Case("frame"), verdict)
             tally.faults[verdict.signature] = {"cases": [], "seen": str(error)}
+        unexplained = tally.fates["frame", "unexplained"]
+        tally.fates.clear()  # what was progress until here
+        tally.fates["frame", "unexplained"] = unexplained
         status = monitor.status
         tally.fates["frame", "fused"] = status.fused
         for reason, count in status.dropped.items():
