@@ -24,6 +24,8 @@ from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+_MAX_WAITING = 16  # calls at a time; each may take seconds
+
 
 class MapServices:
     """The services of a configured node."""
@@ -45,6 +47,7 @@ class MapServices:
         self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
         self._map_folder = map_folder
+        self._unfinished = 0
         group = ReentrantCallbackGroup()  # a slow save must not keep the others waiting
         self._services = [
             node.create_service(kind, f"~/{name}", callback, callback_group=group)
@@ -64,8 +67,15 @@ class MapServices:
         self._services = []
 
     async def _run(self, job: Callable[[], str], response: Any) -> Any:
-        future = self._thread.submit(job)
-        await await_in_executor(self._node, future)
+        if self._unfinished >= _MAX_WAITING:
+            response.message = f"too many calls of map services wait (more than {_MAX_WAITING})"
+            return response
+        self._unfinished += 1  # calls begin and end in the executor's thread
+        try:
+            future = self._thread.submit(job)
+            await await_in_executor(self._node, future)
+        finally:
+            self._unfinished -= 1
         try:
             response.message = future.result()
             response.success = True
