@@ -31,7 +31,12 @@ _CHOICES = {
     "schedule": ("cosine", "step", "constant"),
     "precision": ("float32", "auto", "bfloat16", "float16"),
 }
-_OPTION_CHOICES = {"turns": tuple(MOTIONS), "learn": ("all", "grounding"), "presence": ("off", "on")}
+_OPTION_CHOICES = {
+    "turns": tuple(MOTIONS),
+    "learn": ("all", "grounding"),
+    "presence": ("off", "on"),
+    "classes": ("data", "all", "weights"),
+}
 
 
 # sections of run.json: what is trained, and of it the options of ``--set`` for scenes and for task ``images``
@@ -183,7 +188,8 @@ class TrainingRun:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         for name, allowed in _OPTION_CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"option {name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+                words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+                raise ValueError(f"option {name} must be {words}, got {getattr(self, name)!r}")
         lengths = {name: getattr(self, name) for name in LENGTHS}
         if min(lengths.values()) < 0 or sum(v > 0 for v in lengths.values()) != 1:
             given = ", ".join(f"{k} = {v}" for k, v in lengths.items() if v)
