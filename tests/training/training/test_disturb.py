@@ -169,6 +169,29 @@ def test_presence_is_learned_and_starts_anew_over_older_weights(homes: Path, tmp
         build_task(request(homes, classes="weights"))
 
 
+def test_presence_alone_leaves_everything_else_as_it_is(homes: Path, tmp_path: Path) -> None:
+    old = build_task(request(homes))
+    old.save_weights(tmp_path / "old.safetensors", old.model, {})
+    options = {"classes": "weights", "presence": "on", "learn": "presence"}
+    task = build_task(dataclasses.replace(request(homes, **options), weights=tmp_path / "old.safetensors"))
+    before = {k: v.clone() for k, v in task.model.state_dict().items()}
+    learns = [p for p in task.model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learns, 1e-2)
+    batch = task.collate([task.samples.sample(i, np.random.default_rng(i)) for i in (0, 1)])
+    values = []
+    for _ in range(8):
+        losses = task.losses(task.model.train(), batch, lambda value: value.detach())
+        optimizer.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        optimizer.step()
+        values.append(float(losses["presence"].detach()))
+    assert values[-1] < values[0]
+    changed = {k for k, v in task.model.state_dict().items() if not torch.equal(v, before[k])}
+    assert changed == {"detection.presence.kernel", "detection.presence.bias"}
+    with pytest.raises(ValueError, match=r"learn=presence needs presence=on"):
+        build_task(request(homes, learn="presence"))
+
+
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [

@@ -3,7 +3,7 @@
 One class serves detection, occupancy, grounding and all of them together: a multi-task step reads one encoder and sums
 the losses of whatever heads the network has (the paper trains one network per task and calls this open work). What
 differs from task to task is a row of a table (:class:`_Kind`); what learns is a strategy (:class:`WholeNetwork`,
-:class:`GroundingAlone`).
+:class:`GroundingAlone`, :class:`PresenceAlone`).
 """
 
 from __future__ import annotations
@@ -179,7 +179,34 @@ class GroundingAlone(WholeNetwork):
             return ScenePass(network, batch)
 
 
-_STRATEGIES = {"all": WholeNetwork, "grounding": GroundingAlone}
+class PresenceAlone(WholeNetwork):
+    """Whether a thing is there learns, over a network that stays as it is, to the bit.
+
+    Raises ``ValueError`` for a network that knows no presence.
+    """
+
+    def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
+        super().__init__(config, run)
+        if config.detection is None or not config.detection.presence:
+            raise ValueError("option learn=presence needs presence=on, and a task with detection")
+        self.objectives = {"detection": self.objectives["detection"]}
+        self.best_metric = "AP25"
+        self.occupancy_share = 0.0
+
+    def freeze(self, network: PerceptionNetwork) -> None:
+        """Everything but the one output."""
+        assert network.detection is not None
+        assert network.detection.presence is not None
+        network.requires_grad_(False)
+        network.detection.presence.requires_grad_(True)
+
+    def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
+        """A pass pruned as at inference; batch statistics stay."""
+        network.eval()
+        return ScenePass(network, batch)
+
+
+_STRATEGIES = {"all": WholeNetwork, "grounding": GroundingAlone, "presence": PresenceAlone}
 
 
 class SceneTask:

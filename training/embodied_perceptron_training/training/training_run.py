@@ -33,7 +33,7 @@ _CHOICES = {
 }
 _OPTION_CHOICES = {
     "turns": tuple(MOTIONS),
-    "learn": ("all", "grounding"),
+    "learn": ("all", "grounding", "presence"),
     "presence": ("off", "on"),
     "classes": ("data", "all", "weights"),
 }
@@ -73,7 +73,8 @@ class TrainingRun:
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
         learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
             what it will see at inference, and ``sentences`` may be many: they cost little beside the pass over the
-            scene. Weights to start from may have another decoder; this one then starts anew.
+            scene. Weights to start from may have another decoder; this one then starts anew. ``presence``: that output
+            alone, in the same way.
         sentences: per sample that has any.
         absent_share: of them, about what is elsewhere; for decoders over objects.
         sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
