@@ -209,7 +209,7 @@ class OccupancyGrid2d:
     Attributes:
         resolution_m: cell size.
         origin_m: (2,) world x, y of the lower-left corner of cell (0, 0).
-        cells: (rows, cols) int8: -1 unknown, 0 free .. 100 occupied.
+        cells: (rows, cols) int8: -1 unknown, 0 free, 1 to 99 free at a cost, 100 occupied.
         floor_z_m: height of the floor in the world frame.
     """
 
@@ -235,8 +235,8 @@ class Perception:
         diagnostics: what the user should know, in words: memory ran out and the window is smaller, for example.
         source: the newest frame in the map that everything above was computed from; None where there is none (a map
             from a file). Overlay and latency speak of this frame.
-        anchor_m: (3,) where the origin of all this lies in the world that the poses of the frames are in: world = this
-            + anchor. Zero unless the map began far from the world's origin.
+        T_world_map: (4, 4) where all this lies in the world that the poses of the frames are in. The identity unless
+            the map began far from the world's origin, or was loaded and put elsewhere.
     """
 
     stamp_ns: int
@@ -249,7 +249,7 @@ class Perception:
     stale: tuple[SceneObject, ...] = ()
     diagnostics: tuple[str, ...] = ()
     source: PosedFrame | None = None
-    anchor_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
 
 
 class GroundingStatus(IntEnum):

@@ -20,7 +20,7 @@ import rclpy
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask, ClearBox, LoadMap, SaveMap
-from geometry_msgs.msg import PoseStamped
+from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
 from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
 from nav_msgs.msg import Path as NavPath
@@ -289,6 +289,13 @@ def test_save_load_reset_clear_box(live, tmp_path):
     loaded = peer.call("/perception/load_map", LoadMap, LoadMap.Request(path=str(path)))
     assert loaded.success, loaded.message
     peer.wait_value("map", "voxels", lambda v: int(v) == voxels)
+    elsewhere = Pose(position=Point(x=1.5), orientation=Quaternion(z=0.70710678, w=0.70710678))
+    moved = peer.call("/perception/load_map", LoadMap, LoadMap.Request(path=str(path), pose=elsewhere))
+    assert moved.success, moved.message
+    elsewhere = Pose(orientation=Quaternion(x=0.70710678, w=0.70710678))
+    refused = peer.call("/perception/load_map", LoadMap, LoadMap.Request(path=str(path), pose=elsewhere))
+    assert not refused.success
+    assert "level" in refused.message
     stream.send_and_wait(1)
 
 

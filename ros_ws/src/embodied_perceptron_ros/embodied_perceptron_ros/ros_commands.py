@@ -42,6 +42,9 @@ def perceive_command(
     color_topic: Annotated[str, typer.Option(help="Colour images of the one camera.")] = "",
     depth_topic: Annotated[str, typer.Option(help="Its depth images, registered to colour.")] = "",
     camera_info_topic: Annotated[str, typer.Option(help="Its calibration.")] = "",
+    detections_topic: Annotated[
+        str, typer.Option(help="Another program's 2-D detections; {camera} stands for each camera's name.")
+    ] = "",
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
     weights: Annotated[
@@ -49,7 +52,7 @@ def perceive_command(
     ] = None,
     device: Annotated[str, typer.Option(help="Where the network runs: cpu, cuda, auto.")] = "",
     map_file: Annotated[str, typer.Option(help="A saved map to start with.")] = "",
-    viewer: Annotated[str, typer.Option(help="rerun = show everything in a window of Rerun.")] = "",
+    viewer: Annotated[str, typer.Option(help="web = a page for the browser; rerun = a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
     parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,
@@ -63,6 +66,7 @@ def perceive_command(
         DEFAULT_CONFIG,
         camera_topics,
         check_config,
+        detection_topics,
         node_parameters,
         parse_overrides,
         split_pair,
@@ -88,7 +92,10 @@ def perceive_command(
             sim_time,
             overrides,
             **{"weights": weights, "viewer": viewer, "device": device, "map_file": map_file},
-            topics=camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
+            topics={
+                **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
+                **detection_topics(cameras, detections_topic),
+            },
         )
         in_use = {**file_values, **values}
         _check_names(in_use)

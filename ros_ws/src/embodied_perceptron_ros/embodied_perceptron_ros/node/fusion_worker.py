@@ -131,6 +131,11 @@ class FusionWorker:
         """Optical frame that the images of a camera name; empty before the first."""
         return self._poses.frames.get(camera, "")
 
+    def camera_model(self, camera: str) -> CameraModel | None:
+        """Calibration of a camera; None before the first that can be used."""
+        _, calibration = self._calibrations.get(camera, (None, None))
+        return calibration if isinstance(calibration, CameraModel) else None
+
     @property
     def counts(self) -> FrameCounts:
         """What became of the frames so far."""

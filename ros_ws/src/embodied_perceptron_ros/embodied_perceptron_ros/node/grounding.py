@@ -21,7 +21,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding
@@ -153,7 +153,24 @@ class GroundingInterface:
         """Counts for diagnostics."""
         return {} if self._worker is None else self._worker.status
 
+    @property
+    def standing(self) -> list[Grounding]:
+        """Standing queries with their last answers."""
+        return [] if self._worker is None else self._worker.standing
+
     # ---- asking
+
+    def ask(self, text: str) -> Grounding:
+        """The answer to a sentence asked by this very process; waits for it. Its markers are shown to all."""
+        done: ThreadFuture[Grounding] = ThreadFuture()
+
+        def deliver(answer: Answer) -> None:
+            with self._publish_lock:
+                self._markers.publish(self._message(answer)[1])
+            done.set_result(answer.grounding)
+
+        self._submit(Query(text), deliver)
+        return done.result()
 
     def _ask(self, query: Query) -> Grounding:
         parameters = self._parameters()
@@ -166,7 +183,7 @@ class GroundingInterface:
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
         """Where the robot was at ``stamp_ns`` (0 = now), in the map; None before the first frame."""
         T = self._viewpoint_in_fusion_frame(stamp_ns)
-        return None if T is None else make_transform(T[:3, :3], T[:3, 3] - self._perceptron.anchor_m)
+        return None if T is None else invert_transform(self._perceptron.T_world_map) @ T
 
     def _viewpoint_in_fusion_frame(self, stamp_ns: int) -> NDArray[np.float64] | None:
         parameters, newest = self._parameters(), self._perceptron.newest_frame
@@ -203,13 +220,13 @@ class GroundingInterface:
     def _message(self, answer: Answer) -> tuple[GroundingResult, MarkerArray]:
         parameters, query, stamp_ns = self._parameters(), answer.query, self._stamp_ns()
         frame_id = query.frame_id or parameters.output_frame
-        anchor_m = self._perceptron.anchor_m
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, anchor_m)
+        T_fusion_map = self._perceptron.T_world_map
+        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, T_fusion_map)
         grounding = answer.grounding
         if isinstance(pose, str):
             if grounding.candidates:  # the transform went away between asking and answering
                 grounding = invalid(query, pose)
-            frame_id, T = parameters.fusion_frame, make_transform(np.eye(3), anchor_m)
+            frame_id, T = parameters.fusion_frame, T_fusion_map
         else:
             frame_id, T = pose.frame_id, pose.T_out_world
         message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T)

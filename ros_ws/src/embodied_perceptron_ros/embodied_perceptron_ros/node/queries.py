@@ -151,6 +151,12 @@ class QueryWorker:
         with self._condition:
             return {"waiting": len(self._queue), "standing": len(self._standing)}
 
+    @property
+    def standing(self) -> list[Grounding]:
+        """The last answers of the standing queries."""
+        with self._condition:
+            return [answer.grounding for answer in self._standing.values()]
+
     def map_changed(self) -> None:
         """Standing queries are asked again."""
         with self._condition:

@@ -19,6 +19,7 @@ from std_srvs.srv import Trigger
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.objects import message_to_box
+from embodied_perceptron_ros.conversion.values import pose_to_matrix
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
@@ -84,7 +85,7 @@ class MapServices:
     async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
         def job() -> str:
             path = _path(request.path)
-            self._perceptron.load(path)
+            self._perceptron.load(path, pose_to_matrix(request.pose))
             self._on_map_replaced()
             return f"loaded {path}"
 
@@ -103,8 +104,8 @@ class MapServices:
             frame = request.frame_id or self._fusion_frame
             newest = self._perceptron.newest_frame
             stamp_ns = newest.frame.stamp_ns if newest else 0
-            anchor_m = self._perceptron.anchor_m
-            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns, anchor_m)
+            T_fusion_map = self._perceptron.T_world_map
+            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns, T_fusion_map)
             if isinstance(pose, str):
                 raise ValueError(pose)
             response.voxels_removed = self._perceptron.clear_box(message_to_box(request.box, pose.inverse()))
