@@ -24,6 +24,7 @@ from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation import calibration
 from embodied_perceptron_training.evaluation.calibration import (
+    EVEN,
     PERIOD_NS,
     Calibration,
     Look,
@@ -152,7 +153,10 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
     stored = after.extra["calibration"]["detection"]
     assert stored["min_score"] == figures["min_score"]
     assert (stored["scenes"], stored["split"]) == (1, "val")
-    assert load_inference(weights).scores.publish == figures["min_score"]
+    policy = load_inference(weights).scores
+    assert policy.publish == figures["min_score"]
+    assert policy.even == stored["even_score"] > 0
+    assert load_inference(weights, min_score=0.7).scores == ScorePolicy(0.7, even=policy.even)
 
 
 def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +196,7 @@ def test_a_new_calibration_replaces_the_old_one(weights: Path) -> None:
         "split": "val",
         "scenes": 2,
         "views": 20,
+        "even_score": 0.3,
         "score_error": 0.0,
     }
 
@@ -226,8 +231,8 @@ def test_flags_are_what_is_counted() -> None:
     moved, far = (0.3, *BOX[1:]), (3.0, *BOX[1:])
     truth = SceneBoxes(np.array([BOX, far]), np.array([1, 2]))
     found = SceneBoxes(np.array([BOX, moved, far, far]), np.array([1, 1, 1, 2]), np.array([0.5, 0.9, 0.8, 0.7]))
-    assert right_flags(found, truth) == [(0.9, True), (0.8, False), (0.7, True), (0.5, False)]
-    assert sum(right for _, right in right_flags(found, truth)) == count_right(found, truth)
+    assert right_flags(found, truth).tolist() == [False, True, False, True]
+    assert count_right(found, truth) == 2
 
 
 def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
@@ -263,7 +268,9 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
     point = found.best
     assert point.found == point.right > 0  # those with a name alone
     assert point.things == point.things_right > 0
-    assert len(point.published) == point.found + point.things
+    assert len(point.right_flags) == point.found + point.things == sum(point.right_flags)
+    assert {len(scores) for scores in point.published} == {len(point.right_flags)}
+    assert point.even[0] == min(EVEN)  # everything is right: no score is too low to say so
     write_calibration(path, found, spec)
     naming = load_inference(path).naming
     assert naming.shift == pytest.approx(shift_between(found.nameless_min_score, point.min_score), abs=1e-3)

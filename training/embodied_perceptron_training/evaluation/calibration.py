@@ -13,6 +13,7 @@ something is, whatever it is called. Their scores are then shifted so that this 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ from embodied_perceptron_training.evaluation.parallel import EvaluationError, ma
 from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config, object_boxes
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
+EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4)
 SCORES = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
 IOU = 0.25
 PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far apart a benchmark's views are
@@ -68,7 +70,8 @@ class Point:
 
     Attributes:
         things, things_right: objects without a name, and those of them that are where something is.
-        published: (score, right) of every object, with a name or without.
+        right_flags: whether each object is right, with a name or without; published: for each score of :data:`EVEN`,
+            what their scores would be if a box of that score were as likely right as wrong.
     """
 
     min_score: float
@@ -77,7 +80,8 @@ class Point:
     true: int
     things: int = 0
     things_right: int = 0
-    published: tuple[tuple[float, bool], ...] = field(default=(), repr=False)
+    right_flags: tuple[bool, ...] = field(default=(), repr=False)
+    published: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
 
     @property
     def precision(self) -> float:
@@ -95,9 +99,17 @@ class Point:
         return 2.0 * self.right / (self.found + self.true) if self.found + self.true else 0.0
 
     @property
-    def score_error(self) -> float:
-        """Mean gap between the scores of what is published and the share of it that is right, over bins of scores."""
-        return reliability_error(self.published)
+    def even(self) -> tuple[float, float]:
+        """The score at which a box is as likely right as wrong, and with it the mean gap between the scores of what is
+        published and the share of it that is right, over bins of scores."""
+        if not self.published:
+            return self.min_score, 0.0
+        errors = [
+            (reliability_error(list(zip(scores, self.right_flags, strict=True))), even)
+            for even, scores in zip(EVEN, self.published, strict=True)
+        ]
+        error, even = min(errors)
+        return even, error
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,43 +162,40 @@ def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> 
 
 def final_objects(looks: Sequence[Look], config: ObjectsConfig, min_score: float) -> tuple[SceneObject, ...]:
     """Confirmed objects after all looks, as a perceptron with this ``min_score`` publishes them."""
+    return final_map(looks, config, min_score).objects((ObjectState.CONFIRMED,))
+
+
+def final_map(looks: Sequence[Look], config: ObjectsConfig, min_score: float) -> ObjectMap:
+    """The map of objects after all looks."""
     objects = ObjectMap(config)
     for look in looks:
         objects.update(
             look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, scores=ScorePolicy(min_score)
         )
-    return objects.objects((ObjectState.CONFIRMED,))
+    return objects
 
 
 def count_right(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> int:
-    """How many predictions find something: best score first, each the one of its class that it overlaps most of those
-    that are left, by more than ``iou``."""
+    """How many predictions find something, see :func:`right_flags`."""
+    return int(right_flags(found, truth, iou).sum())
+
+
+def right_flags(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> NDArray[np.bool_]:
+    """(N,) whether each prediction finds something: best score first, each the one of its class that it overlaps most
+    of those that are left, by more than ``iou``."""
     if found.scores is None:
         raise ValueError("predictions have no scores")
+    right = np.zeros(len(found.boxes), bool)
     if len(found.boxes) == 0 or len(truth.boxes) == 0:
-        return 0
+        return right
     overlap = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(truth.boxes)).numpy()
     overlap = np.where(found.labels[:, None] == truth.labels[None, :], overlap, 0.0)
-    right = 0
     for row in np.argsort(-found.scores, kind="stable"):
         best = int(overlap[row].argmax())
         if overlap[row, best] > iou:
-            right += 1
+            right[row] = True
             overlap[:, best] = 0.0
     return right
-
-
-def right_flags(found: SceneBoxes, truth: SceneBoxes) -> list[tuple[float, bool]]:
-    """(score, whether it finds something, as :func:`count_right` counts) of every prediction, best first."""
-    assert found.scores is not None
-    order = np.argsort(-found.scores, kind="stable")
-    flags, before = [], 0
-    for n, row in enumerate(order, start=1):
-        rows = order[:n]
-        right = count_right(SceneBoxes(found.boxes[rows], found.labels[rows], found.scores[rows]), truth)
-        flags.append((float(found.scores[row]), right > before))
-        before = right
-    return flags
 
 
 def reliability_error(published: Sequence[tuple[float, bool]], bins: int = 10) -> float:
@@ -233,7 +242,8 @@ class _Things:
         for look in looks:
             rows = np.flatnonzero([label == UNNAMED for label in look.found.labels])
             found = SceneBoxes(look.found.boxes[rows], np.zeros(len(rows), np.int64), look.found.scores[rows])
-            pairs += right_flags(found, _any_name(scene.things(look.step)))
+            flags = right_flags(found, _any_name(scene.things(look.step)))
+            pairs += zip(look.found.scores[rows].tolist(), flags.tolist(), strict=True)
         return tuple(pairs)
 
 
@@ -270,24 +280,30 @@ class _Work:
                 told = [dataclasses.replace(look, found=_renamed(look.found, shifted)) for look in looks]
             else:
                 told = looks
-            objects = final_objects(told, config, score)
-            named = right_flags(object_boxes(objects), truth)
-            plain = [thing for thing in objects if thing.label == UNNAMED]
-            boxes = np.stack([thing.box for thing in plain]) if plain else np.zeros((0, 9))
-            scores = np.array([thing.score for thing in plain])
-            others = right_flags(SceneBoxes(boxes, np.zeros(len(plain), np.int64), scores), things)
-            points.append(
-                Point(
-                    score,
-                    sum(right for _, right in named),
-                    len(objects) - len(plain),
-                    len(truth.boxes),
-                    len(plain),
-                    sum(right for _, right in others),
-                    (*named, *others),
-                )
-            )
+            points.append(_point(score, final_map(told, config, score), truth, things))
         return tuple(points)
+
+
+def _point(min_score: float, found: ObjectMap, truth: SceneBoxes, things: SceneBoxes) -> Point:
+    states = (ObjectState.CONFIRMED,)
+    objects = found.objects(states)
+    nameless = np.array([thing.label == UNNAMED for thing in objects], bool)
+    named, plain = np.flatnonzero(~nameless), np.flatnonzero(nameless)
+    boxes = np.stack([objects[i].box for i in plain]) if len(plain) else np.zeros((0, 9))
+    scores = np.array([objects[i].score for i in plain], np.float64)
+    right = np.zeros(len(objects), bool)
+    right[named] = right_flags(object_boxes([objects[i] for i in named]), truth)
+    right[plain] = right_flags(SceneBoxes(boxes, np.zeros(len(plain), np.int64), scores), things)
+    return Point(
+        min_score,
+        int(right[named].sum()),
+        len(named),
+        len(truth.boxes),
+        len(plain),
+        int(right[plain].sum()),
+        tuple(right.tolist()),
+        tuple(found.probabilities(even, states) for even in EVEN),
+    )
 
 
 def calibrate(
@@ -324,7 +340,10 @@ def calibrate(
         Point(
             points[0].min_score,
             *(sum(getattr(p, kind) for p in points) for kind in kinds),
-            published=tuple(pair for p in points for pair in p.published),
+            right_flags=tuple(flag for p in points for flag in p.right_flags),
+            published=tuple(
+                tuple(itertools.chain(*scores)) for scores in zip(*(p.published for p in points), strict=True)
+            ),
         )
         for points in zip(*outcome.results, strict=True)
     )
@@ -375,7 +394,8 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
         "split": spec.split,
         "scenes": found.scenes,
         "views": spec.views,
-        "score_error": round(best.score_error, 4),
+        "even_score": best.even[0],
+        "score_error": round(best.even[1], 4),
     }
     if found.nameless_min_score is not None:
         entry |= {

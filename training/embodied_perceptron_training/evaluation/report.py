@@ -247,7 +247,7 @@ def run_calibration(
     for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "things", "right"):
         table.add_column(name, justify="right")
     for p in found.curve:
-        figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, p.score_error)]
+        figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, p.even[1])]
         figures += [str(p.things), str(p.things_right)]
         chosen = "bold" if p == best else None
         table.add_row(f"{p.min_score:g}", str(p.found), str(p.right), *figures, style=chosen)
@@ -258,7 +258,7 @@ def run_calibration(
     if path is not None:
         write_calibration(path, found, spec)
         console.print(f"stored in {path}", markup=False)
-    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1, "score_error": best.score_error}
+    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1, "score_error": best.even[1]}
     if best.things:
         shares["things_precision"] = best.things_right / best.things
     return {"min_score": best.min_score, **{name: 100 * value for name, value in shares.items()}}
