@@ -7,7 +7,8 @@
 
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
 for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
-Confidently wrong: FOUND, not right, and the score of the first is 0.5 or more. Writes out/bench/<name of the list>.json.
+Confidently wrong: FOUND, not right, and the score of the first is 0.5 or more. Writes
+out/bench/<name of the list>.json.
 """
 
 from __future__ import annotations

@@ -491,7 +491,8 @@ _SAID = {
     "left-of-all": "on the left", "right-of-all": "on the right", "viewer-left": "left, facing", "front": "in front of",
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",
-    "right": "right of", "near": "near", "in": "in", "across": "across from", "corner": "in the corner",
+    "right": "right of", "near": "near", "in": "in", "across": "across from", "end": "at the end of",
+    "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
 }  # fmt: skip
 
