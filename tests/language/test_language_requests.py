@@ -319,3 +319,25 @@ def test_what_a_robots_user_says():
     assert tune["right"] >= 95
     assert end["right"] >= 75
     assert tune["confidently wrong"] <= 2
+
+
+def test_phrases_stand_for_objects() -> None:
+    text = "bring me the book on the table next to the couch"
+    answer = ground_objects(text, living_room())
+    first, table, *others = answer.phrases
+    assert (first.text, first.ids) == ("the book", (answer.candidates[0].id,))
+    assert text[first.start : first.end] == first.text
+    assert table.text == "the table"
+    assert [o.label for o in living_room() if o.id in table.ids] == ["table"]
+    assert "the couch" in [p.text for p in others]
+
+
+def test_phrases_of_what_is_not_there_have_no_objects() -> None:
+    answer = ground_objects("the unicorn beside the couch", living_room())
+    assert answer.status == GroundingStatus.NOT_FOUND
+    assert [(p.text, len(p.ids)) for p in answer.phrases] == [("the unicorn", 0), ("the couch", 1)]
+
+
+def test_phrases_of_many() -> None:
+    answer = ground_objects("how many chairs are there", living_room())
+    assert answer.phrases[0].ids == tuple(o.id for o in answer.candidates)
