@@ -242,9 +242,9 @@ class _Answer:
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
-        if kind.max(initial=0.0) < self.least_kind:
+        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & self._kind_of(target.noun))
+        if not there.any():
             return self._by_sight(target.noun)
-        there = kind >= self.least_kind
         if (
             not there[: self.confirmed].any()
             and max(self.objects[i].score for i in np.flatnonzero(there)) < self.min_answer
@@ -319,6 +319,10 @@ class _Answer:
         order = [int(i) for i in np.argsort(-weight, kind="stable") if weight[i] >= 0.5 * weight.max()]
         return [self.objects[i].id for i in (order if phrase.plural else order[:1])]
 
+    def _kind_of(self, noun: str) -> NDArray[np.bool_]:
+        """(N,) labels that say it: a "coffee table" is a "table", whatever other tables a detector knows."""
+        return np.array([label.endswith(f" {noun}") for label in self.labels], dtype=bool)
+
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         """Where no object has a fitting name: what the neural grounder points at, if it is sure."""
         nothing = GroundingStatus.NOT_FOUND, (), f"there is no {noun}"
@@ -363,6 +367,8 @@ class _Answer:
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
         possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
+        assert self.meaning.target is not None
+        possible |= (evidence.category >= _SAME_KIND) & self._kind_of(self.meaning.target.noun)
         one_thing = (self.geometry.iou > ONE_THING_IOU) | (self.geometry.inside > INSIDE_SHARE)
         order: list[int] = []
         for i in np.argsort(-evidence.log_score, kind="stable"):
