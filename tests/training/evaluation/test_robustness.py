@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 
+import cv2
 import numpy as np
 import pytest
 from support.small_networks import small_config, small_network
+from typer.testing import CliRunner
 
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.lift.detections2d import Limits2d, accept_detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
+from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.robustness import (
     DetectorSystem,
