@@ -29,7 +29,7 @@ from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.results import ObjectState, SceneObject
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
@@ -38,6 +38,22 @@ from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
+
+
+def saved_objects(path: str | Path) -> tuple[SceneObject, ...]:
+    """The confirmed objects of a saved map, without reading the rest of it.
+
+    Raises :class:`MapFileError` for a file that is no map or has no objects, ``OSError`` where there is none.
+    """
+    objects = ObjectMap()
+    saved = read_extra(path).get(_OBJECTS)
+    if saved is None:
+        raise MapFileError(f"{path}: a map without objects")
+    try:
+        objects.load_json(saved)
+    except ValueError as error:
+        raise MapFileError(f"{path}: {error}") from error
+    return objects.objects((ObjectState.CONFIRMED,))
 
 
 class LiveMap:

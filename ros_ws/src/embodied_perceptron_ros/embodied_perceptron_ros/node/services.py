@@ -1,4 +1,4 @@
-"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``.
+"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``.
 
 They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
 moment that the map itself is touched. A failure is an answer (``success`` false, ``message`` says why), never an
@@ -16,6 +16,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
+from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
@@ -55,6 +56,7 @@ class MapServices:
                 (SaveMap, "save_map", self._save),
                 (LoadMap, "load_map", self._load),
                 (Trigger, "reset", self._reset),
+                (Trigger, "describe", self._describe),
                 (ClearBox, "clear_box", self._clear_box),
             )
         ]
@@ -110,6 +112,10 @@ class MapServices:
             return "the map is empty"
 
         return await self._run(job, response)
+
+    async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """The message is the description; its ids are those of ``~/boxes``."""
+        return await self._run(lambda: describe(self._perceptron.objects).text, response)
 
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
