@@ -222,7 +222,7 @@ class Perceptron(LiveMap):
             floor_z_m = self._floor.of(snapshot.mean_point_m)
             known = self._semantic.cells()
             self._voxels = snapshot
-            objects, stamp_ns, anchor_m = self._publish(), self._stamp_of(cameras), self.anchor_m
+            objects, stamp_ns, T_world_map = self._publish(), self._stamp_of(cameras), self.T_world_map
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
         if known is None:
             layers = separate_layers(snapshot, floor_z_m, self.config.objects)
@@ -239,7 +239,7 @@ class Perceptron(LiveMap):
             grid=grid,
             voxels=snapshot,
             source=source,
-            anchor_m=anchor_m,
+            T_world_map=T_world_map,
         )
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
@@ -285,7 +285,9 @@ class Perceptron(LiveMap):
                 low_confidence=context.low_confidence if objects is context.objects else None,
                 own_sides=own_sides,
             )
-            for query, found, objects in zip(parsed, candidates, things, strict=True)
+            if by_name is None
+            else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors, own_sides=own_sides))
+            for query, found, objects, by_name in zip(parsed, candidates, things, called, strict=True)
         ]
 
     def _named_by_looks(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:

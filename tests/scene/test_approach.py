@@ -71,7 +71,9 @@ def test_random_rooms_never_give_a_pose_that_is_not_free():
     found = 0
     for _ in range(40):
         grid = room()
-        things = [a_box(*rng.uniform(-1.8, 1.8, 2), *rng.uniform(0.2, 1.2, 2), rng.uniform(-1.5, 1.5)) for _ in range(6)]
+        things = [
+            a_box(*rng.uniform(-1.8, 1.8, 2), *rng.uniform(0.2, 1.2, 2), rng.uniform(-1.5, 1.5)) for _ in range(6)
+        ]
         for thing in things:
             put(grid, thing)
         grid.cells[rng.random(grid.cells.shape) < 0.002] = -1

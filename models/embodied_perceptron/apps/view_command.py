@@ -28,7 +28,7 @@ def view(
     token: Annotated[str, typer.Option(help="What a browser must show; made anew where it is needed.")] = "",
     browser: Annotated[bool, typer.Option(help="Open the page.")] = True,
 ) -> None:
-    """Look at a saved map in the browser, ask for what is in it, name and correct it (kept in the map). Ctrl-C ends it."""
+    """Look at a saved map in the browser, ask it, name and correct things (kept in the map). Ctrl-C ends it."""
     from embodied_perceptron.visualization.web import WebUnavailableError
     from embodied_perceptron.visualization.web_gate import PortTakenError
 

@@ -90,7 +90,10 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None:
-    """``[{id, label, score, state, box: [9]}]``, and ``user_name`` where there is one, sorted by id. Raises ``OSError``."""
+    """``[{id, label, score, state, box: [9]}]``, and ``user_name`` where there is one, sorted by id.
+
+    Raises ``OSError``.
+    """
     write_json(path, [thing.as_dict() for thing in sorted(objects, key=lambda thing: thing.id)])
 
 

@@ -46,7 +46,9 @@ def floor_distance(box: NDArray[np.float64], points_m: NDArray[np.float64]) -> N
     return np.asarray(np.linalg.norm(_outside(box, points_m)[0], axis=1))
 
 
-def _outside(box: NDArray[np.float64], points_m: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _outside(
+    box: NDArray[np.float64], points_m: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(N, 2) how far points lie outside of a footprint along each of its axes, and (2,) half its edges."""
     corners = footprint(box)
     center = corners.mean(axis=0)

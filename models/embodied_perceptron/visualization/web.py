@@ -401,7 +401,7 @@ class _Page:
         for i, label in enumerate(self._labels):
             if i < len(named):
                 label.text = shortened(f"{label_of(named[i])} ({named[i].score:.2f})")
-                label.position = named[i].box[:3] + [0.0, 0.0, named[i].box[5] / 2 + 0.05]
+                label.position = named[i].box[:3] + np.array([0.0, 0.0, named[i].box[5] / 2 + 0.05])
             label.visible = i < len(named)
 
     def _show_solid(self, objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]]) -> None:

@@ -107,7 +107,9 @@ DECLARATIONS: dict[str, _Declaration] = {
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
-    "robot_radius_m": _D(0.3, "Room that the robot needs around it where an answer tells it to go", 0.05, 1.4, live=True),
+    "robot_radius_m": _D(
+        0.3, "Room that the robot needs around it where an answer tells it to go", 0.05, 1.4, live=True
+    ),
     "weights": _D(
         "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
     ),
