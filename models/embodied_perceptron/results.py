@@ -140,6 +140,7 @@ class SceneObject:
             A box does not say which side is the front.
         state: one of :class:`ObjectState`.
         last_seen_ns: stamp of the newest evidence.
+        user_name: what a user calls it ("Anna's desk"); empty = nobody named it.
     """
 
     id: int
@@ -148,6 +149,7 @@ class SceneObject:
     box: NDArray[np.float64]
     state: str = ObjectState.CONFIRMED
     last_seen_ns: int = 0
+    user_name: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -157,6 +159,7 @@ class SceneObject:
             "score": round(float(self.score), 6),
             "state": self.state,
             "box": [round(float(v), 6) for v in self.box],
+            **({"user_name": self.user_name} if self.user_name else {}),
         }
 
 

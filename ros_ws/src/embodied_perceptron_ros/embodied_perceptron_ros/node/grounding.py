@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
@@ -24,7 +25,8 @@ from visualization_msgs.msg import MarkerArray
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Grounding
+from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron.scene.approach import floor_distance
 from embodied_perceptron.sensors.poses import Found, TooEarly
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
@@ -241,11 +243,25 @@ class GroundingInterface:
             frame_id, T = parameters.fusion_frame, T_fusion_map
         else:
             frame_id, T = pose.frame_id, pose.T_out_world
-        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T)
+        way = self._way_to(grounding)
+        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, *way)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
         if self._on_answer is not None:
             self._on_answer(grounding)
         return message, markers
+
+    def _way_to(self, grounding: Grounding) -> tuple[NDArray[np.float64] | None, float]:
+        """Where to go for the object that was found, and how far it is from the robot as it stands now."""
+        if grounding.status != GroundingStatus.FOUND or not grounding.candidates:
+            return None, math.nan
+        thing = grounding.candidates[0]
+        try:
+            here = self._viewpoint(0)
+        except ViewpointError:
+            here = None
+        robot_m = None if here is None else here[:2, 3]
+        distance_m = math.nan if robot_m is None else float(floor_distance(thing.box, robot_m[None])[0])
+        return self._perceptron.approach(thing, robot_m, self._parameters().robot_radius_m), distance_m
 
     def _publish_answer(self, answer: Answer) -> None:
         with self._publish_lock:

@@ -112,6 +112,9 @@ DECLARATIONS: dict[str, _Declaration] = {
         100.0, "Queries a second beyond a burst; further ones are INVALID unread", 0.1, 1e4, live=True
     ),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
+    "robot_radius_m": _D(
+        0.3, "Room that the robot needs around it where an answer tells it to go", 0.05, 1.4, live=True
+    ),
     "weights": _D(
         "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
     ),
@@ -219,6 +222,7 @@ class NodeParameters:
     max_standing_queries: int
     max_queries_hz: float
     default_top_k: int
+    robot_radius_m: float
     cameras: tuple[CameraParameters, ...]
     config: PerceptronConfig
 
