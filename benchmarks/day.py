@@ -6,8 +6,9 @@
 A robot drives round a furnished room; every tenth frame is perceived and followed by a query. Every ten minutes a piece
 of furniture is carried elsewhere, every quarter of an hour a SLAM system corrects all keyframes by two centimetres
 (there and back), every hour the map is saved, and every fourth time loaded again. What stays in its place must keep its
-id; what was carried must be found at its new place and nowhere else; memory and latency must not grow. Slopes are those
-of a straight line through the medians of ten minutes each, without the first tenth of the run, with their 95 % interval.
+id; what was carried must be found at its new place and nowhere else; memory and latency must not grow. Slopes are
+those of a straight line through the medians of ten minutes each, without the first tenth of the run, with their 95 %
+interval.
 
 No network: its cost per update is the matter of online.py.
 """
