@@ -200,7 +200,7 @@ def check_depth(depths_m: Sequence[NDArray[np.float32]]) -> list[Finding]:
     infinite = sum(bool(np.isposinf(depth[depth > 0]).all()) for depth in depths_m) - empty
     if infinite:
         message = f"all values of {infinite} of {len(depths_m)} depth images are +Inf: nothing within range (REP-117)"
-        remedy = 'they clear the map where they look; a driver that means "invalid" by it needs its camera\'s inf_depth: unknown'
+        remedy = "they clear what stands there; for a driver that means 'invalid', set its camera's inf_depth: unknown"
         findings.append(Finding("depth +Inf", Severity.WARNING, message, remedy))
     if empty:
         message = f"{empty} of {len(depths_m)} depth images that were looked at have no value at all"
