@@ -34,7 +34,7 @@ class NamedQuery:
             for word, name, added, _ in self.names:
                 if added:
                     text = re.sub(rf"\bthe (<p>)?{word}", rf"\1{word}", text)
-                text = re.sub(rf"{word}(?:es|s)?", lambda _, name=name: name, text)
+                text = re.sub(rf"{word}(?:es|s)?", name.replace("\\", r"\\"), text)
             return text
 
         candidates = tuple(
