@@ -23,6 +23,7 @@ from embodied_perceptron.apps.checks import (
     check_motion,
     check_order,
     check_pairing,
+    check_pose_delay,
     check_poses,
     check_registration,
     check_sizes,
@@ -64,6 +65,8 @@ def depth(value: float, share: float = 1.0) -> np.ndarray:
         ([], "depth", Severity.ERROR, "no depth image could be read"),
         ([depth(0.0), depth(0.0)], "depth", Severity.ERROR, "no pixel of any of 2 depth images"),
         ([depth(2.0), depth(0.0)], "depth", Severity.WARNING, "1 of 2 depth images"),
+        ([depth(np.inf), depth(np.inf), depth(2.0)], "depth +Inf", Severity.WARNING, "2 of 3 depth images are +Inf"),
+        ([depth(np.inf), depth(0.0)], "depth +Inf", Severity.WARNING, "1 of 2 depth images are +Inf"),
         ([depth(2.0, 0.05)], "depth", Severity.WARNING, "only 5.0% of the depth pixels"),
     ],
 )
@@ -71,6 +74,18 @@ def test_depth(depths: list[np.ndarray], check: str, severity: Severity, message
     findings = check_depth(depths)
     assert severities(findings)[check] == severity
     assert any(message in f.message for f in findings), findings
+
+
+@pytest.mark.parametrize(("late_s", "severity"), [(0.02, Severity.OK), (0.45, Severity.WARNING), (0.8, Severity.ERROR)])
+def test_late_transforms_are_named_before_frames_are_lost(late_s: float, severity: Severity) -> None:
+    (finding,) = check_pose_delay("front", [0.0, late_s, late_s, late_s + 0.1], max_wait_s=0.5)
+    assert finding.severity == severity
+    assert f"front: poses are known {late_s:.2f} s after the images" in finding.message
+    assert check_pose_delay("front", [], 0.5) == []
+
+
+def test_nothing_but_infinity_has_no_median() -> None:
+    assert all("median" not in f.message for f in check_depth([depth(np.inf)]))
 
 
 def test_out_of_range_everywhere_is_no_unit_problem() -> None:

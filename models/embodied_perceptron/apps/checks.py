@@ -38,6 +38,7 @@ _UP = np.array([0.0, 0.0, 1.0])
 _MAX_TILT_DEG, _LEVEL_DEG = 8.0, 5.0
 _PLANE_M = 0.02  # points so far from a plane lie on it
 _MIN_PLANE_SHARE = 0.2  # of all points; of what is smaller, planes through clutter may be the largest
+_LATE_SHARE = 0.5  # of the time that frames wait for a pose; what takes longer is lost when it varies
 _OLD_S, _AHEAD_S = 5.0, 0.5  # stamps this far from this machine's clock belong to another one
 
 
@@ -194,8 +195,13 @@ def check_depth(depths_m: Sequence[NDArray[np.float32]]) -> list[Finding]:
     elif len(values) and median < _NEAREST_PLAUSIBLE_M:
         remedy = "the unit is too small: 16UC1 means millimetres, 32FC1 metres; in camera.json, lower depth_scale"
         findings.append(Finding("depth unit", Severity.ERROR, f"the median depth is {median * 1e3:.2f} mm", remedy))
-    else:
+    elif len(values):
         findings.append(Finding("depth unit", Severity.OK, f"the median depth is {median:.2f} m"))
+    infinite = sum(bool(np.isposinf(depth[depth > 0]).all()) for depth in depths_m) - empty
+    if infinite:
+        message = f"all values of {infinite} of {len(depths_m)} depth images are +Inf: nothing within range (REP-117)"
+        remedy = "they clear what stands there; for a driver that means 'invalid', set its camera's inf_depth: unknown"
+        findings.append(Finding("depth +Inf", Severity.WARNING, message, remedy))
     if empty:
         message = f"{empty} of {len(depths_m)} depth images that were looked at have no value at all"
         findings.append(Finding("depth", Severity.WARNING, message, "the sensor may be covered or out of range"))
@@ -364,6 +370,20 @@ def check_delays(delays_s: Mapping[str, float], simulated: bool) -> list[Finding
         remedy = "synchronise the clocks (chrony); for a recording, play with --clock and use simulated time"
         findings.append(Finding("clock offset", Severity.ERROR, message, remedy))
     return findings
+
+
+def check_pose_delay(camera: str, delays_s: Sequence[float], max_wait_s: float) -> list[Finding]:
+    """Do transforms come in time? ``delays_s``: of each image, the seconds from its arrival until its pose was known,
+    without those that never had one. ``max_wait_s``: how long a frame waits for its pose."""
+    if not delays_s:
+        return []
+    median = float(np.median(delays_s))
+    text = f"{camera}: poses are known {median:.2f} s after the images (median; frames wait up to {max_wait_s:g} s)"
+    if median <= _LATE_SHARE * max_wait_s:
+        return [Finding("late transforms", Severity.OK, text)]
+    severity = Severity.ERROR if median > max_wait_s else Severity.WARNING
+    remedy = "publish /tf sooner or more often (localisation at a higher rate), or raise assembler.max_pose_wait_s"
+    return [Finding("late transforms", severity, text, remedy)]
 
 
 def check_motion(

@@ -154,8 +154,8 @@ class Robot:
         depth = (scene_depth() * self.depth_factor).astype(np.float32)
         frame = self.faults.get("frame", OPTICAL)
         if self.tf is not None:
-            T = self.faults.get("T", T_ODOM_CAMERA)
-            self.tf.publish(TFMessage(transforms=[make_transform_stamped(T, stamp_ns, "odom", frame)]))
+            T, late_ns = self.faults.get("T", T_ODOM_CAMERA), int(self.faults.get("tf_late_s", 0) * 1e9)
+            self.tf.publish(TFMessage(transforms=[make_transform_stamped(T, stamp_ns - late_ns, "odom", frame)]))
         self.info.publish(make_camera_info(MAPPING_CAMERA, stamp_ns, frame))
         self.color.publish(make_image(np.full((*depth.shape, 3), 99, np.uint8), "rgb8", stamp_ns, frame))
         self.depth.publish(make_image(depth, "32FC1", stamp_ns, self.faults.get("depth_frame", frame)))
@@ -191,7 +191,7 @@ def test_healthy_robot_has_no_errors(monkeypatch: pytest.MonkeyPatch) -> None:
         findings = examine(machine)
     assert not has_errors(findings), [f for f in findings if f.severity == Severity.ERROR]
     assert "/perception is not running" in found(findings, "node", Severity.WARNING)
-    for check in ("topics", "data", "sizes", "registration", "depth unit", "poses", "camera frame"):
+    for check in ("topics", "data", "sizes", "registration", "depth unit", "poses", "camera frame", "late transforms"):
         assert found(findings, check, Severity.OK), check
 
 
@@ -210,6 +210,21 @@ def test_every_illness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s behind this machine's clock" in found(findings, "clock offset")
     # the subscriber of this robot's own node that asks for more than the driver offers
     assert "/color/image_raw: driver cannot hear driver" in found(findings, "QoS")
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize(("late_s", "severity"), [(0.4, Severity.WARNING), (0.9, Severity.ERROR)])
+def test_late_transforms_are_named(monkeypatch: pytest.MonkeyPatch, late_s: float, severity: Severity) -> None:
+    with robot(monkeypatch, tf_late_s=late_s) as machine:
+        findings = examine(machine, 3.0)
+    assert "s after the images" in found(findings, "late transforms", severity)
+
+
+@pytest.mark.ros
+def test_depth_of_plus_inf_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with robot(monkeypatch, depth_factor=np.inf) as machine:
+        findings = examine(machine)
+    assert "depth images are +Inf" in found(findings, "depth +Inf", Severity.WARNING)
 
 
 @pytest.mark.ros

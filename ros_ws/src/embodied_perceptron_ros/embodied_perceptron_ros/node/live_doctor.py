@@ -23,8 +23,16 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSCompatibility, QoSProfile, ReliabilityPolicy, qos_check_compatible
 
-from embodied_perceptron.apps.checks import CameraEvidence, Finding, Severity, check_camera, check_delays
+from embodied_perceptron.apps.checks import (
+    CameraEvidence,
+    Finding,
+    Severity,
+    check_camera,
+    check_delays,
+    check_pose_delay,
+)
 from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
 from embodied_perceptron_ros.conversion.values import camera_model, color_from_message, depth_from_message, stamp_to_ns
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.node.monitor import NodeStatus, status_from_areas
@@ -35,6 +43,7 @@ NODE_NAME = "perception"
 # discovery ends when nothing new was found for a while; the node is waited for longer than others
 _SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
 _ANSWER_S = 3.0
+_POSE_STEP_S = 0.02  # how exactly it is told when a pose came
 _LOOKED_AT = 6  # depth images of each camera
 
 
@@ -141,6 +150,8 @@ class _Listener:
         self.watched = NODE_NAME  # with its namespace
         self.evidence: dict[str, CameraEvidence] = {}
         self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
+        self.pose_delays_s: dict[str, list[float]] = {}  # from an image's arrival until its pose is known, by camera
+        self._without_pose: list[tuple[str, int, float]] = []  # camera, stamp, seconds of arrival
         self.faults: dict[str, Counter[str]] = {}  # messages that cannot be used, by camera
         self.node.create_subscription(DiagnosticArray, "/diagnostics", self._on_diagnostics, 10)
 
@@ -148,6 +159,20 @@ class _Listener:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._executor.spin_once(timeout_sec=left)
+
+    def collect(self, seconds: float, fusion_frame: str) -> None:
+        """Listen, and see when the pose of each colour image comes."""
+        end_s = time.monotonic() + seconds
+        while (left_s := end_s - time.monotonic()) > 0:
+            self.spin(min(left_s, _POSE_STEP_S))
+            now_s, waiting = time.monotonic(), []
+            for camera, stamp_ns, arrived_s in self._without_pose:
+                answer = self.transforms.lookup(fusion_frame, self.evidence[camera].frames["color"], stamp_ns)
+                if isinstance(answer, Found):
+                    self.pose_delays_s.setdefault(camera, []).append(now_s - arrived_s)
+                elif isinstance(answer, (TooEarly, Disconnected)):  # it may still come
+                    waiting.append((camera, stamp_ns, arrived_s))
+            self._without_pose = waiting
 
     def close(self) -> None:
         self._executor.shutdown()
@@ -227,6 +252,7 @@ class _Listener:
                 evidence.add_calibration(camera_model(message, camera.rectified))
             elif kind == "color":
                 evidence.color_ns.append(stamp_ns)
+                self._without_pose.append((camera.name, stamp_ns, time.monotonic()))
                 if evidence.color_size is None:
                     image = color_from_message(message)
                     evidence.color_size = (image.shape[1], image.shape[0])
@@ -312,7 +338,7 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
     findings += check_time_source(clock_publishers, sim_time)
     for camera in cameras:
         listener.listen_to(camera, topics[camera.name])
-    listener.spin(duration_s)
+    listener.collect(duration_s, fusion_frame)
     delays: dict[str, float] = {}
     for camera in cameras:
         evidence = listener.evidence[camera.name]
@@ -334,6 +360,8 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
                 for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
             ]
             findings += check_camera(camera.name, evidence, AssemblerConfig(), live=True)
+            pose_delays_s = listener.pose_delays_s.get(camera.name, [])
+            findings += check_pose_delay(camera.name, pose_delays_s, AssemblerConfig().max_pose_wait_s)
     findings += _examine_transforms(listener)
     findings += check_delays(delays, simulated=clock_publishers > 0)
     if namespace is not None:
