@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from embodied_perceptron_msgs.srv import ClearBox, CorrectObject, LoadMap, NameObject, SaveMap
@@ -21,6 +20,7 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
+from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
@@ -36,14 +36,16 @@ class MapServices:
         transforms: TransformSource,
         fusion_frame: str,
         on_map_replaced: Callable[[], None],
+        map_folder: MapFolder,
     ) -> None:
-        """``on_map_replaced`` is called after the map was changed by hand."""
+        """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``."""
         self._node = node
         self._perceptron = perceptron
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="map_services")
         self._transforms = transforms
         self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
+        self._map_folder = map_folder
         group = ReentrantCallbackGroup()  # a slow save must not keep the others waiting
         self._services = [
             node.create_service(kind, f"~/{name}", callback, callback_group=group)
@@ -79,7 +81,7 @@ class MapServices:
 
     async def _save(self, request: SaveMap.Request, response: SaveMap.Response) -> SaveMap.Response:
         def job() -> str:
-            path = _path(request.path)
+            path = self._map_folder.to_write(request.path)
             self._perceptron.save(path)
             return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
 
@@ -87,7 +89,7 @@ class MapServices:
 
     async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
         def job() -> str:
-            path = _path(request.path)
+            path = self._map_folder.to_read(request.path)
             self._perceptron.load(path, pose_to_matrix(request.pose))
             self._on_map_replaced()
             return f"loaded {path}"
@@ -159,9 +161,3 @@ class MapServices:
         if not answer.candidates[0].id:
             raise ValueError(f"what {answer.text!r} means is no object of the map yet")
         return answer.candidates[0].id
-
-
-def _path(text: str) -> Path:
-    if not text.strip() or "\0" in text:
-        raise ValueError(f"path must name a file, got {text!r}")
-    return Path(text).expanduser()
