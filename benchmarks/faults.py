@@ -49,7 +49,7 @@ from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
 from rich.console import Console
 from rich.table import Table
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from tf2_msgs.msg import TFMessage
@@ -73,7 +73,12 @@ from embodied_perceptron_ros.conversion.values import (
 )
 from embodied_perceptron_ros.node.corrections import corrected_poses
 from embodied_perceptron_ros.node.health import resident_mib
+from embodied_perceptron_ros.node.monitor import NodeMonitor
 from embodied_perceptron_ros.node.perception_node import PerceptionNode
+from embodied_perceptron_ros.players.launch_options import parameter_text
+from embodied_perceptron_ros.players.playback import image_qos
+from embodied_perceptron_ros.players.processes import Supervisor, module_command, ros_environment
+from embodied_perceptron_ros.players.replaying import choose_domain
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "faults.json"
 GROWTH_LIMIT_MIB = 40.0  # over the second half of a run
@@ -1200,6 +1205,109 @@ def run(
     return tally
 
 
+def over_topics(inputs: Iterator[Case], total: int, folder: Path, on_progress: Callable[[Tally], None]) -> Tally:
+    """Publish frames, transforms and queries to a node of its own process, as others on the network would.
+
+    Which message met which fate is not known here, their sums are: a frame that nobody accounts for, a query without
+    its answer, an internal error, or a node that ended, is unexplained. One picture may be two frames there (its halves
+    do not fit), messages of transforms all count as fused; how many links were refused stands in the reasons.
+    """
+    domain = choose_domain(None)
+    environment = ros_environment() | {"ROS_DOMAIN_ID": str(domain)}
+    environment.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
+    topics = {
+        (camera, kind): f"/{camera}/{name}{packed if camera == CAMERAS[1] else ''}"
+        for camera in CAMERAS
+        for kind, name, packed in (
+            ("color", "color/image_raw", "/compressed"),
+            ("depth", "depth/image_raw", "/compressedDepth"),
+            ("info", "color/camera_info", ""),
+        )
+    }
+    parameters: dict[str, Any] = {
+        **{"cameras": list(CAMERAS), "weights": "none", "voxel_size_m": 0.05, "max_blocks": 2000, "radius_m": 6.0},
+        **{"max_pose_wait_s": 0.2, "max_backlog": 100, "perception_hz": 0.5, "max_queries_hz": 1000.0},
+        **{"packed.color_transport": "compressed", "packed.depth_transport": "compressedDepth"},
+    }
+    for topic in topics.values():
+        parameters |= {f"qos_overrides.{topic}.subscription.reliability": "reliable"}
+        parameters |= {f"qos_overrides.{topic}.subscription.depth": 200}
+    options = [text for name, value in parameters.items() for text in ("-p", f"{name}:={parameter_text(value)}")]
+    tally, start_s = Tally(), time.monotonic()
+    with Supervisor() as processes, NodeMonitor(domain) as monitor:
+        processes.start("node", module_command("node", "--ros-args", *options), environment, folder / "node.log")
+
+        def await_status(condition: Callable[[], Any], what: str, seconds: float) -> None:
+            deadline = time.monotonic() + seconds
+            while not condition():
+                code = processes.exit_codes()["node"]
+                if code is not None or time.monotonic() > deadline:
+                    log = (folder / "node.log").read_text(errors="replace")[-3000:]
+                    raise HangError(f"{what}; exit code of the node {code}\n{log}")
+                monitor.spin(0.2)
+
+        await_status(lambda: monitor.status.state == "active", "the node is not active", 180.0)
+        qos, publishers = image_qos(200), {}
+        types = {"color": Image, "depth": Image, "info": CameraInfo}
+        for (camera, kind), topic in topics.items():
+            message_type = CompressedImage if camera == CAMERAS[1] and kind != "info" else types[kind]
+            publishers[camera, kind] = monitor.node.create_publisher(message_type, topic, qos)
+        tf = monitor.node.create_publisher(TFMessage, "/tf", qos)
+        queries = monitor.node.create_publisher(String, "/grounding_query", qos)
+        answered: list[Any] = []
+        monitor.node.create_subscription(GroundingResult, "/perception/grounding", answered.append, image_qos(1000))
+        monitor.spin(2.0)
+        stamp_ns, asked = time.time_ns(), 0
+        sent: Counter[str] = Counter()
+        try:
+            for number, case in enumerate(inputs, 1):
+                stamp_ns += FRAME_NS
+                sent[case.kind] += 1
+                if case.kind == "frame":
+                    for kind, camera, message in frame_messages(
+                        case, max(stamp_ns + case.changes.get("step_ns", 0), 0)
+                    ):
+                        (tf if kind == "tf" else publishers[camera, kind]).publish(message)
+                elif case.kind == "transform":
+                    tf.publish(transform_message(case, stamp_ns))
+                else:
+                    asked += 1
+                    queries.publish(String(data=query_text(case)))
+                monitor.spin(0.004)
+                if number % max(total // 20, 1) == 0:
+                    await_status(lambda: len(answered) >= asked, f"{asked} queries, {len(answered)} answers", 60.0)  # noqa: B023
+                    tally.memory_mib.append(float(monitor.status.areas["node"]["memory_mib"]))
+                    tally.fates.update({(kind, "fused"): n - tally.fates[kind, "fused"] for kind, n in sent.items()})
+                    tally.seconds = time.monotonic() - start_s
+                    on_progress(tally)
+            monitor.spin(2.0)
+            received = lambda: int(monitor.status.areas["frames"]["frames_received"])  # noqa: E731
+            settled = lambda: monitor.status.settled >= received()  # noqa: E731
+            await_status(settled, "frames are pending for ever", 30.0)
+            errors = int(monitor.status.areas["node"].get("internal_errors", "0"))
+            if errors:
+                raise HangError((folder / "node.log").read_text(errors="replace")[-5000:])
+        except HangError as error:
+            verdict = Verdict("unexplained", str(error))
+            tally.add(Case("frame"), verdict)
+            tally.faults[verdict.signature] = {"cases": [], "seen": str(error)}
+        unexplained = tally.fates["frame", "unexplained"]
+        tally.fates.clear()  # what was progress until here
+        tally.fates["frame", "unexplained"] = unexplained
+        status = monitor.status
+        tally.fates["frame", "fused"] = status.fused
+        for reason, count in status.dropped.items():
+            tally.fates["frame", "dropped"] += count
+            tally.reasons["frame", f"dropped: {reason}"] = count
+        refused = sum(int(v) for k, v in status.areas.get("transforms", {}).items() if k.startswith("refused."))
+        tally.reasons["transform", "links refused"] = refused
+        tally.fates["transform", "fused"] = sent["transform"]
+        for answer in answered:
+            tally.fates["query", "refused" if answer.status == GroundingResult.INVALID else "answered"] += 1
+    tally.seconds = time.monotonic() - start_s
+    return tally
+
+
 def show(console: Console, tally: Tally) -> None:
     table = Table("kind", "inputs", *FATES)
     for kind, fates in tally.rows().items():
@@ -1226,6 +1334,7 @@ def main() -> int:
     parser.add_argument(
         "--case", action="append", default=[], help="JSON of a case, as a fault prints it; again for more"
     )
+    parser.add_argument("--topics", action="store_true", help="frames, transforms and queries over real topics")
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     console = Console()
@@ -1240,8 +1349,10 @@ def main() -> int:
                 rate = t.inputs / t.seconds
                 console.print(f"{t.inputs} inputs, {rate:.0f}/s, {len(t.faults)} faults, {t.memory_mib[-1]:.0f} MiB")
 
-            inputs = cases(args.seed, args.inputs, args.kinds)
-            tally = run(inputs, args.inputs, Path(folder), on_progress=progress)
+            kinds = [k for k in args.kinds if k in ("frame", "transform", "query")] if args.topics else args.kinds
+            inputs = cases(args.seed, args.inputs, kinds)
+            drive = over_topics if args.topics else run
+            tally = drive(inputs, args.inputs, Path(folder), on_progress=progress)
     show(console, tally)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps({"seed": args.seed, **tally.to_json()}, indent=2) + "\n")

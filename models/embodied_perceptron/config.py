@@ -364,10 +364,13 @@ class ScorePolicy:
     Attributes:
         publish: from here on a box is an object (``network.min_score``, or else what the weights' calibration says).
         all_boxes: decode boxes of any score; see :class:`NetworkOptions`.
+        even: the score at which a box is as likely right as wrong, from which the probabilities of what is published
+            follow; 0 = ``publish``.
     """
 
     publish: float = 0.0
     all_boxes: bool = False
+    even: float = 0.0
 
     @property
     def keep(self) -> float:

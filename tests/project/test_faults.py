@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import sys
@@ -16,6 +17,7 @@ pytest.importorskip("tf2_msgs")
 pytest.importorskip("embodied_perceptron_msgs.msg")
 
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron_ros.node.corrections import CorrectionError
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "faults.py"
 pytestmark = [pytest.mark.ros, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -110,3 +112,25 @@ def test_memory_that_grows_is_not_healthy(faults: ModuleType) -> None:
     assert tally.healthy
     tally.memory_mib = [500.0, 510.0, 560.0, 611.0]
     assert not tally.healthy
+
+
+def test_queries_beyond_their_rate_are_answered_unread(faults: ModuleType, tmp_path: Path) -> None:
+    rig = faults.Rig(tmp_path)
+    try:
+        rig.node._parameters_now = dataclasses.replace(rig.node.parameters, max_queries_hz=0.1)
+        answers = rig.node.told["~/grounding"]
+        for _ in range(1100):
+            rig.meet(faults.Case("query", {"text": "the chair"}))
+        too_fast = [a for a in answers if "max_queries_hz" in a.reason]
+        assert 90 <= len(too_fast) <= 100
+        assert all(a.status == a.INVALID for a in too_fast)
+        assert rig.node.health.counted("queries_over_rate") == len(too_fast)
+    finally:
+        rig.close()
+
+
+def test_too_long_a_path_is_refused(faults: ModuleType) -> None:
+    path = faults.PathMessage(poses=[faults.PoseStamped()] * 100_001)
+    path.header.frame_id = "odom"
+    with pytest.raises(CorrectionError, match="100001"):
+        faults.corrected_poses(path, "odom", {}, lambda *_: np.eye(4))

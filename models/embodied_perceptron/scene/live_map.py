@@ -32,7 +32,7 @@ from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.recordings.files import write_atomically
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.results import ObjectState, SceneObject
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
@@ -42,6 +42,22 @@ from embodied_perceptron.sensors.frame import PosedFrame
 
 LABELS_SUFFIX = ".labels.json"
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
+
+
+def saved_objects(path: str | Path) -> tuple[SceneObject, ...]:
+    """The confirmed objects of a saved map, without reading the rest of it.
+
+    Raises :class:`MapFileError` for a file that is no map or has no objects, ``OSError`` where there is none.
+    """
+    objects = ObjectMap()
+    saved = read_extra(path).get(_OBJECTS)
+    if saved is None:
+        raise MapFileError(f"{path}: a map without objects")
+    try:
+        objects.load_json(saved)
+    except ValueError as error:
+        raise MapFileError(f"{path}: {error}") from error
+    return objects.objects((ObjectState.CONFIRMED,))
 
 
 class LiveMap:

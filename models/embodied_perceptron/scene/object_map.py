@@ -95,8 +95,9 @@ def _right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> 
 
 
 def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
-    """The score at which a box is as likely wrong as right: from there on they are published."""
-    return max(scores.publish, config.clutter_score)
+    """The score at which a box is as likely wrong as right: what a calibration says, or that from which they are
+    published."""
+    return scores.even or max(scores.publish, config.clutter_score)
 
 
 def _logit(p: float) -> float:
@@ -174,9 +175,12 @@ class _Track:
         self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
         self.published = None
 
+    def probability(self, config: ObjectsConfig, reference: float) -> float:
+        return _probability(self.log_odds) * _right(self.score, self.looks, reference, config)
+
     def as_object(self, config: ObjectsConfig) -> SceneObject:
         if self.published is None:
-            score = _probability(self.log_odds) * _right(self.score, self.looks, self.reference, config)
+            score = self.probability(config, self.reference)
             box, seen_ns = self.box.copy(), self.last_seen_ns
             self.published = SceneObject(self.id, self.label, score, box, self.state, seen_ns, self.user_name)
         return self.published
@@ -208,6 +212,11 @@ class ObjectMap:
         """Objects in any of ``states``, by id."""
         wanted = set(states)
         return tuple(t.as_object(self.config) for t in self._tracks.values() if t.state in wanted)
+
+    def probabilities(self, even: float, states: Iterable[str] = ObjectState.ALL) -> tuple[float, ...]:
+        """Scores of :meth:`objects` if a box of score ``even`` were as likely right as wrong."""
+        wanted = set(states)
+        return tuple(t.probability(self.config, even) for t in self._tracks.values() if t.state in wanted)
 
     def update(
         self,

@@ -68,13 +68,16 @@ def calibrate_score(
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
     every: Annotated[int, typer.Option(min=1, help="Perceive after so many views.")] = 2,
+    precision: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Wanted of what is published with a name; 0 = the best F1.")
+    ] = 0.0,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
 ) -> None:
-    """From which score on a box is an object: by the F1 of the objects of whole tours' maps."""
+    """From which score on a box is an object: by F1 or precision of the objects of whole tours' maps."""
     from embodied_perceptron_training.evaluation.report import run_calibration  # torch loads only when needed
 
-    figures = run_calibration(data, weights, split, write, scenes, views, every, workers)
+    figures = run_calibration(data, weights, split, write, scenes, views, every, workers, precision)
     if out is not None:
         write_metrics(figures, out)
 

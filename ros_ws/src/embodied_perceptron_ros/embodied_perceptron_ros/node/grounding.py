@@ -33,10 +33,11 @@ from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
-from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, invalid, parse_query
+from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, RateLimit, invalid, parse_query
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+_BURST = 1000  # queries at once that no rate limit refuses
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
 _INACTIVE = "the node is not active"
 
@@ -94,6 +95,7 @@ class GroundingInterface:
         self._parameters = parameters
         self._camera_frame = camera_frame
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
+        self._rate = RateLimit(_BURST)
         self._shown: set[MarkerKey] = set()
         self._worker: QueryWorker | None = None
         self._on_answer: Callable[[Grounding], None] | None = None
@@ -213,6 +215,16 @@ class GroundingInterface:
             return
         worker.submit(query, deliver, begin)
 
+    def _within_rate(self) -> bool:
+        """Whether a query more is within ``max_queries_hz``, of all ways to ask together; otherwise it is counted."""
+        allowed = self._rate.allows(self._parameters().max_queries_hz)
+        if not allowed:
+            self._health.count("queries_over_rate")
+        return allowed
+
+    def _too_fast(self) -> str:
+        return f"more than {self._parameters().max_queries_hz:g} queries a second (parameter max_queries_hz)"
+
     def _stamp_ns(self) -> int:
         newest = self._perceptron.newest_frame
         return 0 if newest is None else newest.frame.stamp_ns
@@ -263,6 +275,9 @@ class GroundingInterface:
         worker = self._worker
         if worker is None:  # taken from the wire just before deactivation
             return
+        if not self._within_rate():
+            worker.refuse(Query(""), self._too_fast(), self._publish_answer)
+            return
         try:
             query = parse_query(message.data)
         except QueryError as error:
@@ -282,7 +297,10 @@ class GroundingInterface:
                 self._markers.publish(markers)
             done.set_result(message)
 
-        self._submit(query, deliver, begin)
+        if self._within_rate():
+            self._submit(query, deliver, begin)
+        else:
+            deliver(Answer(query, invalid(query, self._too_fast())))
         return done
 
     async def _execute_goal(self, goal: Any) -> Ground.Result:

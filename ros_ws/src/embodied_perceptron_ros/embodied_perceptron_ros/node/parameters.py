@@ -108,6 +108,9 @@ DECLARATIONS: dict[str, _Declaration] = {
     "max_backlog": _D(3, "Frames that may wait for fusion; the oldest is dropped beyond it", 1, 100, live=True),
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
+    "max_queries_hz": _D(
+        100.0, "Queries a second beyond a burst; further ones are INVALID unread", 0.1, 1e4, live=True
+    ),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
     "robot_radius_m": _D(
         0.3, "Room that the robot needs around it where an answer tells it to go", 0.05, 1.4, live=True
@@ -217,6 +220,7 @@ class NodeParameters:
     max_backlog: int
     query_queue_size: int
     max_standing_queries: int
+    max_queries_hz: float
     default_top_k: int
     robot_radius_m: float
     cameras: tuple[CameraParameters, ...]

@@ -1,4 +1,5 @@
-"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/name_object``, ``~/correct_object``.
+"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``, ``~/name_object``,
+``~/correct_object``.
 
 They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
 moment that the map itself is touched. A failure is an answer (``success`` false, ``message`` says why), never an
@@ -16,6 +17,7 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
+from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
 from embodied_perceptron_ros.conversion.objects import message_to_box
@@ -24,6 +26,8 @@ from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
+
+_MAX_WAITING = 16  # calls at a time; each may take seconds
 
 
 class MapServices:
@@ -46,6 +50,7 @@ class MapServices:
         self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
         self._map_folder = map_folder
+        self._unfinished = 0
         group = ReentrantCallbackGroup()  # a slow save must not keep the others waiting
         self._services = [
             node.create_service(kind, f"~/{name}", callback, callback_group=group)
@@ -53,6 +58,7 @@ class MapServices:
                 (SaveMap, "save_map", self._save),
                 (LoadMap, "load_map", self._load),
                 (Trigger, "reset", self._reset),
+                (Trigger, "describe", self._describe),
                 (ClearBox, "clear_box", self._clear_box),
                 (NameObject, "name_object", self._name_object),
                 (CorrectObject, "correct_object", self._correct_object),
@@ -67,8 +73,15 @@ class MapServices:
         self._services = []
 
     async def _run(self, job: Callable[[], str], response: Any) -> Any:
-        future = self._thread.submit(job)
-        await await_in_executor(self._node, future)
+        if self._unfinished >= _MAX_WAITING:
+            response.message = f"too many calls of map services wait (more than {_MAX_WAITING})"
+            return response
+        self._unfinished += 1  # calls begin and end in the executor's thread
+        try:
+            future = self._thread.submit(job)
+            await await_in_executor(self._node, future)
+        finally:
+            self._unfinished -= 1
         try:
             response.message = future.result()
             response.success = True
@@ -103,6 +116,10 @@ class MapServices:
             return "the map is empty"
 
         return await self._run(job, response)
+
+    async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """The message is the description; its ids are those of ``~/boxes``."""
+        return await self._run(lambda: describe(self._perceptron.objects).text, response)
 
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
