@@ -81,7 +81,12 @@ def test_names_corrections_and_questions(tmp_path):
         assert 0.3 < told["distance"] < 3.0
         code, said, _ = ask(domain, "the elephant", "--json")
         told = json.loads(said)
-        assert (code, told["status"], told["approach"], told["candidates"]) == (1, "NOT_FOUND", None, [])
+        assert (code, told["status"], told["approach"], told["candidates"]) == (
+            1,
+            "INVALID",
+            None,
+            [],
+        )  # nothing has names here
 
         path = tmp_path / "home.safetensors"
         wrong = CorrectObject.Request(id="Anna's <b>crate</b>", label="crate")
