@@ -63,6 +63,22 @@ def test_words_of_the_answer_are_the_users():
     assert "Anna's desk" in answer("the chair next to Anna's desk").reason
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["the chair next to Anna's desk", "the chair between  Anna’s  desk and the Anna", "where is Anna?", "Anna's desk"],
+)
+def test_phrases_stand_where_they_stood(text):
+    phrases = answer(text).phrases
+    assert phrases
+    for phrase in phrases:
+        assert text[phrase.start : phrase.end] == phrase.text
+        assert "zzq" not in phrase.text
+    by_text = {phrase.text.removeprefix("the "): phrase.ids for phrase in phrases}
+    for name, number in (("Anna's desk", 1), ("Anna’s  desk", 1), ("Anna", 6)):
+        assert by_text.get(name, (number,)) == (number,)
+    assert {"Anna's desk", "Anna’s  desk", "Anna"} & set(by_text)
+
+
 def test_other_sentences_are_left_alone():
     for text in ("the lamp", "Annabel's desk", "the bigger one", "", "x" * 2_000, "Anna\x00's desk"):
         assert with_user_names(Query(text), OBJECTS) is None

@@ -11,10 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS, Query, printable_query, query_problem
-from embodied_perceptron.results import Grounding, SceneObject
+from embodied_perceptron.results import GroundedPhrase, Grounding, SceneObject
 
 _ARTICLE = re.compile(r"\b(?:the|a|an)\s+$", re.IGNORECASE)
 _LETTERS = "bdgklmprtv"
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """One place where a name stood: characters [start, end) of the sentence as asked, and of the one that is read."""
+
+    word: str
+    start: int
+    end: int
+    read_start: int
+    read_end: int
+    added: bool  # "the", before the word
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,17 +36,19 @@ class NamedQuery:
     query: Query
     objects: tuple[SceneObject, ...]
     asked: Query
-    names: tuple[tuple[str, str, bool, SceneObject], ...]  # word, name as said, whether "the" was added, object
+    places: tuple[Replaced, ...]
+    named: tuple[SceneObject, ...]  # under their own labels
 
     def restored(self, answer: Grounding) -> Grounding:
         """The answer in the user's words."""
-        originals = {thing.id: thing for *_, thing in self.names}
+        originals = {thing.id: thing for thing in self.named}
 
         def said(text: str) -> str:
-            for word, name, added, _ in self.names:
-                if added:
-                    text = re.sub(rf"\bthe (<p>)?{word}", rf"\1{word}", text)
-                text = re.sub(rf"{word}(?:es|s)?", name.replace("\\", r"\\"), text)
+            for place in self.places:
+                name = self.asked.text[place.start : place.end]
+                if place.added:
+                    text = re.sub(rf"\bthe (<p>)?{place.word}", rf"\1{place.word}", text)
+                text = re.sub(rf"{place.word}(?:es|s)?", name.replace("\\", r"\\"), text)
             return text
 
         candidates = tuple(
@@ -47,7 +61,23 @@ class NamedQuery:
             candidates=candidates,
             reason=said(answer.reason),
             tagged_text=said(answer.tagged_text),
+            phrases=tuple(self._phrase(phrase) for phrase in answer.phrases),
         )
+
+    def _phrase(self, phrase: GroundedPhrase) -> GroundedPhrase:
+        start, end = self._as_asked(phrase.start, False), self._as_asked(phrase.end, True)
+        return replace(phrase, text=self.asked.text[start:end], start=start, end=end)
+
+    def _as_asked(self, position: int, is_end: bool) -> int:
+        """A character of the sentence that was read -> of the one that was asked; names are not cut."""
+        shift = 0
+        for place in self.places:
+            if position <= place.read_start:
+                break
+            if position < place.read_end or (is_end and position == place.read_end):
+                return place.end if is_end else place.start
+            shift = place.end - place.read_end
+        return position + shift
 
 
 def name_word(number: int) -> str:
@@ -65,23 +95,26 @@ def with_user_names(query: Query, objects: Sequence[SceneObject]) -> NamedQuery 
     named = sorted((o for o in objects if o.user_name), key=lambda o: (-len(o.user_name), o.id))
     if not named or query.meaning is not None or query_problem(query.text):
         return None
-    text, found = query.text, []
-    for thing in named:
-        pattern = _pattern(thing.user_name)
-        match = pattern.search(text)
-        if match is None:
-            continue
-        word = name_word(thing.id)
-        added = _ARTICLE.search(text[: match.start()]) is None
-        found.append((word, match.group(0), added, thing))
-        text = pattern.sub(f"the {word}" if added else word, text)
-    if not found or len(text) > MAX_QUERY_CHARACTERS:
+    pattern = re.compile("|".join(f"({_pattern(thing.user_name)})" for thing in named), re.IGNORECASE)
+    text, done, places = "", 0, []
+    for match in pattern.finditer(query.text):
+        word = name_word(named[(match.lastindex or 1) - 1].id)
+        text += query.text[done : match.start()]
+        added = _ARTICLE.search(text) is None
+        start = len(text)
+        text += f"the {word}" if added else word
+        done = match.end()
+        places.append(Replaced(word, match.start(), done, start, len(text), added))
+    text += query.text[done:]
+    if not places or len(text) > MAX_QUERY_CHARACTERS:
         return None
-    words = {thing.id: word for word, *_, thing in found}
-    renamed = tuple(replace(o, label=words[o.id]) if o.id in words else o for o in objects)
-    return NamedQuery(replace(query, text=text), renamed, query, tuple(found))
+    words = {place.word for place in places}
+    found = tuple(thing for thing in named if name_word(thing.id) in words)
+    ids = {thing.id for thing in found}
+    renamed = tuple(replace(o, label=name_word(o.id)) if o.id in ids else o for o in objects)
+    return NamedQuery(replace(query, text=text), renamed, query, tuple(places), found)
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+def _pattern(name: str) -> str:
     parts = (re.sub("['’]", "['’]", re.escape(part)) for part in name.split())
-    return re.compile(r"(?<!\w)" + r"\s+".join(parts) + r"(?!\w)", re.IGNORECASE)
+    return r"(?<!\w)" + r"\s+".join(parts) + r"(?!\w)"

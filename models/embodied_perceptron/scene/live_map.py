@@ -267,5 +267,6 @@ class LiveMap:
 
 
 def labels_path(path: str | Path) -> Path:
-    """Where the labels of a map's corrections stand."""
-    return Path(path).with_suffix(LABELS_SUFFIX)
+    """Where the labels of a map's corrections stand: ``home.labels.json`` beside ``home.safetensors``."""
+    path = Path(path)
+    return path.with_name(path.name.removesuffix(".safetensors") + LABELS_SUFFIX)

@@ -363,7 +363,7 @@ class _Page:
             return
         low, high = np.percentile(points, 2, axis=0), np.percentile(points, 98, axis=0)
         middle, reach = 0.5 * (low + high), float(np.linalg.norm(high - low))
-        eye = middle + reach * np.array([-0.45, -0.65, 0.75])
+        eye = middle + reach * np.array([-0.32, -0.46, 0.55])
         self._home = (eye.astype(np.float64), middle.astype(np.float64))
         for client in self._server.get_clients().values():
             client.camera.position, client.camera.look_at = self._home

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from embodied_perceptron.visualization.web import Controls, HealthLine, WebViewer
 from embodied_perceptron_ros.node.health import ERROR, OK
 
-if TYPE_CHECKING:
-    from embodied_perceptron_ros.node.wiring import ConfiguredMap
 
-
-def open_web_viewer(node: Any, configured: ConfiguredMap) -> WebViewer:
-    """The viewer of a ``PerceptionNode`` that is being activated; its address goes to the log.
+def open_web_viewer(node: Any, configured: Any) -> WebViewer:
+    """The viewer of a ``PerceptionNode`` that is being activated with its ``ConfiguredMap``; its address is logged.
 
     Raises as :class:`WebViewer` does: without viser, and where the port is taken.
     """
@@ -36,7 +33,7 @@ def open_web_viewer(node: Any, configured: ConfiguredMap) -> WebViewer:
     return viewer
 
 
-def health_lines(node: Any, configured: ConfiguredMap) -> list[HealthLine]:
+def health_lines(node: Any, configured: Any) -> list[HealthLine]:
     """The node's counts, and every problem that lasts."""
     counts = configured.fusion.counts
     frames = f"{counts.fused} frames fused, {sum(counts.dropped.values())} dropped, {counts.pending} on their way"
