@@ -60,7 +60,7 @@ ARGUMENTS = (
     ("respawn", "false", "start the node again when it ends by itself"),
     ("rviz", "false", "start RViz with everything visible"),
     ("rviz_config", "", "layout of RViz; empty = the one of this package"),
-    ("viewer", "", "rerun = the node shows everything in a window of Rerun"),
+    ("viewer", "", "web = the node serves a page for the browser (port 8085); rerun = a window of Rerun"),
     ("foxglove", "false", "start foxglove_bridge on port 8765; its layout is foxglove/perception.json"),
     ("log_level", "info", "debug, info, warn, error"),
 )

@@ -27,7 +27,9 @@ from embodied_perceptron.language.candidates import QueryContext, all_nouns, pro
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.lift.class_priors import shipped_priors
 from embodied_perceptron.lift.detections2d import Detections2d
+from embodied_perceptron.lift.extents import refine_extents
 from embodied_perceptron.lift.loading import lift_from_options
 from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.mapping.export import VolumeCopy
@@ -166,6 +168,9 @@ class Perceptron(LiveMap):
                 prediction = self._map_predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
                 clock.lap("network")
                 found = prediction.detections
+                if found is not None:
+                    found = refine_extents(found, snapshot, floor_z_m, shipped_priors(), self._scores.keep)
+                    clock.lap("extents")
                 if found is not None and self.lift is not None:
                     found = self.lift.fuse(found, snapshot)
                 if found is not None:
@@ -179,9 +184,9 @@ class Perceptron(LiveMap):
             clock.lap("semantic")
             self._prediction, self._voxels = prediction, snapshot
             objects = self._publish(None if prediction is None else prediction.detections)
+            stamp_ns, T_world_map = self._stamp_of(cameras), self.T_world_map
             if self.lift is not None:
                 self.lift.remember_looks(objects)
-            stamp_ns, anchor_m = self._stamp_of(cameras), self.anchor_m
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
             clock.lap("objects")
         grid = navigation_grid(snapshot, floor_z_m, self.config.grid, None if prediction is None else semantic)
@@ -198,7 +203,36 @@ class Perceptron(LiveMap):
             stage_ms=clock.stage_ms,
             diagnostics=() if prediction is None else prediction.diagnostics,
             source=source,
-            anchor_m=anchor_m,
+            T_world_map=T_world_map,
+        )
+
+    def recall(self) -> Perception:
+        """What the map holds, without looking anew: of a map from a file, for example. Changes nothing.
+
+        Without labelled cells of a network, cells are those of floor, walls and things.
+        """
+        with self._scene_lock:
+            copy, cameras = self._copy()
+            snapshot = copy.snapshot()
+            floor_z_m = self._floor.of(snapshot.mean_point_m)
+            known = self._semantic.cells()
+            self._voxels = snapshot
+            objects, stamp_ns, T_world_map = self._publish(), self._stamp_of(cameras), self.T_world_map
+            source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
+        if known is None:
+            layers = separate_layers(snapshot, floor_z_m, self.config.objects)
+            known = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+        by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
+        return Perception(
+            stamp_ns=stamp_ns,
+            objects=by_state[ObjectState.CONFIRMED],
+            tentative=by_state[ObjectState.TENTATIVE],
+            stale=by_state[ObjectState.STALE],
+            semantic=known,
+            grid=navigation_grid(snapshot, floor_z_m, self.config.grid, self._semantic.cells()),
+            voxels=snapshot,
+            source=source,
+            T_world_map=T_world_map,
         )
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:

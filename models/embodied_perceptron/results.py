@@ -209,7 +209,7 @@ class OccupancyGrid2d:
     Attributes:
         resolution_m: cell size.
         origin_m: (2,) world x, y of the lower-left corner of cell (0, 0).
-        cells: (rows, cols) int8: -1 unknown, 0 free .. 100 occupied.
+        cells: (rows, cols) int8: -1 unknown, 0 free, 1 to 99 free at a cost, 100 occupied.
         floor_z_m: height of the floor in the world frame.
     """
 
@@ -235,8 +235,8 @@ class Perception:
         diagnostics: what the user should know, in words: memory ran out and the window is smaller, for example.
         source: the newest frame in the map that everything above was computed from; None where there is none (a map
             from a file). Overlay and latency speak of this frame.
-        anchor_m: (3,) where the origin of all this lies in the world that the poses of the frames are in: world = this
-            + anchor. Zero unless the map began far from the world's origin.
+        T_world_map: (4, 4) where all this lies in the world that the poses of the frames are in. The identity unless
+            the map began far from the world's origin, or was loaded and put elsewhere.
     """
 
     stamp_ns: int
@@ -249,7 +249,7 @@ class Perception:
     stale: tuple[SceneObject, ...] = ()
     diagnostics: tuple[str, ...] = ()
     source: PosedFrame | None = None
-    anchor_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
 
 
 class GroundingStatus(IntEnum):
@@ -259,6 +259,26 @@ class GroundingStatus(IntEnum):
     NOT_FOUND = 2
     AMBIGUOUS = 3
     INVALID = 4
+
+
+@dataclass(frozen=True)
+class GroundedPhrase:
+    """A noun phrase of a sentence and the objects that it stands for.
+
+    Attributes:
+        text: the words, as they stand in the sentence.
+        start, end: characters [start, end) of the sentence as it was asked.
+        ids: of the objects, best first; empty where none was found.
+    """
+
+    text: str
+    start: int
+    end: int
+    ids: tuple[int, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {"text": self.text, "start": self.start, "end": self.end, "ids": list(self.ids)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +296,7 @@ class Grounding:
         latency_ms: from the arrival of the query to its answer.
         count: of the objects that were asked for together ("the chairs", "how many cups", "what is on the table"),
             also where it is 0; None where one object was.
+        phrases: the noun phrases of the sentence, the one that was asked for first, with the objects they stand for.
     """
 
     text: str
@@ -285,3 +306,4 @@ class Grounding:
     tagged_text: str = ""
     latency_ms: float = 0.0
     count: int | None = None
+    phrases: tuple[GroundedPhrase, ...] = ()

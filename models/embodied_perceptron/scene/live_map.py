@@ -3,7 +3,8 @@
 Voxels and keyframes with their image features (the volume), objects, labelled cells, height of the floor and the latest
 poses of the cameras belong together: whatever replaces or moves one of them replaces or moves all. They have one place
 and one time of their own (:mod:`embodied_perceptron.scene.map_frame`): poses of cameras come and go in the world;
-boxes, voxels and cells lie in the map, and differ from the world by :attr:`LiveMap.anchor_m` where that is far away.
+boxes, voxels and cells lie in the map, at :attr:`LiveMap.T_world_map`: the identity unless that is far away, or the map
+was put elsewhere.
 
 The locks of the map are here. The *volume lock* guards the volume's voxels and keyframes, and the cameras; it is held
 while one frame is fused or a copy is made. The *scene lock* guards everything else and the reading of image features;
@@ -90,13 +91,15 @@ class LiveMap:
             tensors |= cells
         write_map(path, tensors, header)
 
-    def load(self, path: str | Path) -> None:
+    def load(self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None) -> None:
         """Replace the map by a saved one; images are encoded anew at the next perception.
 
-        Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it.
+        Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it. Where the
+        world began elsewhere (odometry does with each start of a robot), ``T_world_saved`` is the (4, 4) pose of the
+        world of then in that of now, turned about the vertical alone.
 
-        Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`; then
-        nothing has changed.
+        Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`, and
+        ``ValueError`` for a pose that is not rigid or not level; then nothing has changed.
         """
         objects = ObjectMap(self.config.objects)
         extra = read_extra(path)
@@ -112,6 +115,8 @@ class LiveMap:
             frame.load_json(extra.get(_FRAME, ""), None)
         except ValueError as error:
             raise MapFileError(f"{path}: {error}") from error
+        T_world_saved = np.eye(4) if T_world_saved is None else T_world_saved
+        MapFrame().put(T_world_saved)  # refuse it before anything changes
         with self._scene_lock, self._volume_lock:
             self.volume.load(path)
             self._forget()
@@ -119,6 +124,7 @@ class LiveMap:
             if _FRAME not in extra:
                 stamps = [k.frame.stamp_ns for k in self.volume.keyframes]
                 frame.load_json("", max([objects.updated_ns, *stamps], default=0))
+            frame.put(T_world_saved)
             self._frame = frame
             cells = semantic.cells()
             if cells is not None and cells.classes == self._cell_classes:
@@ -140,11 +146,11 @@ class LiveMap:
             self._frame.forget_stamps(camera)
 
     @property
-    def anchor_m(self) -> NDArray[np.float64]:
-        """(3,) where the map's origin lies in the world, metres: world = map + anchor. Zero unless the map began far
-        from the world's origin."""
-        anchor_m: NDArray[np.float64] = self._frame.anchor_m.copy()
-        return anchor_m
+    def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
+        """(4, 4) where the map lies in the world. The identity unless the map began far from the world's origin, or was
+        put elsewhere by :meth:`load`."""
+        T_world_map: NDArray[np.float64] = self._frame.T_world_map.copy()
+        return T_world_map
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
         """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.

@@ -94,8 +94,9 @@ def _right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> 
 
 
 def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
-    """The score at which a box is as likely wrong as right: from there on they are published."""
-    return max(scores.publish, config.clutter_score)
+    """The score at which a box is as likely wrong as right: what a calibration says, or that from which they are
+    published."""
+    return scores.even or max(scores.publish, config.clutter_score)
 
 
 def _logit(p: float) -> float:
@@ -168,9 +169,12 @@ class _Track:
             self.votes[label] = self.votes.get(label, 0.0) + votes
         self.published = None
 
+    def probability(self, config: ObjectsConfig, reference: float) -> float:
+        return _probability(self.log_odds) * _right(self.score, self.looks, reference, config)
+
     def as_object(self, config: ObjectsConfig) -> SceneObject:
         if self.published is None:
-            score = _probability(self.log_odds) * _right(self.score, self.looks, self.reference, config)
+            score = self.probability(config, self.reference)
             self.published = SceneObject(self.id, self.label, score, self.box.copy(), self.state, self.last_seen_ns)
         return self.published
 
@@ -200,6 +204,11 @@ class ObjectMap:
         """Objects in any of ``states``, by id."""
         wanted = set(states)
         return tuple(t.as_object(self.config) for t in self._tracks.values() if t.state in wanted)
+
+    def probabilities(self, even: float, states: Iterable[str] = ObjectState.ALL) -> tuple[float, ...]:
+        """Scores of :meth:`objects` if a box of score ``even`` were as likely right as wrong."""
+        wanted = set(states)
+        return tuple(t.probability(self.config, even) for t in self._tracks.values() if t.state in wanted)
 
     def update(
         self,

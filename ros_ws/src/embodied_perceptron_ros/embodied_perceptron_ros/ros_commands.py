@@ -52,7 +52,7 @@ def perceive_command(
     ] = None,
     device: Annotated[str, typer.Option(help="Where the network runs: cpu, cuda, auto.")] = "",
     map_file: Annotated[str, typer.Option(help="A saved map to start with.")] = "",
-    viewer: Annotated[str, typer.Option(help="rerun = show everything in a window of Rerun.")] = "",
+    viewer: Annotated[str, typer.Option(help="web = a page for the browser; rerun = a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
     parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,

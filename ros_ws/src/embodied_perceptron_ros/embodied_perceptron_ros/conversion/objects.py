@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from embodied_perceptron_msgs.msg import GroundedPhrase as GroundedPhraseMessage
 from embodied_perceptron_msgs.msg import GroundingResult
 from geometry_msgs.msg import Point, Vector3
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.visualization.drawing import color_of_class
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
@@ -201,6 +202,7 @@ def grounding_to_message(
         tagged_text=grounding.tagged_text,
         latency_ms=float(grounding.latency_ms),
         count=-1 if grounding.count is None else grounding.count,
+        phrases=[GroundedPhraseMessage(**phrase.as_dict()) for phrase in grounding.phrases],
     )
 
 
@@ -214,4 +216,7 @@ def message_to_grounding(message: GroundingResult) -> Grounding:
         tagged_text=message.tagged_text,
         latency_ms=float(message.latency_ms),
         count=None if message.count < 0 else int(message.count),
+        phrases=tuple(
+            GroundedPhrase(p.text, int(p.start), int(p.end), tuple(int(i) for i in p.ids)) for p in message.phrases
+        ),
     )

@@ -21,7 +21,7 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding
@@ -31,10 +31,11 @@ from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
-from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, invalid, parse_query
+from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, RateLimit, invalid, parse_query
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+_BURST = 1000  # queries at once that no rate limit refuses
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
 _INACTIVE = "the node is not active"
 
@@ -92,6 +93,7 @@ class GroundingInterface:
         self._parameters = parameters
         self._camera_frame = camera_frame
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
+        self._rate = RateLimit(_BURST)
         self._shown: set[MarkerKey] = set()
         self._worker: QueryWorker | None = None
         self._on_answer: Callable[[Grounding], None] | None = None
@@ -153,7 +155,24 @@ class GroundingInterface:
         """Counts for diagnostics."""
         return {} if self._worker is None else self._worker.status
 
+    @property
+    def standing(self) -> list[Grounding]:
+        """Standing queries with their last answers."""
+        return [] if self._worker is None else self._worker.standing
+
     # ---- asking
+
+    def ask(self, text: str) -> Grounding:
+        """The answer to a sentence asked by this very process; waits for it. Its markers are shown to all."""
+        done: ThreadFuture[Grounding] = ThreadFuture()
+
+        def deliver(answer: Answer) -> None:
+            with self._publish_lock:
+                self._markers.publish(self._message(answer)[1])
+            done.set_result(answer.grounding)
+
+        self._submit(Query(text), deliver)
+        return done.result()
 
     def _ask(self, query: Query) -> Grounding:
         parameters = self._parameters()
@@ -166,7 +185,7 @@ class GroundingInterface:
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
         """Where the robot was at ``stamp_ns`` (0 = now), in the map; None before the first frame."""
         T = self._viewpoint_in_fusion_frame(stamp_ns)
-        return None if T is None else make_transform(T[:3, :3], T[:3, 3] - self._perceptron.anchor_m)
+        return None if T is None else invert_transform(self._perceptron.T_world_map) @ T
 
     def _viewpoint_in_fusion_frame(self, stamp_ns: int) -> NDArray[np.float64] | None:
         parameters, newest = self._parameters(), self._perceptron.newest_frame
@@ -194,6 +213,16 @@ class GroundingInterface:
             return
         worker.submit(query, deliver, begin)
 
+    def _within_rate(self) -> bool:
+        """Whether a query more is within ``max_queries_hz``, of all ways to ask together; otherwise it is counted."""
+        allowed = self._rate.allows(self._parameters().max_queries_hz)
+        if not allowed:
+            self._health.count("queries_over_rate")
+        return allowed
+
+    def _too_fast(self) -> str:
+        return f"more than {self._parameters().max_queries_hz:g} queries a second (parameter max_queries_hz)"
+
     def _stamp_ns(self) -> int:
         newest = self._perceptron.newest_frame
         return 0 if newest is None else newest.frame.stamp_ns
@@ -203,13 +232,13 @@ class GroundingInterface:
     def _message(self, answer: Answer) -> tuple[GroundingResult, MarkerArray]:
         parameters, query, stamp_ns = self._parameters(), answer.query, self._stamp_ns()
         frame_id = query.frame_id or parameters.output_frame
-        anchor_m = self._perceptron.anchor_m
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, anchor_m)
+        T_fusion_map = self._perceptron.T_world_map
+        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, T_fusion_map)
         grounding = answer.grounding
         if isinstance(pose, str):
             if grounding.candidates:  # the transform went away between asking and answering
                 grounding = invalid(query, pose)
-            frame_id, T = parameters.fusion_frame, make_transform(np.eye(3), anchor_m)
+            frame_id, T = parameters.fusion_frame, T_fusion_map
         else:
             frame_id, T = pose.frame_id, pose.T_out_world
         message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T)
@@ -230,6 +259,9 @@ class GroundingInterface:
         worker = self._worker
         if worker is None:  # taken from the wire just before deactivation
             return
+        if not self._within_rate():
+            worker.refuse(Query(""), self._too_fast(), self._publish_answer)
+            return
         try:
             query = parse_query(message.data)
         except QueryError as error:
@@ -249,7 +281,10 @@ class GroundingInterface:
                 self._markers.publish(markers)
             done.set_result(message)
 
-        self._submit(query, deliver, begin)
+        if self._within_rate():
+            self._submit(query, deliver, begin)
+        else:
+            deliver(Answer(query, invalid(query, self._too_fast())))
         return done
 
     async def _execute_goal(self, goal: Any) -> Ground.Result:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from embodied_perceptron_msgs.srv import ClearBox, LoadMap, SaveMap
@@ -20,9 +19,13 @@ from std_srvs.srv import Trigger
 from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.objects import message_to_box
+from embodied_perceptron_ros.conversion.values import pose_to_matrix
+from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
+
+_MAX_WAITING = 16  # calls at a time; each may take seconds
 
 
 class MapServices:
@@ -35,14 +38,17 @@ class MapServices:
         transforms: TransformSource,
         fusion_frame: str,
         on_map_replaced: Callable[[], None],
+        map_folder: MapFolder,
     ) -> None:
-        """``on_map_replaced`` is called after the map was changed by hand."""
+        """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``."""
         self._node = node
         self._perceptron = perceptron
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="map_services")
         self._transforms = transforms
         self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
+        self._map_folder = map_folder
+        self._unfinished = 0
         group = ReentrantCallbackGroup()  # a slow save must not keep the others waiting
         self._services = [
             node.create_service(kind, f"~/{name}", callback, callback_group=group)
@@ -63,8 +69,15 @@ class MapServices:
         self._services = []
 
     async def _run(self, job: Callable[[], str], response: Any) -> Any:
-        future = self._thread.submit(job)
-        await await_in_executor(self._node, future)
+        if self._unfinished >= _MAX_WAITING:
+            response.message = f"too many calls of map services wait (more than {_MAX_WAITING})"
+            return response
+        self._unfinished += 1  # calls begin and end in the executor's thread
+        try:
+            future = self._thread.submit(job)
+            await await_in_executor(self._node, future)
+        finally:
+            self._unfinished -= 1
         try:
             response.message = future.result()
             response.success = True
@@ -77,7 +90,7 @@ class MapServices:
 
     async def _save(self, request: SaveMap.Request, response: SaveMap.Response) -> SaveMap.Response:
         def job() -> str:
-            path = _path(request.path)
+            path = self._map_folder.to_write(request.path)
             self._perceptron.save(path)
             return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
 
@@ -85,8 +98,8 @@ class MapServices:
 
     async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
         def job() -> str:
-            path = _path(request.path)
-            self._perceptron.load(path)
+            path = self._map_folder.to_read(request.path)
+            self._perceptron.load(path, pose_to_matrix(request.pose))
             self._on_map_replaced()
             return f"loaded {path}"
 
@@ -109,8 +122,8 @@ class MapServices:
             frame = request.frame_id or self._fusion_frame
             newest = self._perceptron.newest_frame
             stamp_ns = newest.frame.stamp_ns if newest else 0
-            anchor_m = self._perceptron.anchor_m
-            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns, anchor_m)
+            T_fusion_map = self._perceptron.T_world_map
+            pose = find_output_pose(self._transforms, self._fusion_frame, frame, stamp_ns, T_fusion_map)
             if isinstance(pose, str):
                 raise ValueError(pose)
             response.voxels_removed = self._perceptron.clear_box(message_to_box(request.box, pose.inverse()))
@@ -118,9 +131,3 @@ class MapServices:
             return f"removed {response.voxels_removed} voxels"
 
         return await self._run(job, response)
-
-
-def _path(text: str) -> Path:
-    if not text.strip() or "\0" in text:
-        raise ValueError(f"path must name a file, got {text!r}")
-    return Path(text).expanduser()

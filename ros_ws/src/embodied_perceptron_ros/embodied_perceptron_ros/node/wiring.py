@@ -16,17 +16,21 @@ from embodied_perceptron.lift.coco import COCO_CLASSES
 from embodied_perceptron.lift.loading import limits_from_options
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron.visualization.web import WebViewer
+from embodied_perceptron_ros.node.bond import Heartbeat
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
 from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagnostics
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
 from embodied_perceptron_ros.node.services import MapServices
 from embodied_perceptron_ros.node.threads import GivenUpError
 from embodied_perceptron_ros.node.transforms import TransformSource, make_transform_source
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
+from embodied_perceptron_ros.node.web import open_web_viewer
 
 
 def prepare(
@@ -78,6 +82,7 @@ class ConfiguredMap:
                 self.transforms,
                 parameters.fusion_frame,
                 lambda: self.on_map_replaced(),
+                MapFolder(parameters.map_folder),
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(
@@ -124,7 +129,7 @@ class LiveParts:
 
     def __init__(self, node: Any, configured: ConfiguredMap) -> None:
         self._configured = configured
-        self._viewer: LiveViewer | None = None
+        self._viewer: LiveViewer | WebViewer | None = None
         perception = PerceptionWorker(
             configured.perceptron,
             node.health,
@@ -138,7 +143,10 @@ class LiveParts:
         with ExitStack() as parts:
             parts.callback(lambda: language.stop(wait=not node.is_ending))
             if node.parameters.viewer:
-                self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
+                if node.parameters.viewer == "web":
+                    self._viewer = open_web_viewer(node, configured)
+                else:
+                    self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
                 parts.callback(self._viewer.close)
             configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
@@ -153,7 +161,17 @@ class LiveParts:
             cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
             parts.callback(cameras.close)
             language.start()
+            self._bind(node, parts)
             self._parts = parts.pop_all()
+
+    @staticmethod
+    def _bind(node: Any, parts: ExitStack) -> None:
+        period_s = node.parameters.bond_heartbeat_period
+        if period_s > 0:
+            try:
+                parts.callback(Heartbeat(node, period_s).close)
+            except ImportError as error:
+                node.get_logger().info(f"no bond with a lifecycle manager: {error}")
 
     def _lift(self, node: Any, parts: ExitStack) -> None:
         """The 2-D detector in a thread of its own, or topics of other programs."""
