@@ -251,7 +251,7 @@ def _article(noun: str) -> str:
 # anybody's text
 
 _ID = r"<?obj(?:ect)?_(\d+)>?"
-_DENSE = re.compile(rf"<p>(?P<phrase>[^<]*)</p>\s*\[(?P<ids>(?:\s*{_ID}\s*,?)*)\]")
+_DENSE = re.compile(r"<p>(?P<phrase>[^<]*)</p>\s*\[(?P<ids>[^\[\]]*)\]")
 _PLAIN = re.compile(r"(?P<phrase>[^\W\d_][\w' -]*?)\s*(?P<ids><obj_\d+>(?:[\s,]*<obj_\d+>)*)")
 _LEADS = ("a", "an", "the", "some", "its", "his", "her", "their", "this", "that", "these", "those", "another")
 _LEAD = re.compile(rf"^(?:{'|'.join((*_LEADS, *_NUMBERS))}|\d+)\s+", re.IGNORECASE)
@@ -276,7 +276,7 @@ def read_mentions(text: str) -> tuple[Mention, ...]:
                 words = " ".join(words.split()[-_MOST_WORDS:])
         words = words.strip()
         phrase = _LEAD.sub("", words).strip().lower()
-        ids = tuple(int(number) for number in re.findall(r"\d+", match["ids"]))
+        ids = tuple(int(number) for number in re.findall(_ID, match["ids"]))
         mentions.append(Mention(phrase, ids, start, match.end()))
     return tuple(mentions)
 

@@ -1,0 +1,212 @@
+"""3D-GRAND's JSON (arXiv 2406.05132): scenes as lists of objects, and texts whose noun phrases carry their objects.
+
+    scenes        {scene: {"wardrobe-0": {"category", "centroid" [x, y, z], "extent" [w, d, h], "description"?}}}
+    texts         [{"id", "scene_id", "conversations": [{"from": "human" | "gpt", "value"}],
+                    "referred_object_id"?, "grounded_object_reference"?, "bbox"? [low x, y, z, high x, y, z]}]
+    descriptions  {scene: text or [texts]}
+
+Tags name objects as the scenes do, ``<p>grey armchair</p>[<armchair-4>]``; here they become ``<obj_4>``, numbered in
+the order in which the scene lists them, as the model of the paper sees them. Metres, z up.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from embodied_perceptron.language.description import GroundingScore, Mention, read_mentions, score_mentions
+from embodied_perceptron.results import ObjectState, SceneObject
+
+Kind = Literal["reference", "description", "question"]
+_LEAST_SIZE_M = 0.01  # flat things are made so thick
+_TAG = re.compile(r"<([^<>]+)>")
+_MARKUP = frozenset(("p", "/p"))
+
+
+class GrandError(ValueError):
+    """A file that is none of 3D-GRAND's; the message names the entry."""
+
+
+@dataclass(frozen=True, eq=False)
+class GrandScene:
+    """One scene.
+
+    Attributes:
+        name: of the scene.
+        objects: their ids are places in the file.
+        numbers: id of each object by its name in the file.
+        descriptions: of objects, by id; those that have one.
+    """
+
+    name: str
+    objects: tuple[SceneObject, ...]
+    numbers: Mapping[str, int]
+    descriptions: Mapping[int, str]
+
+    def renamed(self, text: str) -> str:
+        """With ``<obj_N>`` for the file's names; names that the scene lacks stay, and so carry no object."""
+
+        def number(match: re.Match[str]) -> str:
+            known = self.numbers.get(match[1])
+            return match[0] if known is None else f"<obj_{known}>"
+
+        return _TAG.sub(number, text)
+
+
+@dataclass(frozen=True)
+class GrandText:
+    """One annotation.
+
+    Attributes:
+        id: of the record, or scene and number.
+        scene: name.
+        kind: what it is.
+        asked: what the human said; empty for plain descriptions.
+        text: the answer, with ``<obj_N>`` tags.
+        mentions: of the answer.
+        target: id of the object that a reference means, or None.
+    """
+
+    id: str
+    scene: str
+    kind: Kind
+    asked: str
+    text: str
+    mentions: tuple[Mention, ...]
+    target: int | None = None
+
+
+def read_scenes(path: Path) -> dict[str, GrandScene]:
+    """Scenes by name. Raises :class:`GrandError` naming scene and object, ``OSError``."""
+    data = _load(path)
+    if not isinstance(data, dict):
+        raise GrandError(f"{path}: scenes must be an object by scene, got {type(data).__name__}")
+    return {str(name): _scene(path, str(name), objects) for name, objects in data.items()}
+
+
+def _scene(path: Path, name: str, entries: Any) -> GrandScene:
+    if not isinstance(entries, dict):
+        raise GrandError(f"{path}: {name}: objects must be an object by name, got {type(entries).__name__}")
+    objects, descriptions = [], {}
+    for number, (known, entry) in enumerate(entries.items()):
+        try:
+            center, size = (np.array(entry[key], dtype=np.float64) for key in ("centroid", "extent"))
+            label = str(entry["category"]).strip().lower()
+        except (KeyError, TypeError, ValueError) as error:
+            raise GrandError(f"{path}: {name}: {known}: {error!r}") from error
+        if center.shape != (3,) or size.shape != (3,) or not np.isfinite([center, size]).all() or (size < 0).any():
+            raise GrandError(
+                f"{path}: {name}: {known}: centroid {center.tolist()} and extent {size.tolist()} are no box"
+            )
+        box = np.concatenate([center, np.maximum(size, _LEAST_SIZE_M), np.zeros(3)])
+        objects.append(SceneObject(number, label, 1.0, box, ObjectState.CONFIRMED))
+        if entry.get("description"):
+            descriptions[number] = str(entry["description"])
+    return GrandScene(name, tuple(objects), {str(k): n for n, k in enumerate(entries)}, descriptions)
+
+
+def read_texts(path: Path, scenes: Mapping[str, GrandScene], kind: Kind | None = None) -> list[GrandText]:
+    """Texts in the file's order, of either form.
+
+    ``kind`` of texts that refer to no object; None = by the file's name (``description``, otherwise question).
+    Raises :class:`GrandError` naming the record whose scene is unknown or a field of which is missing.
+    """
+    data = _load(path)
+    other: Kind = kind or ("description" if "description" in path.name else "question")
+    if isinstance(data, dict):
+        texts = []
+        for name, said in data.items():
+            listed = said if isinstance(said, list) else [said]
+            scene = _known(path, scenes, str(name), str(name))
+            for number, text in enumerate(listed):
+                if not isinstance(text, str):
+                    raise GrandError(f"{path}: {name}: a description must be text, got {type(text).__name__}")
+                texts.append(_text(f"{name}@{number}", scene, other, "", text))
+        return texts
+    if not isinstance(data, list):
+        raise GrandError(f"{path}: texts must be a list or an object by scene, got {type(data).__name__}")
+    return [_record(path, number, record, scenes, other) for number, record in enumerate(data)]
+
+
+def _record(path: Path, number: int, record: Any, scenes: Mapping[str, GrandScene], other: Kind) -> GrandText:
+    try:
+        name = str(record.get("id", number))
+        scene = _known(path, scenes, str(record["scene_id"]), name)
+        turns = record.get("conversations", [])
+        asked = " ".join(str(t["value"]) for t in turns if t["from"] == "human")
+        said = " ".join(str(t["value"]) for t in turns if t["from"] == "gpt")
+        referred = record.get("referred_object_id")
+        if referred is None:
+            return _text(name, scene, other, asked, said)
+        target = _target(scene, str(referred), str(record.get("referred_object_text", "")))
+        if target is None:
+            raise GrandError(f"{path}: {name}: {scene.name} has no object {referred!r}")
+        reference = str(record.get("grounded_object_reference", "")) or asked
+        return _text(name, scene, "reference", scene.renamed(reference), said, target)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise GrandError(f"{path}: record {number}: {error!r}") from error
+
+
+def _text(name: str, scene: GrandScene, kind: Kind, asked: str, said: str, target: int | None = None) -> GrandText:
+    text = scene.renamed(said)
+    return GrandText(name, scene.name, kind, asked, text, read_mentions(text), target)
+
+
+def _known(path: Path, scenes: Mapping[str, GrandScene], name: str, record: str) -> GrandScene:
+    if name not in scenes:
+        raise GrandError(f"{path}: {record}: unknown scene {name!r}")
+    return scenes[name]
+
+
+def _target(scene: GrandScene, referred: str, words: str) -> int | None:
+    """``desk-0`` itself, or the number that stands behind the dash."""
+    for known in (referred, f"{words}-{referred}"):
+        if known in scene.numbers:
+            return scene.numbers[known]
+    behind = [number for known, number in scene.numbers.items() if known.rpartition("-")[2] == referred]
+    return behind[0] if len(behind) == 1 else None
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise GrandError(f"{path}: {error}") from error
+
+
+def plain_text(text: str) -> str:
+    """Without tags, as a person would say it."""
+    without = re.sub(r"\[[^\[\]]*<[^\[\]]*\]", "", text)
+    kept = _TAG.sub(lambda m: "" if m[1] in _MARKUP or m[1].startswith("obj_") else m[0], without)
+    return re.sub(r"\s+([.,;])", r"\1", " ".join(kept.split()))
+
+
+def score_texts(texts: Iterable[GrandText], scenes: Mapping[str, GrandScene]) -> dict[str, float]:
+    """Percent: how much of the texts' mentions is true of their scenes; the objects of a scene count once a text."""
+    total = GroundingScore()
+    for text in texts:
+        total += score_mentions(text.mentions, scenes[text.scene].objects)
+    return total.as_dict()
+
+
+def scene_file(scenes: Mapping[str, GrandScene], texts: Sequence[GrandText]) -> dict[str, Any]:
+    """References as a file that ``embodied-perceptron ground`` answers and ``evaluate referring`` scores."""
+    asked = [text for text in texts if text.kind == "reference"]
+    entries = {}
+    for name in dict.fromkeys(text.scene for text in asked):
+        objects = [
+            {"center": o.box[:3].tolist(), "size": o.box[3:6].tolist(), "category": o.label}
+            for o in scenes[name].objects
+        ]
+        by_id = {str(number): entry for number, entry in enumerate(objects)}
+        entries[name] = {"detections": objects, "objects": by_id}
+    queries = [
+        {"scene": t.scene, "text": plain_text(t.asked), "target": str(t.target), "source": "3D-GRAND"} for t in asked
+    ]
+    return {"scenes": entries, "queries": queries}
