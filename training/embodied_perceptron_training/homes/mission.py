@@ -1,8 +1,8 @@
 """Questions about a home that a robot drives through, with the answers that are right after the drive.
 
 One of each kind: a thing by its name, one by its relation to another, one that is not there, one by where it is as seen
-from the robot, and one that stands from the start and is answered anew once the thing is found; then where something is,
-a command, whether there is something that is not, a part of a thing, and a sentence that is not English.
+from the robot, and one that stands from the start and is answered anew once the thing is found; then where something
+is, a command, whether there is something that is not, a part of a thing, and a sentence that is not English.
 """
 
 from __future__ import annotations
