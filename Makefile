@@ -7,7 +7,7 @@ OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
 
-.PHONY: help setup demo test test-all scenarios lint format bench minkowski constraints clean
+.PHONY: help setup demo test test-all scenarios lint format docs bench minkowski constraints clean
 
 help:
 	@echo "make setup      environment in $(VENV): library, ROS 2 wheels, interface packages"
@@ -16,6 +16,7 @@ help:
 	@echo "make test       tests, minutes       make test-all   slow ones too"
 	@echo "make scenarios  things removed, moved, replaced, revisited: what the map of objects makes of it, as a table"
 	@echo "make lint       ruff, mypy, hadolint make format     fix what can be fixed"
+	@echo "make docs       the documentation site -> $(OUT)/site"
 	@echo "make bench      benchmarks, tables and $(OUT)/bench/*.json"
 	@echo "make minkowski  optional: builds MinkowskiEngine (CPU) from source into $(VENV), about 15 minutes"
 	@echo "make constraints  pin the newest versions that pyproject.toml allows"
@@ -44,6 +45,10 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs:
+	@$(PYTHON) .ci/setup.py --venv $(VENV) --extra docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir $(OUT)/site
 
 bench:
 	@$(PYTHON) .ci/setup.py --venv $(VENV) --extra bench

@@ -6,6 +6,7 @@
     ros2 launch embodied_perceptron perceive.launch.py camera:=realsense namespace:=robot1 respawn:=true
     ros2 launch embodied_perceptron perceive.launch.py color_topic:=/head/rgb depth_topic:=/head/depth \\
         camera_info_topic:=/head/camera_info
+    ros2 launch embodied_perceptron perceive.launch.py detections_topic:=/yolo/detections
     ros2 launch embodied_perceptron perceive.launch.py config:=/my/perception.yaml parameters:='voxel_size_m: 0.03'
 
 What is asked for and not there (packages, files, presets) is named before anything starts.
@@ -27,6 +28,7 @@ from embodied_perceptron_ros.players.launch_options import (
     camera_topics,
     check_config,
     check_extras,
+    detection_topics,
     first_color_topic,
     node_parameters,
     own_foxglove_layout,
@@ -46,6 +48,7 @@ ARGUMENTS = (
     ("color_topic", "", "colour images of the one camera; empty = as in config"),
     ("depth_topic", "", "its depth images, registered to colour; empty = as in config"),
     ("camera_info_topic", "", "its calibration; empty = as in config"),
+    ("detections_topic", "", "2-D detections of another program; {camera} = each camera's name; empty = as in config"),
     ("fusion_frame", "", "frame in which the map is built; empty = as in config (odom)"),
     ("output_frame", "", "frame of what is published; empty = as in config (the fusion frame)"),
     ("weights", "", "network: a shipped name or a weights file; empty = as in config, none = class-agnostic boxes"),
@@ -57,7 +60,7 @@ ARGUMENTS = (
     ("respawn", "false", "start the node again when it ends by itself"),
     ("rviz", "false", "start RViz with everything visible"),
     ("rviz_config", "", "layout of RViz; empty = the one of this package"),
-    ("viewer", "", "rerun = the node shows everything in a window of Rerun"),
+    ("viewer", "", "web = the node serves a page for the browser (port 8085); rerun = a window of Rerun"),
     ("foxglove", "false", "start foxglove_bridge on port 8765; its layout is foxglove/perception.json"),
     ("log_level", "info", "debug, info, warn, error"),
 )
@@ -72,6 +75,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     file_values = check_config(config)
     sim_time = parse_flag(values["use_sim_time"], "use_sim_time")
     cameras = parse_names(values["cameras"])
+    in_config = cameras or file_values.get("cameras", ["camera"])
     parameters = node_parameters(
         cameras=cameras,
         fusion_frame=values["fusion_frame"],
@@ -81,13 +85,12 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         viewer=values["viewer"],
         device=values["device"],
         map_file=values["map_file"],
-        topics=camera_topics(
-            cameras or file_values.get("cameras", ["camera"]),
-            values["camera"],
-            values["color_topic"],
-            values["depth_topic"],
-            values["camera_info_topic"],
-        ),
+        topics={
+            **camera_topics(
+                in_config, values["camera"], values["color_topic"], values["depth_topic"], values["camera_info_topic"]
+            ),
+            **detection_topics(in_config, values["detections_topic"]),
+        },
         overrides=parse_overrides(values["parameters"]),
     )
     name = "FASTDDS_DEFAULT_PROFILES_FILE"  # images need more shared memory than the default; a user's profile wins

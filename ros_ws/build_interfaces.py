@@ -5,8 +5,8 @@
 
 Only for environments without a ROS installation: with one, ``colcon build`` does this. Idempotent and resumable: each
 package has a stamp with the hash of its sources, of what it is built from and of the generators; a second run does
-nothing, an interrupted one goes on with the package at which it stopped. ``tf2_msgs`` and ``vision_msgs`` are built
-only where nobody else provides them. Exit codes: 0 done, 1 a build failed, 2 the environment does not fit.
+nothing, an interrupted one goes on with the package at which it stopped. The packages of ``wheels_only``
+are built only where nobody else provides them. Exit codes: 0 done, 1 a build failed, 2 the environment does not fit.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class InterfacePackage:
 PACKAGES = (
     InterfacePackage("tf2_msgs", ROS_WS / "wheels_only" / "tf2_msgs", stand_in=True),
     InterfacePackage("vision_msgs", ROS_WS / "wheels_only" / "vision_msgs", stand_in=True),
+    InterfacePackage("map_msgs", ROS_WS / "wheels_only" / "map_msgs", stand_in=True),
+    InterfacePackage("bond", ROS_WS / "wheels_only" / "bond", stand_in=True),
     InterfacePackage("embodied_perceptron_msgs", ROS_WS / "src" / "embodied_perceptron_msgs", ("vision_msgs",)),
 )
 

@@ -38,8 +38,8 @@ class VolumeConfig:
         max_blocks: block budget (a block is 8^3 voxels, 20 KiB); the furthest are evicted first. Memory is reserved for
             all of them at once: mere address space on the CPU, real memory on a GPU.
         clearing: remove stored voxels that the depth image sees through.
-        clearing_margin_m: a voxel must lie this much in front of the measured surface to count as seen through, plus
-            ``clearing_margin_per_m2`` times depth squared (structured-light noise grows with the square).
+        clearing_margin_m, clearing_margin_per_m2: a voxel must lie this much in front of the measured surface to count
+            as seen through: the first plus the second times depth squared (structured-light noise grows so).
         clearing_window_rad: the nearest depth within this angle of a voxel's pixel counts (at least one pixel around
             it), so that edges, thin things and registration errors do not make holes.
         min_hits: hits before a voxel counts as occupied in snapshots.
@@ -218,6 +218,9 @@ class GridConfig:
         min_obstacle_height_m, max_obstacle_height_m: heights above the floor that block the robot.
         min_obstacle_voxels: voxels in that band before a cell is occupied.
         passable_classes: what a network calls by these names never blocks; [] = everything blocks.
+        class_costs: class name -> cost from 1 to 99 of the free cells around what a network calls so:
+            ``{potted plant: 60}`` keeps a robot away from plants. {} = none.
+        class_cost_radius_m: how far around.
     """
 
     resolution_m: float = 0.05
@@ -225,8 +228,15 @@ class GridConfig:
     max_obstacle_height_m: float = 1.8
     min_obstacle_voxels: int = 2
     passable_classes: tuple[str, ...] = ("door", "doorframe", "doorway")
+    class_costs: dict[str, int] = field(default_factory=dict, hash=False)
+    class_cost_radius_m: float = 0.4
 
     def __post_init__(self) -> None:
+        for name, cost in self.class_costs.items():
+            _require(1 <= cost <= 99, f"class_costs.{name} must be in [1, 99], got {cost}")
+        _require(
+            0 < self.class_cost_radius_m <= 5, f"class_cost_radius_m must be in (0, 5], got {self.class_cost_radius_m}"
+        )
         _require(self.resolution_m > 0, f"resolution_m must be positive, got {self.resolution_m}")
         _require(
             0 <= self.min_obstacle_height_m < self.max_obstacle_height_m,
@@ -285,8 +295,7 @@ class LiftOptions:
         detector: an ONNX file, or for the layout ``transformers`` a hub name or folder; "" = none here.
         layout: of the file's outputs.
         classes: the file's class names in their order; [] = those in the file, otherwise COCO's. For ``transformers``
-        the
-            words that are always looked for.
+            the words that are always looked for.
         from_topics: detections come from other programs.
         min_score: 2-D detections below it are dropped.
         max_detections: best of a picture.
@@ -355,10 +364,13 @@ class ScorePolicy:
     Attributes:
         publish: from here on a box is an object (``network.min_score``, or else what the weights' calibration says).
         all_boxes: decode boxes of any score; see :class:`NetworkOptions`.
+        even: the score at which a box is as likely right as wrong, from which the probabilities of what is published
+            follow; 0 = ``publish``.
     """
 
     publish: float = 0.0
     all_boxes: bool = False
+    even: float = 0.0
 
     @property
     def keep(self) -> float:
@@ -416,6 +428,11 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
         if len(args) != len(value):
             raise ConfigError(f"{path} must have {len(args)} entries, got {len(value)}")
         return tuple(_convert(a, v, f"{path}[{i}]") for i, (a, v) in enumerate(zip(args, value, strict=True)))
+    if origin is dict:
+        key_type, value_type = typing.get_args(hint)
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path} must be a mapping, got {value!r}")
+        return {_convert(key_type, k, path): _convert(value_type, v, f"{path}.{k}") for k, v in value.items()}
     if origin is typing.Literal:
         if value not in typing.get_args(hint):
             raise ConfigError(f"{path} must be one of {list(typing.get_args(hint))}, got {value!r}")

@@ -10,6 +10,7 @@ blocks fusing: the volume is locked only while it is copied (:mod:`embodied_perc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,9 +23,14 @@ from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction, image_features
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.candidates import QueryContext, propose_targets
+from embodied_perceptron.language.candidates import QueryContext, all_nouns, propose_targets
 from embodied_perceptron.language.colors import mean_colors
+from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.user_names import with_user_names
+from embodied_perceptron.lift.class_priors import shipped_priors
+from embodied_perceptron.lift.detections2d import Detections2d
+from embodied_perceptron.lift.extents import refine_extents
 from embodied_perceptron.lift.loading import lift_from_options
 from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.mapping.export import VolumeCopy
@@ -34,10 +40,12 @@ from embodied_perceptron.results import (
     FusionReport,
     Grounding,
     ObjectState,
+    OccupancyGrid2d,
     Perception,
     SceneObject,
     VoxelSnapshot,
 )
+from embodied_perceptron.scene.approach import ApproachOptions, approach_pose
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import published_score
@@ -77,6 +85,7 @@ class Perceptron(LiveMap):
         self._known = QueryContext()
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._prediction: ScenePrediction | None = None
+        self._grid: OccupancyGrid2d | None = None  # of the last perception
         self._map_predictor: MapPredictor | None = None
         self._scores = EVERY_SCORE
         self.lift = lift
@@ -163,6 +172,9 @@ class Perceptron(LiveMap):
                 prediction = self._map_predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
                 clock.lap("network")
                 found = prediction.detections
+                if found is not None:
+                    found = refine_extents(found, snapshot, floor_z_m, shipped_priors(), self._scores.keep)
+                    clock.lap("extents")
                 if found is not None and self.lift is not None:
                     found = self.lift.fuse(found, snapshot)
                 if found is not None:
@@ -176,10 +188,13 @@ class Perceptron(LiveMap):
             clock.lap("semantic")
             self._prediction, self._voxels = prediction, snapshot
             objects = self._publish(None if prediction is None else prediction.detections)
-            stamp_ns, anchor_m = self._stamp_of(cameras), self.anchor_m
+            stamp_ns, T_world_map = self._stamp_of(cameras), self.T_world_map
+            if self.lift is not None:
+                self.lift.remember_looks(objects)
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
             clock.lap("objects")
         grid = navigation_grid(snapshot, floor_z_m, self.config.grid, None if prediction is None else semantic)
+        self._grid = grid
         clock.lap("grid")
         by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
         return Perception(
@@ -193,7 +208,38 @@ class Perceptron(LiveMap):
             stage_ms=clock.stage_ms,
             diagnostics=() if prediction is None else prediction.diagnostics,
             source=source,
-            anchor_m=anchor_m,
+            T_world_map=T_world_map,
+        )
+
+    def recall(self) -> Perception:
+        """What the map holds, without looking anew: of a map from a file, for example. Changes nothing.
+
+        Without labelled cells of a network, cells are those of floor, walls and things.
+        """
+        with self._scene_lock:
+            copy, cameras = self._copy()
+            snapshot = copy.snapshot()
+            floor_z_m = self._floor.of(snapshot.mean_point_m)
+            known = self._semantic.cells()
+            self._voxels = snapshot
+            objects, stamp_ns, T_world_map = self._publish(), self._stamp_of(cameras), self.T_world_map
+            source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
+        if known is None:
+            layers = separate_layers(snapshot, floor_z_m, self.config.objects)
+            known = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+        grid = navigation_grid(snapshot, floor_z_m, self.config.grid, self._semantic.cells())
+        self._grid = grid
+        by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
+        return Perception(
+            stamp_ns=stamp_ns,
+            objects=by_state[ObjectState.CONFIRMED],
+            tentative=by_state[ObjectState.TENTATIVE],
+            stale=by_state[ObjectState.STALE],
+            semantic=known,
+            grid=grid,
+            voxels=snapshot,
+            source=source,
+            T_world_map=T_world_map,
         )
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
@@ -215,8 +261,12 @@ class Perceptron(LiveMap):
         ``own_sides``: see :func:`~.language.answer.ground_objects`.
         """
         context, voxels, prediction = self._known, self._voxels, self._prediction
+        asked = [Query.of(query, viewpoint) for query in queries]
+        called = [with_user_names(query, context.objects) for query in asked]
         labels = {o.label for o in context.objects}
-        parsed = [Query.of(query, viewpoint).parsed(labels) for query in queries]
+        parsed = [query.parsed(labels) for query in asked]
+        if self.lift is not None:
+            self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
 
         def colors(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
             return mean_colors(voxels, boxes) if voxels is not None else np.full((len(boxes), 3), np.nan)
@@ -224,18 +274,54 @@ class Perceptron(LiveMap):
         candidates: list[PhraseCandidates | None] = [None] * len(parsed)
         if neural and self.inference is not None and prediction is not None:
             candidates = propose_targets(self.inference, prediction, parsed)
+        things = [self._named_by_looks(context.objects, query) for query in parsed]
         return [
             ground_objects(
                 query,
-                context.objects,
+                objects,
                 colors=colors,
                 candidates=found,
                 named=self._map_predictor is not None,
-                low_confidence=context.low_confidence,
+                low_confidence=context.low_confidence if objects is context.objects else None,
                 own_sides=own_sides,
             )
-            for query, found in zip(parsed, candidates, strict=True)
+            if by_name is None
+            else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors, own_sides=own_sides))
+            for query, found, objects, by_name in zip(parsed, candidates, things, called, strict=True)
         ]
+
+    def _named_by_looks(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:
+        """The objects, under names that no label has where they look so; themselves where labels answer."""
+        if self.lift is None or self.lift.looks is None or query.meaning is None or query.meaning.problem:
+            return objects
+        named = self.lift.looks.renamed(objects, all_nouns(query.meaning), lexicon().similarity)
+        return objects if named == objects else named
+
+    def add_detections(self, found: Detections2d, drops: Counter[str] | None = None) -> None:
+        """2-D detections of another program, stamped as the camera's images are; used by the next perceptions once
+        there is a keyframe of that camera and stamp. From any thread.
+
+        ``drops``: what was dropped of them before, by reason. Raises ``ValueError`` where nothing is lifted.
+        """
+        if self.lift is None:
+            raise ValueError("detections of other programs need lift.from_topics (or a lift)")
+        if drops:
+            self.lift.count_drops(drops)
+        with self._volume_lock:
+            stamp_ns = self._frame.time_in_map(found.camera, found.stamp_ns)
+        self.lift.add(found if stamp_ns == found.stamp_ns else replace(found, stamp_ns=stamp_ns))
+
+    def approach(
+        self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
+    ) -> NDArray[np.float64] | None:
+        """(4, 4) pose on the floor to be at an object, in the map, by the last perception's grid; None = there is none.
+
+        ``robot_m``: (2,) or (3,) where the robot is now; see :func:`~.scene.approach.approach_pose`.
+        """
+        grid = self._grid
+        if grid is None:
+            return None
+        return approach_pose(thing.box, grid, robot_m, ApproachOptions(robot_radius_m))
 
     def prepare_language(self) -> None:
         """Read the text encoder now, so that the first sentence does not wait for it; from any thread.
@@ -307,6 +393,6 @@ class Perceptron(LiveMap):
 
     def _forget(self) -> None:
         super()._forget()
-        self._known, self._voxels, self._prediction = QueryContext(), None, None
+        self._known, self._voxels, self._prediction, self._grid = QueryContext(), None, None, None
         if self.lift is not None:
             self.lift.forget()

@@ -140,6 +140,7 @@ class SceneObject:
             A box does not say which side is the front.
         state: one of :class:`ObjectState`.
         last_seen_ns: stamp of the newest evidence.
+        user_name: what a user calls it ("Anna's desk"); empty = nobody named it.
     """
 
     id: int
@@ -148,6 +149,7 @@ class SceneObject:
     box: NDArray[np.float64]
     state: str = ObjectState.CONFIRMED
     last_seen_ns: int = 0
+    user_name: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -157,6 +159,7 @@ class SceneObject:
             "score": round(float(self.score), 6),
             "state": self.state,
             "box": [round(float(v), 6) for v in self.box],
+            **({"user_name": self.user_name} if self.user_name else {}),
         }
 
 
@@ -209,7 +212,7 @@ class OccupancyGrid2d:
     Attributes:
         resolution_m: cell size.
         origin_m: (2,) world x, y of the lower-left corner of cell (0, 0).
-        cells: (rows, cols) int8: -1 unknown, 0 free .. 100 occupied.
+        cells: (rows, cols) int8: -1 unknown, 0 free, 1 to 99 free at a cost, 100 occupied.
         floor_z_m: height of the floor in the world frame.
     """
 
@@ -235,8 +238,8 @@ class Perception:
         diagnostics: what the user should know, in words: memory ran out and the window is smaller, for example.
         source: the newest frame in the map that everything above was computed from; None where there is none (a map
             from a file). Overlay and latency speak of this frame.
-        anchor_m: (3,) where the origin of all this lies in the world that the poses of the frames are in: world = this
-            + anchor. Zero unless the map began far from the world's origin.
+        T_world_map: (4, 4) where all this lies in the world that the poses of the frames are in. The identity unless
+            the map began far from the world's origin, or was loaded and put elsewhere.
     """
 
     stamp_ns: int
@@ -249,7 +252,7 @@ class Perception:
     stale: tuple[SceneObject, ...] = ()
     diagnostics: tuple[str, ...] = ()
     source: PosedFrame | None = None
-    anchor_m: NDArray[np.float64] = field(default_factory=lambda: np.zeros(3))
+    T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
 
 
 class GroundingStatus(IntEnum):

@@ -24,7 +24,7 @@ from support.online_world import look_at
 
 from embodied_perceptron.config import ConfigError, LiftOptions, PerceptronConfig, config_from_dict
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.lift.detections2d import accept_detections
+from embodied_perceptron.lift.detections2d import accept_detections, no_detections
 from embodied_perceptron.lift.layouts import LayoutError
 from embodied_perceptron.lift.loading import lift_from_options
 from embodied_perceptron.lift.pipeline import DetectionLift, LiftSettings
@@ -326,10 +326,15 @@ def test_detections_of_nowhere_are_dropped_by_name(seen):
     perceptron.perceive()
     assert lift.statistics().dropped == {"unknown_camera": len(strange), "no_keyframe": len(late)}
     soon = described(first, shown[first.frame.stamp_ns], stamp_ns=first.frame.stamp_ns + 100_000_000)
-    lift.add(soon)  # its keyframe might still come
+    lift.add(soon)  # between two keyframes: none will come any more
+    lift.add(dataclasses.replace(soon, stamp_ns=first.frame.stamp_ns - 100_000_000))
     perceptron.perceive()
-    assert "no_keyframe" in lift.statistics().dropped
-    assert lift.statistics().dropped["no_keyframe"] == len(late)
+    assert lift.statistics().dropped["no_keyframe"] == len(late) + len(soon)
+    assert lift.statistics().dropped["too_late"] == len(soon)
+    ahead = described(first, shown[first.frame.stamp_ns], stamp_ns=frames[-1].frame.stamp_ns + 1_000_000_000)
+    lift.add(ahead)  # its keyframe may still come
+    perceptron.perceive()
+    assert sum(lift.statistics().dropped.values()) == len(strange) + len(late) + 2 * len(soon)
 
 
 def test_what_waits_is_bounded(seen):
@@ -377,6 +382,56 @@ def test_a_question_makes_it_look_for_what_nobody_looked_for(seen):
     perceptron.perceive()
     assert detector.calls == calls
     assert not DetectionLift(lambda: KnowingDetector(shown)).look_for(["cup"])
+
+
+def test_what_a_sentence_names_is_looked_for_too(seen):
+    frames, shown = seen
+    perceptron, _ = perceive(Told(shown), frames)
+    perceptron.ground("the cup on the table left of the chair")
+    assert perceptron.lift.vocabulary == {"table", "cup", "chair"}
+    perceptron.perceive()
+    assert {"table", "cup", "chair"} <= {o.label for o in perceptron.lift.objects}
+
+
+def test_of_what_was_asked_for_the_newest_words_are_kept(seen):
+    lift = DetectionLift(lambda: Told({}), QUICK)
+    for number in range(50):
+        lift.asked_for([f"thing{number}", "table"])
+    lift.asked_for(["thing20"])
+    assert len(lift.vocabulary) == 33  # the detector's own beside 32
+    assert {"table", "thing49", "thing20"} <= lift.vocabulary
+    assert "thing17" not in lift.vocabulary
+
+
+def test_a_detector_that_is_not_told_in_words_ignores_questions(seen):
+    frames, shown = seen
+    detector = KnowingDetector(shown)
+    perceptron, _ = perceive(detector, frames)
+    calls = detector.calls
+    perceptron.ground("the zebra")
+    perceptron.perceive()
+    assert detector.calls == calls
+
+
+def test_detections_of_another_program_come_with_the_cameras_stamps(seen):
+    """Also when the clock was set back and the map's time went on."""
+    frames, shown = seen
+    lift = DetectionLift(None, QUICK)
+    perceptron = Perceptron(config(), lift=lift)
+    for turn in range(2):
+        for posed in frames:
+            perceptron.integrate(posed)
+            said = perfect(posed.frame, boxes_of(shown[posed.frame.stamp_ns], list(THINGS)))
+            boxes, scores = np.array([b for _, b, _ in said]), np.array([s for *_, s in said])
+            perceptron.add_detections(
+                *accept_detections("front", posed.frame.stamp_ns, boxes, scores, [n for n, *_ in said], (320, 240))
+            )
+        perceptron.perceive()
+        assert lift.statistics().pictures == len(frames) * (turn + 1), lift.statistics()
+        perceptron.forget_stamps()
+    assert {"table", "cup"} <= {o.label for o in perceptron.perceive().objects}
+    with pytest.raises(ValueError, match="from_topics"):
+        Perceptron(config()).add_detections(no_detections("front", 1))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from embodied_perceptron.config import ConfigError, PerceptronConfig, config_from_dict, config_to_dict, load_config
+from embodied_perceptron.config import (
+    ConfigError,
+    GridConfig,
+    PerceptronConfig,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+)
 
 
 def test_round_trip() -> None:
@@ -55,3 +62,16 @@ def test_files(tmp_path: Path) -> None:
         load_config(binary)
     with pytest.raises(FileNotFoundError):
         load_config(tmp_path / "absent.yaml")
+
+
+def test_costs_of_classes_are_a_mapping():
+    config = config_from_dict(GridConfig, {"class_costs": {"potted plant": 60}})
+    assert config.class_costs == {"potted plant": 60}
+    assert config_from_dict(GridConfig, config_to_dict(config)) == config
+    for bad, message in (
+        ({"plant": 100}, "class_costs.plant"),
+        ({"plant": "much"}, "class_costs.plant"),
+        ([1], "mapping"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            config_from_dict(GridConfig, {"class_costs": bad})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import KeyframeConfig, PerceptronConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
@@ -48,8 +49,8 @@ def test_a_map_at_utm_coordinates_is_the_map_at_the_origin() -> None:
         walk(it, 100 * S, offset_m=offset)
         it.perceive()
     a, b = near.perceive(), far.perceive()
-    np.testing.assert_array_equal(b.anchor_m, UTM)
-    assert not a.anchor_m.any()
+    np.testing.assert_array_equal(b.T_world_map, make_transform(np.eye(3), UTM))
+    np.testing.assert_array_equal(a.T_world_map, np.eye(4))
     np.testing.assert_array_equal(a.voxels.coords, b.voxels.coords)
     np.testing.assert_allclose(b.voxels.mean_point_m, a.voxels.mean_point_m, atol=1e-4)
     assert len(a.objects) >= 1
@@ -74,12 +75,12 @@ def test_corrections_and_files_of_a_far_map(tmp_path: Path) -> None:
     far.save(tmp_path / "far.map")
     again = Perceptron(CONFIG)
     again.load(tmp_path / "far.map")
-    np.testing.assert_array_equal(again.anchor_m, UTM)
+    np.testing.assert_array_equal(again.T_world_map[:3, 3], UTM)
     assert again.integrate(view(200 * S, 0.3, UTM + np.array([0.4, 0.2, 0.0]))).fused
     cells = again.perceive().voxels
     assert np.abs(cells.mean_point_m).max() < 20.0
     again.reset()
-    assert not again.anchor_m.any()
+    np.testing.assert_array_equal(again.T_world_map, np.eye(4))
 
 
 def test_too_far_from_the_map_is_an_error_that_names_the_cause() -> None:
@@ -148,3 +149,42 @@ def test_a_map_from_a_file_holds_nothing_of_the_future(tmp_path: Path) -> None:
     assert seen.stamp_ns == 5 * S + 24 * S // 10
     assert thing.id not in [o.id for o in again.objects]
     assert it.keyframe_poses().keys() <= {("front", 1000 * S)}
+
+
+def test_a_saved_map_where_odometry_begins_elsewhere(tmp_path: Path) -> None:
+    """What is seen next continues the old map: nothing doubles, ids stay, and outputs are in the world of today."""
+    it = Perceptron(CONFIG)
+    walk(it, 100 * S)
+    it.perceive()
+    before = it.perceive()
+    it.save(tmp_path / "home.map")
+    c, s = np.cos(1.1), np.sin(1.1)
+    T = make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.array([3.0, -7.0, 0.0]))
+    again, same_start = Perceptron(CONFIG), Perceptron(CONFIG)
+    again.load(tmp_path / "home.map", T)
+    same_start.load(tmp_path / "home.map")
+    for i in range(8):
+        seen = view(200 * S + i * S // 10, 0.1 * i)
+        assert same_start.integrate(seen).fused
+        assert again.integrate(PosedFrame(seen.frame, T @ seen.T_world_camera)).fused
+    after = again.perceive()
+    np.testing.assert_allclose(after.T_world_map, T, atol=1e-12)
+    assert {o.id for o in after.objects} == {o.id for o in before.objects}
+    for x, y in zip(before.objects, after.objects, strict=True):
+        np.testing.assert_allclose(y.box[:3], x.box[:3], atol=0.03)
+    away_m, _ = cKDTree(same_start.perceive().voxels.mean_point_m).query(after.voxels.mean_point_m)
+    assert away_m.max() < CONFIG.volume.voxel_size_m  # what lies on the border of voxels falls to either side
+    newest = again.newest_frame
+    assert newest is not None
+    np.testing.assert_allclose(newest.T_world_camera, T @ view(0, 0.7).T_world_camera, atol=1e-9)
+
+
+def test_a_place_that_tilts_leaves_the_map_as_it_is(tmp_path: Path) -> None:
+    it = Perceptron(CONFIG)
+    walk(it, 100 * S)
+    it.save(tmp_path / "home.map")
+    before = it.statistics()
+    upside = np.diag([1.0, -1.0, -1.0, 1.0])
+    with pytest.raises(ValueError, match="level"):
+        it.load(tmp_path / "home.map", upside)
+    assert it.statistics() == before

@@ -38,7 +38,7 @@ LOOSE_FILES = 6  # of the package's root, at most
 ROS_PACKAGES = {
     *("rclpy", "rosidl_runtime_py", "launch", "launch_ros", "ament_index_python", "tf2_ros", "tf2_msgs"),
     *("std_msgs", "std_srvs", "sensor_msgs", "geometry_msgs", "nav_msgs", "visualization_msgs", "diagnostic_msgs"),
-    *("vision_msgs", "builtin_interfaces", "rcl_interfaces", "lifecycle_msgs", "rosgraph_msgs"),
+    *("vision_msgs", "map_msgs", "bond", "builtin_interfaces", "rcl_interfaces", "lifecycle_msgs", "rosgraph_msgs"),
     "embodied_perceptron_msgs",
 }
 # Extras: a library import of one of these has to wait until it is used.

@@ -7,8 +7,11 @@ import importlib.util
 import json
 import os
 import re
+import shutil
+import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+import zipfile
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROS_PACKAGE = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros"
 MODULE = ROS_PACKAGE / "embodied_perceptron_ros"
 MSGS = ROOT / "ros_ws" / "src" / "embodied_perceptron_msgs"
+STAND_INS = sorted(p.parent for p in (ROOT / "ros_ws/wheels_only").glob("*/package.xml"))
 
 # Python module -> rosdep key, where they differ
 ROSDEP_KEYS = {
@@ -98,7 +102,7 @@ def test_package_xml_names_nothing_else() -> None:
     assert dependencies(ROS_PACKAGE) <= used | INDIRECT
 
 
-@pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *sorted((ROOT / "ros_ws/wheels_only").glob("*_msgs"))])
+@pytest.mark.parametrize("folder", [ROS_PACKAGE, MSGS, *STAND_INS])
 def test_package_xml_fits_the_project(folder: Path) -> None:
     root = package_xml(folder)
     assert root.get("format") == "3"
@@ -177,9 +181,9 @@ def test_interfaces_are_the_contract() -> None:
         [("GroundingResult", "result")],
         [("string", "stage")],
     ]
-    for name in ("SaveMap", "LoadMap"):
-        answer = [("bool", "success"), ("string", "message")]
-        assert sections(MSGS / f"srv/{name}.srv") == [[("string", "path")], answer]
+    answer = [("bool", "success"), ("string", "message")]
+    assert sections(MSGS / "srv/SaveMap.srv") == [[("string", "path")], answer]
+    assert sections(MSGS / "srv/LoadMap.srv") == [[("string", "path"), ("geometry_msgs/Pose", "pose")], answer]
     assert sections(MSGS / "srv/Ask.srv") == [
         [("string", "text"), ("uint32", "top_k"), ("string", "frame_id"), ("builtin_interfaces/Time", "stamp")],
         [("GroundingResult", "result")],
@@ -190,9 +194,7 @@ def test_interfaces_are_the_contract() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "folder", [MSGS, ROOT / "ros_ws/wheels_only/tf2_msgs", ROOT / "ros_ws/wheels_only/vision_msgs"]
-)
+@pytest.mark.parametrize("folder", [MSGS, *STAND_INS])
 def test_every_interface_is_generated(folder: Path) -> None:
     there = {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.suffix in (".msg", ".srv", ".action")}
     listed = set(re.findall(r"^\s+((?:msg|srv|action)/\S+)$", (folder / "CMakeLists.txt").read_text(), re.MULTILINE))
@@ -480,3 +482,39 @@ def test_beside_ros_the_viewer_gets_a_pyarrow_that_takes_numpy_1() -> None:
     pins = dict(re.split(r"(?=<)", line, maxsplit=1) for line in lines if line and not line.startswith("#"))
     assert pins["numpy"] == "<2"
     assert int(pins["pyarrow"].removeprefix("<")) <= 23
+
+
+@pytest.mark.slow
+def test_the_wheel_brings_everything_and_works_without_the_repository(tmp_path: Path) -> None:
+    """Weights, words, launch files, configuration, definitions of interfaces; the network is read from it."""
+    source = tmp_path / "source"
+    ignored = shutil.ignore_patterns(".git", ".venv", "out", "*.egg-info", "build", ".*_cache", "__pycache__")
+    shutil.copytree(ROOT, source, ignore=ignored, symlinks=True)
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(tmp_path)]
+    subprocess.run([*build, str(source)], check=True, timeout=300)
+    (wheel,) = tmp_path.glob("*.whl")
+    place = tmp_path / "installed"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(place)
+    data = next(place.glob("*.data/data/share"))
+    for folder, repository in (
+        ("embodied_perceptron/launch", ROOT / "launch"),
+        ("embodied_perceptron/config", ROS_PACKAGE / "config"),
+        ("embodied_perceptron/rviz", ROS_PACKAGE / "rviz"),
+        *((f"embodied_perceptron_msgs/{kind}", MSGS / kind) for kind in ("msg", "srv", "action")),
+    ):
+        there = {p.name for p in repository.iterdir() if p.is_file()}
+        assert {p.name for p in (data / folder).iterdir()} == there
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    command = """if True:
+        import embodied_perceptron.weights as weights
+        from embodied_perceptron.config import PerceptronConfig
+        from embodied_perceptron.perceptron import Perceptron
+        print(weights.__file__, Perceptron.from_config(PerceptronConfig()).inference is None)"""
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    done = subprocess.run(
+        [sys.executable, "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(place / "embodied_perceptron" / "weights" / "__init__.py"), "False"]

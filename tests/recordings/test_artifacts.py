@@ -106,7 +106,7 @@ def test_occupancy_grid_comes_back_as_map_server_reads_it(tmp_path: Path) -> Non
     picture, description = write_occupancy_grid(tmp_path / "grid.v1", grid)
     assert (picture.name, description.name) == ("grid.v1.pgm", "grid.v1.yaml")
     read, meta = map_server(description)
-    np.testing.assert_array_equal(read, [[-1, 0, 100, 100], [0, 0, 100, -1], [0, -1, -1, -1]])
+    np.testing.assert_array_equal(read, [[-1, 0, 100, 100], [0, 0, 0, -1], [0, 0, 0, 0]])  # 1 to 99 is free at a cost
     assert meta["resolution"] == 0.05
     assert meta["origin"] == [-1.25, 2.5, 0.0]
     assert meta["negate"] == 0

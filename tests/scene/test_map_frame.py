@@ -41,13 +41,13 @@ def test_near_the_origin_and_with_one_clock_a_frame_is_itself() -> None:
 def test_a_map_that_begins_far_away_lies_around_its_anchor() -> None:
     frame = MapFrame()
     in_map = frame.enter(posed(S, UTM), fresh=True)
-    np.testing.assert_array_equal(frame.anchor_m, [448_300, 5_411_900, 200])
-    np.testing.assert_allclose(in_map.T_world_camera[:3, 3], UTM - frame.anchor_m, atol=1e-9)
+    np.testing.assert_array_equal(frame.T_world_map[:3, 3], [448_300, 5_411_900, 200])
+    np.testing.assert_allclose(in_map.T_world_camera[:3, 3], UTM - frame.T_world_map[:3, 3], atol=1e-9)
     assert in_map.arrival_ns == 7
     frame.entered(posed(S, UTM), in_map)
     far = posed(2 * S, UTM + np.array([7000, 0, 0]))
     frame.enter(far, fresh=False)
-    np.testing.assert_array_equal(frame.anchor_m, [448_300, 5_411_900, 200])  # it stays
+    np.testing.assert_array_equal(frame.T_world_map[:3, 3], [448_300, 5_411_900, 200])  # it stays
 
 
 def test_beyond_the_reach_the_cause_is_named() -> None:
@@ -124,14 +124,49 @@ def test_round_trip_and_going_on_after_it() -> None:
     again.load_json(frame.to_json(), None)
     assert again.to_json() == frame.to_json()
     assert again.stamp_of("front", newest) == 5 * S
-    np.testing.assert_array_equal(again.anchor_m, frame.anchor_m)
+    np.testing.assert_array_equal(again.T_world_map, frame.T_world_map)
     assert take(again, posed(3 * S, UTM)) > newest, "an older clock follows the map"
     later = MapFrame()
     later.load_json(frame.to_json(), None)
     assert take(later, posed(900 * S, UTM)) == 900 * S, "a later one is believed"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"anchor_m": [1], "newest_ns": 1, "spans": {}}', '{"anchor_m": 1}'])
+@pytest.mark.parametrize("text", ["{", "[]", '{"T_world_map": [1], "newest_ns": 1, "spans": {}}', '{"T_world_map": 1}'])
 def test_damaged_entries_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"anchor|cannot be read"):
+    with pytest.raises(ValueError, match=r"T_world_map|cannot be read"):
         MapFrame().load_json(text, None)
+
+
+def level(yaw_rad: float, x_m: float = 0.0, y_m: float = 0.0, z_m: float = 0.0) -> np.ndarray:
+    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
+    return make_transform(np.array([[c, -s, 0], [s, c, 0], [0, 0, 1.0]]), np.array([x_m, y_m, z_m]))
+
+
+@given(st.floats(-3.1, 3.1), st.floats(-50, 50), st.floats(-50, 50))
+def test_a_map_that_was_put_elsewhere_takes_what_is_seen_from_there(yaw: float, x: float, y: float) -> None:
+    """A place of the old world seen today from the same place has the same pose in the map, and comes back."""
+    old, new = MapFrame(), MapFrame()
+    then = posed(S, UTM)
+    in_map = old.enter(then, fresh=True)
+    old.entered(then, in_map)
+    new.load_json(old.to_json(), None)
+    T = level(yaw, x, y, 0.3)
+    new.put(T)
+    now = PosedFrame(then.frame, T @ then.T_world_camera, then.arrival_ns)
+    again = new.enter(now, fresh=False)
+    np.testing.assert_allclose(again.T_world_camera, in_map.T_world_camera, atol=1e-6)
+    np.testing.assert_allclose(new.leave(again).T_world_camera, now.T_world_camera, atol=1e-6)
+    np.testing.assert_allclose(
+        new.place_in_world(new.place_in_map(then.T_world_camera)), then.T_world_camera, atol=1e-6
+    )
+
+
+def test_a_place_that_is_not_level_or_not_rigid_is_refused() -> None:
+    frame = MapFrame()
+    tilted = np.eye(4)
+    tilted[1:3, 1:3] = [[np.cos(0.1), -np.sin(0.1)], [np.sin(0.1), np.cos(0.1)]]
+    with pytest.raises(ValueError, match=r"tilts by 0\.1000 rad"):
+        frame.put(tilted)
+    with pytest.raises(ValueError, match="place of the map"):
+        frame.put(2.0 * np.eye(4))
+    np.testing.assert_array_equal(frame.T_world_map, np.eye(4))

@@ -148,3 +148,53 @@ def test_a_costmap_gets_what_stands_there_and_loses_what_was_taken_away() -> Non
     assert not costmap.cost[:, costmap.cell(2.95, 0)[1] :].any()  # clearing points mark nothing
     show()
     assert (costmap.cost == 254).sum() == 0
+
+
+def plant_at(x_m: float, y_m: float, name: str = "plant") -> SemanticVoxels:
+    centers = np.array([[x_m, y_m, 0.5], [x_m, y_m, 3.0]], np.float32)  # the second hangs above any robot
+    labels = np.zeros(2, np.int32)
+    return SemanticVoxels(0.1, centers, np.zeros((2, 3), np.uint8), labels, np.ones(2, np.float32), (name, "couch"))
+
+
+def test_free_cells_around_a_class_cost_what_is_configured() -> None:
+    config = GridConfig(0.1, min_obstacle_voxels=1, class_costs={"plant": 60, "couch": 10}, class_cost_radius_m=0.45)
+    plant = box((1.0, 0.0, 0.0), (1.1, 0.1, 0.9))
+    map_ = snapshot(np.concatenate([FLOOR, plant]))
+    plain = navigation_grid(map_, 0.0, CONFIG, plant_at(1.05, 0.05))
+    grid = navigation_grid(map_, 0.0, config, plant_at(1.05, 0.05))
+    rows, columns = np.indices(grid.cells.shape)
+    middle = grid.origin_m + (np.stack([columns, rows], axis=-1) + 0.5) * grid.resolution_m
+    distance = np.hypot(middle[..., 0] - 1.05, middle[..., 1] - 0.05)
+    np.testing.assert_array_equal(grid.cells[plain.cells != 0], plain.cells[plain.cells != 0])
+    free = plain.cells == 0
+    np.testing.assert_array_equal(grid.cells[free], np.where(distance[free] <= 0.45 + 1e-4, 60, 0))
+    assert (grid.cells == 60).sum() > 20
+    other = navigation_grid(map_, 0.0, config, plant_at(1.05, 0.05, "chair"))
+    np.testing.assert_array_equal(other.cells, plain.cells)
+
+
+def test_the_higher_cost_of_two_classes_holds() -> None:
+    config = GridConfig(0.1, min_obstacle_voxels=1, class_costs={"plant": 20, "couch": 70}, class_cost_radius_m=0.5)
+    cells = plant_at(1.05, 0.05)
+    both = SemanticVoxels(
+        0.1,
+        np.concatenate([cells.centers_m, cells.centers_m + np.array([0.3, 0, 0])]).astype(np.float32),
+        np.zeros((4, 3), np.uint8),
+        np.array([0, 0, 1, 1], np.int32),
+        np.ones(4, np.float32),
+        cells.classes,
+    )
+    grid = navigation_grid(snapshot(FLOOR), 0.0, config, both)
+    column = round((1.25 - grid.origin_m[0]) / 0.1 - 0.5)
+    row = round((0.05 - grid.origin_m[1]) / 0.1 - 0.5)
+    assert grid.cells[row, column] == 70
+    assert grid.cells[row, column - 6] == 20
+
+
+def test_ground_that_costs_is_cleared_all_the_same() -> None:
+    config = GridConfig(0.1, min_obstacle_voxels=1, class_costs={"plant": 60}, class_cost_radius_m=1.0)
+    plain = find_obstacles(snapshot(FLOOR), navigation_grid(snapshot(FLOOR), 0.0, CONFIG), HERE, 3.0, CONFIG)
+    grid = navigation_grid(snapshot(FLOOR), 0.0, config, plant_at(1.05, 0.05))
+    assert (grid.cells == 60).any()
+    costly = find_obstacles(snapshot(FLOOR), grid, HERE, 3.0, config)
+    np.testing.assert_array_equal(costly.clearing_m, plain.clearing_m)

@@ -108,3 +108,27 @@ def test_binning_and_region_of_interest() -> None:
     assert binned.cx == pytest.approx((320 + 0.5) / 2 - 0.5)
     cropped = camera_model_from_info(width=640, height=480, k=K, roi=(100, 40, 200, 160)).intrinsics
     assert cropped == Intrinsics(500.0, 510.0, 220.0, 200.0, 200, 160)
+
+
+@pytest.mark.parametrize("model", SUPPORTED_MODELS)
+def test_boxes_of_the_raw_image_move_with_what_they_show(model: str) -> None:
+    camera = CameraModel(INTRINSICS, model, DISTORTION[model])
+    raw = np.array([[60.0, 40.0, 160.0, 120.0], [300.0, 200.0, 340.0, 280.0], [420.0, 330.0, 620.0, 470.0]])
+    moved = camera.undistort_boxes(raw)
+    for (left, top, right, bottom), new in zip(raw, moved, strict=True):
+        image = np.zeros((480, 640, 3), np.uint8)
+        image[int(top) : int(bottom) + 1, int(left) : int(right) + 1] = 255
+        rectified, _ = camera.rectify(image, np.zeros((480, 640), np.float32))
+        rows, columns = np.nonzero(rectified[..., 0] > 127)
+        new = np.clip(new, 0, [639, 479, 639, 479])  # the image's border, beyond which nothing is shown
+        np.testing.assert_allclose(new, [columns.min(), rows.min(), columns.max(), rows.max()], atol=1.5)
+    assert np.abs(moved - raw).max() > 3, "the distortion matters"
+
+
+def test_boxes_of_an_undistorted_camera_stay_and_bad_ones_have_no_place() -> None:
+    raw = np.array([[60.0, 40.0, 160.0, 120.0], [np.nan, 0.0, 5.0, 5.0]])
+    np.testing.assert_array_equal(CameraModel(INTRINSICS).undistort_boxes(raw), raw)
+    moved = CameraModel(INTRINSICS, "plumb_bob", DISTORTION["plumb_bob"]).undistort_boxes(raw)
+    assert np.isfinite(moved[0]).all()
+    assert np.isnan(moved[1]).all()
+    assert CameraModel(INTRINSICS).undistort_boxes(np.zeros((0, 4))).shape == (0, 4)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import (
@@ -150,7 +151,7 @@ def replay(
         report = _timed(fuse_ms, perceptron.integrate, posed)
         if report.fused:
             progress.fused += 1
-            positions.append(posed.T_world_camera[:3, 3] - perceptron.anchor_m)
+            positions.append((invert_transform(perceptron.T_world_map) @ posed.T_world_camera)[:3, 3])
         elif on_drop:
             on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
         if due_ns is None or stamp_ns >= due_ns:
@@ -279,7 +280,7 @@ def write_perception(
     Returns:
         Names of the files: ``voxels.ply``, ``objects.json`` (confirmed objects), ``occupancy.npz`` (labelled cells),
         ``top_view.png``, ``timings.json``, ``occupancy_grid.pgm``, ``occupancy_grid.yaml``. Their coordinates are the
-        perception's; where it lies far from the world's origin, ``timings.json`` holds its ``anchor_m``.
+        perception's; where that is not the world, ``timings.json`` holds its ``T_world_map``.
 
     Raises:
         OSError: a file cannot be written.
@@ -289,7 +290,8 @@ def write_perception(
     write_occupancy_npz(out / "occupancy.npz", perception.semantic if semantic is None else semantic)
     write_png(out / "top_view.png", render_top_view(perception, trajectory_m=trajectory_m))
     grid_files = write_occupancy_grid(out / "occupancy_grid", perception.grid)
-    far = {"anchor_m": perception.anchor_m.tolist()} if perception.anchor_m.any() else {}
-    write_json(out / "timings.json", {**numbers, **far})
+    elsewhere = not np.array_equal(perception.T_world_map, np.eye(4))
+    place = {"T_world_map": perception.T_world_map.tolist()} if elsewhere else {}
+    write_json(out / "timings.json", {**numbers, **place})
     names = ("voxels.ply", "objects.json", "occupancy.npz", "top_view.png", "timings.json")
     return (*names, *(path.name for path in grid_files))

@@ -24,6 +24,7 @@ from torch.nn import functional
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from embodied_perceptron.config import NetworkOptions, ScorePolicy, config_from_dict
+from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor, check_classes
 from embodied_perceptron.mapping.voxels import resolve_device
 from embodied_perceptron.nn.network import PerceptionNetwork
@@ -184,7 +185,8 @@ def load_inference(
 
     What the file's ``extra`` may say: ``occupancy_classes`` (names, label 1 first; default: the benchmark's), and
     ``calibration``, kept whole as ``inference.calibration``; of it ``calibration["detection"]["min_score"]`` is the
-    score from which a box is an object.
+    score from which a box is an object, and ``["nameless_min_score"]`` the score from which a thing without a name is
+    right as often; ``["even_score"]`` is the score at which a box is as likely right as wrong.
 
     Args:
         weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.
@@ -222,7 +224,8 @@ def load_inference(
             image_encoder=images,
             feature_dtype=feature_dtype,
             calibration=calibration,
-            scores=ScorePolicy(_min_score(calibration) if min_score is None else min_score),
+            scores=ScorePolicy(_min_score(calibration) if min_score is None else min_score, even=_even(calibration)),
+            naming=_naming(calibration),
         )
     except ValueError as error:
         raise CheckpointError(f"{file}: {error}") from error
@@ -320,6 +323,21 @@ def _min_score(calibration: Mapping[str, Any]) -> float:
     detection = calibration.get("detection")
     value = detection.get("min_score") if isinstance(detection, dict) else None
     return float(value) if isinstance(value, (int, float)) else DEFAULT_MIN_SCORE
+
+
+def _even(calibration: Mapping[str, Any]) -> float:
+    detection = calibration.get("detection")
+    value = detection.get("even_score") if isinstance(detection, dict) else None
+    return float(value) if isinstance(value, (int, float)) and 0.0 < value < 1.0 else 0.0
+
+
+def _naming(calibration: Mapping[str, Any]) -> Naming:
+    """Raises ``ValueError`` for a score that promises nothing."""
+    detection = calibration.get("detection")
+    value = detection.get("nameless_min_score") if isinstance(detection, dict) else None
+    if not isinstance(value, (int, float)):
+        return Naming()
+    return Naming(shift=shift_between(float(value), _min_score(calibration)))
 
 
 def _text(name: str, device: torch.device, backend: Backend, providers: Sequence[str], threads: int) -> TextEncoder:

@@ -27,6 +27,7 @@ from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import canonical_boxes, nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
+from embodied_perceptron.inference.naming import Naming
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, occupancy_origin, thin
 from embodied_perceptron.nn.network import (
@@ -42,7 +43,7 @@ from embodied_perceptron.nn.occupancy import color_sums, decode_filled
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, tokens_between
 from embodied_perceptron.nn.view_fusion import View, view_projection
-from embodied_perceptron.results import Detections, SemanticVoxels
+from embodied_perceptron.results import UNNAMED, Detections, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -72,6 +73,7 @@ class Predictor:
         feature_dtype: of the image features that :meth:`view` gives.
         calibration: what the weights file says about its scores.
         scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
+        naming: which things go without a name, for a network that knows presence.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -87,6 +89,7 @@ class Predictor:
         feature_dtype: torch.dtype = torch.float16,
         calibration: Mapping[str, Any] | None = None,
         scores: ScorePolicy = EVERY_SCORE,
+        naming: Naming | None = None,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -105,6 +108,7 @@ class Predictor:
         self.feature_dtype = feature_dtype
         self.calibration = dict(calibration or {})
         self.scores = scores
+        self.naming = Naming() if naming is None else naming
         self._image_encoder = image_encoder
 
     @property
@@ -182,16 +186,20 @@ class Predictor:
 
     @torch.inference_mode()
     def detections(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:
-        """Named boxes that score more than ``min_score``, best first.
+        """Boxes that score more than ``min_score``, best first, with their names; of a network that knows presence also
+        things without one, by the name :data:`~embodied_perceptron.results.UNNAMED`.
 
         Raises ``ValueError`` for a network without detection.
         """
         (found,) = self.network.boxes(scene.detection, min_score)
-        return Detections(
-            scene.manhattan.boxes_to_world(found.boxes.double().cpu().numpy()),
-            found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
-            tuple(self.classes[i] for i in found.labels.tolist()),
-        )
+        boxes, labels = found.boxes.double().cpu().numpy(), found.labels.cpu().numpy()
+        scores = found.scores.double().clamp(0.0, 1.0).cpu().numpy()
+        nameless = labels == len(self.classes)
+        if nameless.any():
+            rows, scores = self.naming(boxes, scores, nameless)
+            boxes, labels = boxes[rows], labels[rows]
+        names = (*self.classes, UNNAMED)
+        return Detections(scene.manhattan.boxes_to_world(boxes), scores, tuple(names[i] for i in labels.tolist()))
 
     @torch.inference_mode()
     def occupancy(self, scene: SceneFeatures, anchor_m: Sequence[float]) -> SemanticVoxels:

@@ -90,7 +90,7 @@ class LowConfidenceCandidates:
 
     def about(self, meaning: Meaning) -> tuple[SceneObject, ...]:
         """Other candidates that answer to a noun of the sentence, in the order in which they were given."""
-        rows = {row for noun in _nouns(meaning) for row in self._for_noun(noun)}
+        rows = {row for noun in all_nouns(meaning) for row in self._for_noun(noun)}
         return tuple(self._all[row] for row in sorted(rows))
 
     def _for_noun(self, noun: str) -> list[int]:
@@ -121,7 +121,7 @@ def anchor_nouns(meaning: Meaning) -> tuple[str, ...]:
     return tuple(dict.fromkeys(a.noun for a in (*anchors, *within)))
 
 
-def _nouns(meaning: Meaning) -> tuple[str, ...]:
+def all_nouns(meaning: Meaning) -> tuple[str, ...]:
     """All nouns of a sentence, the target's first."""
     others = [] if meaning.speaker is None else [meaning.speaker.anchor]
     target = [] if meaning.target is None else [meaning.target.noun]

@@ -56,8 +56,9 @@ def lift_from_options(options: LiftOptions, objects: ObjectsConfig | None = None
         schedule=SchedulerRules(max_rate_hz=options.max_rate_hz),
     )
 
+    limits = limits_from_options(options)
+
     def make_detector() -> Detector:
-        limits = Limits2d(min_score=options.min_score, max_count=options.max_detections)
         if options.layout == "transformers":
             return ZeroShotDetector(options.detector, options.classes or DEFAULT_WORDS, limits, options.device)
         return OnnxDetector(
@@ -71,4 +72,10 @@ def lift_from_options(options: LiftOptions, objects: ObjectsConfig | None = None
         )
 
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
-    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder)
+    names = options.classes if options.from_topics else ()
+    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder, names=names)
+
+
+def limits_from_options(options: LiftOptions) -> Limits2d:
+    """What of a detector's output is used."""
+    return Limits2d(min_score=options.min_score, max_count=options.max_detections)

@@ -27,18 +27,21 @@ from embodied_perceptron.lift.detectors import Detector, ToldInWords
 from embodied_perceptron.lift.fusion import doubts, fuse_detections
 from embodied_perceptron.lift.layouts import LayoutError
 from embodied_perceptron.lift.lifting import LiftedDetection, LiftRules, lift_view
+from embodied_perceptron.lift.looks import NamesByLooks
 from embodied_perceptron.lift.rays import VoxelIndex
 from embodied_perceptron.lift.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.lift.zero_shot import RegionEncoder, mean_embedding
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.results import Detections, VoxelSnapshot
+from embodied_perceptron.results import Detections, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.identity import overlaps, thickened
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 UNKNOWN_CAMERA = "unknown_camera"
 NO_KEYFRAME = "no_keyframe"
+TOO_LATE = "too_late"  # older than the oldest retained keyframe of its camera
 WAITING_TOO_MANY = "too_many_waiting"
 
+_MAX_WANTED = 32  # words that were asked for
 _MAX_WAITING = 256  # detections of other programs whose keyframe may still come
 _MAX_WAIT_NS = 5_000_000_000
 _FLOOR_MOVED_M = 0.03
@@ -129,6 +132,7 @@ class DetectionLift:
         objects: sizes and heights of shapes.
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
+        names: all that other programs can say, where that is known.
 
     Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
     """
@@ -140,24 +144,30 @@ class DetectionLift:
         objects: ObjectsConfig | None = None,
         priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
+        names: Sequence[str] = (),
     ) -> None:
         self.settings = settings if settings is not None else LiftSettings()
         self._objects_config = objects if objects is not None else ObjectsConfig()
         self.priors = priors if priors is not None else shipped_priors()
         self._make_detector = make_detector
         self.encoder = encoder
+        self.looks = None if encoder is None else NamesByLooks(encoder)
+        self._embedded: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()  # tried already
         self._words: tuple[str, ...] | None = None  # asked for beside the detector's own
         self._own_words: tuple[str, ...] | None = None
         self._asked = 0  # how often the words changed
         self._asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()
         self._detector = None if make_detector is None else make_detector()
         self._told_in_words = isinstance(self._detector, ToldInWords)
+        self._own_vocabulary = frozenset(names) if self._detector is None else self._detector.vocabulary
+        self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
         self._vocabulary = self._canonical_vocabulary()
         self._scheduler = LiftScheduler(self.settings.schedule)
         self._worker: LiftWorker | None = None
         self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
         self._found: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()
         self._pending: list[Keyframe] = []
+        self._unembedded: list[Keyframe] = []
         self._waiting: OrderedDict[tuple[str, int], Detections2d] = OrderedDict()
         self._cameras: set[str] = set()
         self._statistics = LiftStatistics(state="none" if make_detector is None else "running")
@@ -187,6 +197,21 @@ class DetectionLift:
         with self._lock:
             self._statistics.dropped.update(drops)
 
+    def asked_for(self, words: Sequence[str]) -> None:
+        """Somebody asks for these things: the newest of what was asked for is looked for, see :meth:`look_for`."""
+        if not self._told_in_words:
+            return
+        with self._lock:
+            for word in words:
+                if word and word not in self._own_vocabulary:
+                    self._wanted[word] = None
+                    self._wanted.move_to_end(word)
+            while len(self._wanted) > _MAX_WANTED:
+                self._wanted.popitem(last=False)
+            wanted = sorted(self._wanted)
+        if wanted:
+            self.look_for(wanted)
+
     def look_for(self, words: Sequence[str]) -> bool:
         """Words of standing queries: a detector that is told in words looks for them too, newest keyframes first.
 
@@ -210,10 +235,10 @@ class DetectionLift:
             self._vocabulary = self._canonical_vocabulary()
 
     def start(self) -> None:
-        """Run the detector in a thread of its own from now on; :meth:`detect` then never waits for it."""
-        if self._detector is None:
+        """Run the detector, and the encoder, in a thread of its own from now on; :meth:`detect` then never waits."""
+        if self._detector is None and self.encoder is None:
             return
-        self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()))
+        self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()) or self._embed_one())
         self._worker.start()
 
     def stop(self) -> bool:
@@ -227,8 +252,11 @@ class DetectionLift:
             self._found.clear()
             self._asked_of.clear()
             self._waiting.clear()
-            self._pending = []
+            self._pending, self._unembedded = [], []
             self._cameras.clear()
+            self._embedded.clear()
+        if self.looks is not None:
+            self.looks.clear()
         self._lifted.clear()
         self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
         self._views, self.objects = [], ()
@@ -271,11 +299,13 @@ class DetectionLift:
         self._match_waiting(keyframes)
         with self._lock:
             self._pending = list(keyframes) if self._make_detector is not None else []
+            if self.encoder is not None:
+                self._unembedded = [k for k in keyframes if (f := self._found.get(k.frame)) and f.embeddings is None]
         if self._worker is not None:
             self._worker.wake()
         elif keyframes:
             stamp_ns = max(k.frame.stamp_ns for k in keyframes) if now_ns is None else now_ns
-            while self._detect_one(stamp_ns):
+            while self._detect_one(stamp_ns) or self._embed_one():
                 pass
         with self._lock:
             known = [(k, found) for k in keyframes if (found := self._found.get(k.frame)) is not None]
@@ -329,7 +359,7 @@ class DetectionLift:
         )
 
     def _canonical_vocabulary(self) -> frozenset[str]:
-        names = frozenset() if self._detector is None else self._detector.vocabulary
+        names = self._own_vocabulary if self._detector is None else self._detector.vocabulary
         return frozenset(self.priors.canonical(name) for name in names)
 
     def _unchanged(self, state: tuple[tuple[int, ...], int]) -> bool:
@@ -370,6 +400,34 @@ class DetectionLift:
             self._note_detector()
         return True
 
+    def _embed_one(self) -> bool:
+        """Give the newest detections of another program embeddings; whether there were some without."""
+        with self._lock:
+            waiting = [k for k in self._unembedded if self._embedded.get(k.frame) is not self._found.get(k.frame)]
+            keyframe = max(waiting, key=lambda k: k.id, default=None)
+            found = None if keyframe is None else self._found.get(keyframe.frame)
+        if keyframe is None or found is None or self.encoder is None:
+            return False
+        try:
+            embedded = self.encoder.with_embeddings(found, keyframe.frame)
+        except Exception as error:  # as of a detector
+            with self._lock:
+                self._statistics.last_error = f"{type(error).__name__}: {error}"
+                self._embedded[keyframe.frame] = found
+            return True
+        with self._lock:
+            if self._found.get(keyframe.frame) is found:
+                self._found[keyframe.frame] = embedded
+            self._embedded[keyframe.frame] = embedded
+        return True
+
+    def remember_looks(self, objects: Sequence[SceneObject]) -> None:
+        """The map's objects, as they are after the last :meth:`detect` was fused: they keep the embeddings of what was
+        seen at their places."""
+        if self.looks is not None:
+            boxes = np.array([o.box for o in self.objects]).reshape(-1, 9)
+            self.looks.update(objects, boxes, [o.embedding for o in self.objects])
+
     def _note_detector(self) -> None:
         self._statistics.state = self._scheduler.state
         self._statistics.failures = self._scheduler.failed
@@ -385,6 +443,9 @@ class DetectionLift:
         with self._lock:
             self._cameras.update(k.frame.camera for k in keyframes)
             newest_ns = max((k.frame.stamp_ns for k in keyframes), default=0)
+            stamps: dict[str, list[int]] = {}
+            for k in keyframes:
+                stamps.setdefault(k.frame.camera, []).append(k.frame.stamp_ns)
             tolerance_ns = int(self.settings.stamp_tolerance_s * 1e9)
             for key in list(self._waiting):
                 camera, stamp_ns = key
@@ -400,7 +461,10 @@ class DetectionLift:
                     self._count(found, Counter())
                 elif camera not in self._cameras and keyframes:
                     self._statistics.dropped[UNKNOWN_CAMERA] += max(1, len(self._waiting.pop(key)))
-                elif abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
+                elif camera in stamps and stamp_ns < min(stamps[camera]):
+                    self._statistics.dropped[TOO_LATE] += max(1, len(self._waiting.pop(key)))
+                elif stamp_ns < max(stamps.get(camera, [stamp_ns])) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
+                    # keyframes of a camera come in order
                     self._statistics.dropped[NO_KEYFRAME] += max(1, len(self._waiting.pop(key)))
 
     def _lift(self, known: Sequence[tuple[Keyframe, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:

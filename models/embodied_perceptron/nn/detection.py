@@ -142,6 +142,8 @@ class DetectionLevel:
         class_logits: (N, K).
         object_logits: (N, 1) whether the cell holds part of any object, by which the next finer level is pruned; None
             where class scores prune.
+        presence_logits: (N, 1) whether the box holds a thing at all, whatever it is called; None where the head has no
+            such output.
     """
 
     sites: Sites
@@ -152,6 +154,7 @@ class DetectionLevel:
     rotation: Tensor
     class_logits: Tensor
     object_logits: Tensor | None = None
+    presence_logits: Tensor | None = None
 
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
         """(N, 3) centres, (N, 3) sizes, (N, 3, 3) rotations of the boxes."""
@@ -181,6 +184,8 @@ class DetectionHead(nn.Module):
             so a box always holds the point from which they are measured, and measured from sites 8 cm apart nothing
             could be thinner than the way to the nearest one.
         conventions: where points stand in their cells, and how pruning scores are interpolated.
+        presence: a further output beside the classes, learned at every thing, also at those whose name is none of the
+            classes: what is there but not known can then be told from nothing.
     """
 
     def __init__(
@@ -195,6 +200,7 @@ class DetectionHead(nn.Module):
         pruning: Pruning = "class",
         anchor_shift: bool = False,
         conventions: Conventions = CORRECTED,
+        presence: bool = False,
     ) -> None:
         super().__init__()
         if pruning not in ("class", "object"):
@@ -213,18 +219,20 @@ class DetectionHead(nn.Module):
         self.regression = SparseConv(channels, 6 + rotation_channels + 3 * anchor_shift, kernel_size=1)
         self.classify = SparseConv(channels, num_classes, kernel_size=1, bias=True)
         self.object = SparseConv(channels, 1, kernel_size=1, bias=True) if pruning == "object" else None
+        self.presence = SparseConv(channels, 1, kernel_size=1, bias=True) if presence else None
         self.scales = nn.Parameter(torch.ones(len(in_channels)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Small heads; classes start improbable (focal loss)."""
         layers = [self.center, self.regression, self.classify]
-        if self.object is not None:
-            layers.append(self.object)
+        layers += [layer for layer in (self.object, self.presence) if layer is not None]
         for layer in layers:
             nn.init.normal_(layer.kernel, std=0.01)
-        assert self.classify.bias is not None
-        nn.init.constant_(self.classify.bias, -4.595)  # sigmoid = 0.01
+        for scored in (self.classify, self.presence):
+            if scored is not None:
+                assert scored.bias is not None
+                nn.init.constant_(scored.bias, -4.595)  # sigmoid = 0.01
         nn.init.ones_(self.scales)
 
     def forward(
@@ -258,6 +266,7 @@ class DetectionHead(nn.Module):
             rotation=regression[:, self._rotation],
             class_logits=self.classify(out).feats,
             object_logits=self.object(out).feats if self.object is not None and level > 0 else None,
+            presence_logits=None if self.presence is None else self.presence(out).feats,
         )
 
 
@@ -270,7 +279,8 @@ class BoxPredictions:
     """Final boxes of one scene, best first.
 
     Attributes:
-        boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices.
+        boxes: (D, 9); scores: (D,) in [0, 1]; labels: (D,) int64 class indices; the number of classes stands for a
+            thing by whatever name.
     """
 
     boxes: Tensor
@@ -288,7 +298,8 @@ def decode_detections(
 ) -> list[BoxPredictions]:
     """Predictions of all levels -> boxes per scene after per-class suppression (:func:`suppress`).
 
-    The score of a box is class probability times the cube root of its centreness; as published, times centreness.
+    Presence counts as one more class, the last. The score of a box is class probability times the cube root of its
+    centreness; as published, times centreness.
     Centreness is learned inside of boxes alone and ranks those of one thing, but squashes whole classes of flat and
     small things, whose sites are never near a centre.
     """
@@ -301,7 +312,7 @@ def decode_detections(
             best = best_scores(level, slice(first, end), conventions.centerness_power)
             rows = (~(best <= _ALMOST * min_score)).nonzero()[:, 0]  # the others have no class that could count
             rows = first + rows[best_rows(best[rows], max_per_level)]
-            score = level.class_logits[rows].sigmoid()
+            score = label_logits(level, rows).sigmoid()
             score = score * level.center_logits[rows].sigmoid().pow(conventions.centerness_power)
             box = boxes_from_faces(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
             boxes.append(box)
@@ -312,10 +323,20 @@ def decode_detections(
     return results
 
 
+def label_logits(level: DetectionLevel, rows: Tensor) -> Tensor:
+    """(R, K) class logits of some sites, or (R, K + 1) with their presence last where the head knows it."""
+    if level.presence_logits is None:
+        return level.class_logits[rows]
+    return torch.cat([level.class_logits[rows], level.presence_logits[rows]], dim=1)
+
+
 def best_scores(level: DetectionLevel, rows: slice, centerness_power: float = CORRECTED.centerness_power) -> Tensor:
-    """(N,) score of the best class of each site; see :func:`decode_detections`."""
+    """(N,) score of the best label of each site; see :func:`decode_detections`."""
     # both factors rise with their logits: the best class needs no other's score
-    best = level.class_logits[rows].amax(1, keepdim=True).sigmoid()
+    best = level.class_logits[rows].amax(1, keepdim=True)
+    if level.presence_logits is not None:
+        best = torch.maximum(best, level.presence_logits[rows])
+    best = best.sigmoid()
     return (best * level.center_logits[rows].sigmoid().pow(centerness_power))[:, 0]
 
 

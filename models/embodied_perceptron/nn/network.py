@@ -307,6 +307,7 @@ class PerceptionNetwork(nn.Module):
                 config.detection.pruning,
                 config.detection.anchor_shift,
                 config.conventions,
+                config.detection.presence,
             )
         if config.occupancy is not None:
             fused = self.level_channels[config.occupancy_level()]
@@ -401,7 +402,8 @@ class PerceptionNetwork(nn.Module):
     # ---------------------------------------------------------------------------------------------------------- heads
 
     def boxes(self, detection: DetectionOutput | None, min_score: float = 0.0) -> list[BoxPredictions]:
-        """Raw predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first.
+        """Raw predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first; of a head
+        that knows ``presence`` also boxes of whatever is there, with label ``num_classes``.
 
         Raises ``ValueError`` for a network without detection.
         """

@@ -52,7 +52,8 @@ class ImageConfig:
 class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
 
-    The last four are of decoding: they are no property of what was trained (:func:`with_current_decoding`).
+    The last four are of decoding: they are no property of what was trained (:func:`with_current_decoding`). Weights
+    that were written before there was ``presence`` have none.
     """
 
     channels: int = 128
@@ -61,6 +62,7 @@ class DetectionConfig:
     pruning: Pruning = "class"
     rotation: RotationCoder = "sixd"
     anchor_shift: bool = False
+    presence: bool = False
     max_per_level: int = 1000
     min_score: float = 0.01
     iou_threshold: float = 0.5

@@ -68,13 +68,32 @@ def write_ply(path: str | Path, points_m: NDArray[np.floating[Any]], colors: NDA
     write_atomically(path, header.encode("ascii") + vertices.tobytes())
 
 
+def read_ply(path: str | Path) -> tuple[NDArray[np.float64], NDArray[np.uint8]]:
+    """(N, 3) points in metres and (N, 3) RGB of what :func:`write_ply` wrote. Raises ``ValueError`` or ``OSError``."""
+    data = Path(path).read_bytes()
+    header, found, body = data.partition(b"end_header\n")
+    lines = header.decode("ascii", "replace").split("\n")
+    layout = [f"property float {name}" for name in "xyz"]
+    layout += [f"property uchar {name}" for name in ("red", "green", "blue")]
+    if not found or lines[:2] != ["ply", "format binary_little_endian 1.0"] or lines[3:-1] != layout:
+        raise ValueError(f"{path} is no binary PLY of x y z red green blue")
+    vertices = np.frombuffer(body, _PLY_VERTEX) if len(body) % _PLY_VERTEX.itemsize == 0 else None
+    if vertices is None or lines[2] != f"element vertex {len(vertices)}":
+        raise ValueError(f"{path} is cut short: {lines[2]!r}, but {len(body)} bytes")
+    points = np.stack([vertices[name] for name in "xyz"], axis=1).astype(np.float64)
+    return points, np.stack([vertices[name] for name in ("red", "green", "blue")], axis=1)
+
+
 def write_json(path: str | Path, value: Any) -> None:
     """Indented JSON. Raises ``ValueError`` for NaN and infinity, which JSON does not have, and ``OSError``."""
     write_atomically(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None:
-    """``[{id, label, score, state, box: [9]}]``, sorted by id. Raises ``OSError``."""
+    """``[{id, label, score, state, box: [9]}]``, and ``user_name`` where there is one, sorted by id.
+
+    Raises ``OSError``.
+    """
     write_json(path, [thing.as_dict() for thing in sorted(objects, key=lambda thing: thing.id)])
 
 
@@ -84,7 +103,12 @@ def read_objects_json(path: str | Path) -> tuple[SceneObject, ...]:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
         return tuple(
             SceneObject(
-                int(r["id"]), str(r["label"]), float(r["score"]), np.array(r["box"], np.float64), str(r["state"])
+                int(r["id"]),
+                str(r["label"]),
+                float(r["score"]),
+                np.array(r["box"], np.float64),
+                str(r["state"]),
+                user_name=str(r.get("user_name", "")),
             )
             for r in rows
         )
@@ -148,9 +172,9 @@ def write_png(path: str | Path, image: NDArray[np.uint8]) -> None:
 def write_occupancy_grid(path_prefix: str | Path, grid: OccupancyGrid2d) -> tuple[Path, Path]:
     """``<prefix>.pgm`` and ``<prefix>.yaml`` as map_server and Nav2 read them.
 
-    The picture's first row is the highest y. Cells of at least 65 become black (occupied), known cells of at most 19
-    white (free), everything else grey (unknown); an empty grid becomes one unknown cell, since a picture cannot be
-    empty.
+    The picture's first row is the highest y. Occupied cells become black, free ones white, also those that are free at
+    a cost (a picture of three shades cannot tell it), unknown ones grey; an empty grid becomes one unknown cell, since
+    a picture cannot be empty.
 
     Returns:
         The two paths. The YAML is written last: where it is, the picture is whole.
@@ -163,8 +187,8 @@ def write_occupancy_grid(path_prefix: str | Path, grid: OccupancyGrid2d) -> tupl
     cells = grid.cells if grid.cells.size else np.full((1, 1), -1, np.int8)
     rows, columns = cells.shape
     pixels = np.full((rows, columns), _UNKNOWN_PIXEL, np.uint8)
-    pixels[(cells >= 0) & (cells <= _FREE_THRESHOLD * 100)] = _FREE_PIXEL
-    pixels[cells >= _OCCUPIED_THRESHOLD * 100] = _OCCUPIED_PIXEL
+    pixels[cells >= 0] = _FREE_PIXEL
+    pixels[cells >= 100] = _OCCUPIED_PIXEL
     header = f"P5\n{columns} {rows}\n255\n".encode("ascii")
     write_atomically(picture, header + np.flipud(pixels).tobytes())
     meta: Mapping[str, Any] = {

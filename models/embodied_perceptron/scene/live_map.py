@@ -3,7 +3,8 @@
 Voxels and keyframes with their image features (the volume), objects, labelled cells, height of the floor and the latest
 poses of the cameras belong together: whatever replaces or moves one of them replaces or moves all. They have one place
 and one time of their own (:mod:`embodied_perceptron.scene.map_frame`): poses of cameras come and go in the world;
-boxes, voxels and cells lie in the map, and differ from the world by :attr:`LiveMap.anchor_m` where that is far away.
+boxes, voxels and cells lie in the map, at :attr:`LiveMap.T_world_map`: the identity unless that is far away, or the map
+was put elsewhere.
 
 The locks of the map are here. The *volume lock* guards the volume's voxels and keyframes, and the cameras; it is held
 while one frame is fused or a copy is made. The *scene lock* guards everything else and the reading of image features;
@@ -14,10 +15,12 @@ of the image features is guarded by the features themselves.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +31,8 @@ from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.results import ObjectState, SceneObject
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
@@ -36,7 +40,24 @@ from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
+LABELS_SUFFIX = ".labels.json"
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
+
+
+def saved_objects(path: str | Path) -> tuple[SceneObject, ...]:
+    """The confirmed objects of a saved map, without reading the rest of it.
+
+    Raises :class:`MapFileError` for a file that is no map or has no objects, ``OSError`` where there is none.
+    """
+    objects = ObjectMap()
+    saved = read_extra(path).get(_OBJECTS)
+    if saved is None:
+        raise MapFileError(f"{path}: a map without objects")
+    try:
+        objects.load_json(saved)
+    except ValueError as error:
+        raise MapFileError(f"{path}: {error}") from error
+    return objects.objects((ObjectState.CONFIRMED,))
 
 
 class LiveMap:
@@ -45,7 +66,8 @@ class LiveMap:
     Args:
         config: everything tunable.
         volume: voxels, keyframes, features; may hold frames already.
-        cell_classes: names of the labelled cells that are restored from files; None = of no cells.
+        cell_classes: names of the labelled cells that are restored from files; None = whatever they are: nothing
+            here labels others.
     """
 
     def __init__(
@@ -65,6 +87,8 @@ class LiveMap:
     def save(self, path: str | Path) -> None:
         """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
 
+        What users corrected is written as labels too, to ``<name>.labels.json`` beside it.
+
         Raises ``OSError`` when it cannot be written.
         """
         with self._scene_lock, self._volume_lock:
@@ -72,15 +96,26 @@ class LiveMap:
             extra = {_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning, _FRAME: self._frame.to_json()}
             tensors, header = self.volume.pack(extra)
             tensors |= cells
+            labels = self._labels()
         write_map(path, tensors, header)
+        if labels["corrections"] or labels["names"]:
+            text = json.dumps(labels, ensure_ascii=False, indent=1)
+            write_atomically(labels_path(path), (text + "\n").encode("utf-8"))
 
-    def load(self, path: str | Path) -> None:
+    def _labels(self) -> dict[str, Any]:
+        """What users said: of each corrected object box, label and what it was called, and the names."""
+        names = [o.as_dict() for o in self._objects.objects() if o.user_name]
+        return {"version": 1, "corrections": self._objects.corrections.to_list(), "names": names}
+
+    def load(self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None) -> None:
         """Replace the map by a saved one; images are encoded anew at the next perception.
 
-        Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it.
+        Its place in the world, and its time, go on: stamps that begin before the newest of the map follow it. Where the
+        world began elsewhere (odometry does with each start of a robot), ``T_world_saved`` is the (4, 4) pose of the
+        world of then in that of now, turned about the vertical alone.
 
-        Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`; then
-        nothing has changed.
+        Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`, and
+        ``ValueError`` for a pose that is not rigid or not level; then nothing has changed.
         """
         objects = ObjectMap(self.config.objects)
         extra = read_extra(path)
@@ -96,6 +131,8 @@ class LiveMap:
             frame.load_json(extra.get(_FRAME, ""), None)
         except ValueError as error:
             raise MapFileError(f"{path}: {error}") from error
+        T_world_saved = np.eye(4) if T_world_saved is None else T_world_saved
+        MapFrame().put(T_world_saved)  # refuse it before anything changes
         with self._scene_lock, self._volume_lock:
             self.volume.load(path)
             self._forget()
@@ -103,9 +140,10 @@ class LiveMap:
             if _FRAME not in extra:
                 stamps = [k.frame.stamp_ns for k in self.volume.keyframes]
                 frame.load_json("", max([objects.updated_ns, *stamps], default=0))
+            frame.put(T_world_saved)
             self._frame = frame
             cells = semantic.cells()
-            if cells is not None and cells.classes == self._cell_classes:
+            if cells is not None and self._cell_classes in (None, cells.classes):
                 self._semantic = semantic
             self._publish()
 
@@ -124,11 +162,11 @@ class LiveMap:
             self._frame.forget_stamps(camera)
 
     @property
-    def anchor_m(self) -> NDArray[np.float64]:
-        """(3,) where the map's origin lies in the world, metres: world = map + anchor. Zero unless the map began far
-        from the world's origin."""
-        anchor_m: NDArray[np.float64] = self._frame.anchor_m.copy()
-        return anchor_m
+    def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
+        """(4, 4) where the map lies in the world. The identity unless the map began far from the world's origin, or was
+        put elsewhere by :meth:`load`."""
+        T_world_map: NDArray[np.float64] = self._frame.T_world_map.copy()
+        return T_world_map
 
     def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
         """Bring the map to corrected poses of its keyframes, as a SLAM system gives them; ids of objects stay.
@@ -180,6 +218,32 @@ class LiveMap:
             self._publish()
         return cleared
 
+    def name_object(self, number: int, name: str) -> SceneObject:
+        """Call object ``number`` by a user's name, which is kept with the map; empty takes the name away.
+
+        Raises ``ValueError`` for a name that is none, is a class, or is another object's, ``LookupError`` where there
+        is no such object; nothing has changed then.
+        """
+        return self._told(lambda: self._objects.name(number, name))
+
+    def correct_object(self, number: int, label: str = "", not_there: bool = False) -> SceneObject:
+        """Object ``number`` is a ``label``, whatever the network says, or is ``not_there`` at all.
+
+        Returns it as it is now, or was. Raises ``ValueError`` for no label, or a label of what is not there, and as
+        :meth:`name_object`.
+        """
+        if not_there and label.strip():
+            raise ValueError(f"an object is either a {label!r} or not there")
+        if not_there:
+            return self._told(lambda: self._objects.deny(number))
+        return self._told(lambda: self._objects.relabel(number, label))
+
+    def _told(self, change: Callable[[], SceneObject]) -> SceneObject:
+        with self._scene_lock, self._volume_lock:
+            thing = change()
+            self._publish()
+        return thing
+
     def statistics(self) -> VolumeStatistics:
         """Size and history of the volume."""
         with self._volume_lock:
@@ -200,3 +264,8 @@ class LiveMap:
         self._floor.forget()
         self._cameras = LatestCameraPoses()
         self._frame.clear()
+
+
+def labels_path(path: str | Path) -> Path:
+    """Where the labels of a map's corrections stand."""
+    return Path(path).with_suffix(LABELS_SUFFIX)

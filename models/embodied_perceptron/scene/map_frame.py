@@ -1,9 +1,10 @@
 """Where and when a map lives: its own origin near the start, its own time that never goes back.
 
 *Place.* Voxels are counted from the origin and stored as float32, so a map far from it is coarse (6 cm at a UTM
-coordinate of 10^6 m). Frames that begin further than :data:`FAR_M` from the origin are therefore moved by an anchor,
-the multiple of :data:`ANCHOR_STEP_M` nearest to the first camera: *world* is the frame of the poses as they come, *map*
-the same axes with the origin at the anchor.
+coordinate of 10^6 m). Maps whose frames begin further than :data:`FAR_M` from the origin are therefore anchored at the
+multiple of :data:`ANCHOR_STEP_M` nearest to the first camera: *world* is the frame of the poses as they come, *map* the
+same axes with the origin at the anchor. A saved map may be put anywhere in the world of today, also turned about the
+vertical.
 
 *Time.* When the clock of a camera is set, or a recording loops, its stamps go on elsewhere. The map's time goes on
 where it was: each camera has an offset between its stamps and the map's time, which changes when it is told so. What
@@ -20,11 +21,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import check_transform, invert_transform, make_transform, transform_points
 from embodied_perceptron.sensors.frame import PosedFrame
 
 FAR_M = 1000.0  # float32 then still resolves 0.06 mm
 ANCHOR_STEP_M = 100.0
 REACH_M = 8000.0  # float32 resolves 0.5 mm up to 8192 m
+_LEVEL_RAD = 0.02  # what a localisation's pose may tilt by rounding and noise
 _NEAR_NS = 1_000_000_000
 _STEP_NS = 1_000_000  # from the newest time of the map to the first frame after time went on elsewhere
 _MAX_SPANS = 64
@@ -50,7 +53,7 @@ class MapFrame:
     """See the module docstring. Not thread-safe.
 
     Attributes:
-        anchor_m: (3,) float64, of the map's origin in the world; zero for maps that begin near the world's origin.
+        T_world_map: (4, 4) float64, level; identity for maps that begin near the world's origin.
         reach_m: how far a camera may go from the map's origin along an axis.
     """
 
@@ -60,7 +63,7 @@ class MapFrame:
 
     def clear(self) -> None:
         """For a new map: the next frame decides."""
-        self.anchor_m: NDArray[np.float64] = np.zeros(3)
+        self.T_world_map: NDArray[np.float64] = np.eye(4)
         self._anchored = False
         self._cameras: dict[str, _CameraTime] = {}
         self._newest_ns: int | None = None
@@ -77,15 +80,17 @@ class MapFrame:
         position_m = posed.T_world_camera[:3, 3]
         if fresh and not self._anchored:
             far = np.abs(position_m).max() > min(FAR_M, self.reach_m / 2)
-            self.anchor_m = np.round(position_m / ANCHOR_STEP_M) * ANCHOR_STEP_M if far else np.zeros(3)
-        off_m = float(np.abs(position_m - self.anchor_m).max())
+            anchor_m = np.round(position_m / ANCHOR_STEP_M) * ANCHOR_STEP_M if far else np.zeros(3)
+            self.T_world_map = make_transform(np.eye(3), anchor_m)
+        T_map_world = invert_transform(self.T_world_map)
+        off_m = float(np.abs(transform_points(T_map_world, position_m[None])[0]).max())
         if off_m > self.reach_m:
             raise MapLimitError(
                 f"camera {posed.frame.camera!r} is at {np.round(position_m, 1).tolist()} m, {off_m:.0f} m along an "
-                f"axis from the map's origin at {self.anchor_m.tolist()} m, and the map reaches {self.reach_m:.0f} m: "
-                "save or reset the map to begin another one here"
+                f"axis from the map's origin at {self.T_world_map[:3, 3].tolist()} m, and the map reaches "
+                f"{self.reach_m:.0f} m: save or reset the map to begin another one here"
             )
-        return self._moved(posed, posed.frame.stamp_ns + self._offset_of(posed), -self.anchor_m)
+        return self._moved(posed, posed.frame.stamp_ns + self._offset_of(posed), T_map_world)
 
     def entered(self, posed: PosedFrame, in_map: PosedFrame) -> None:
         """``in_map`` is in the map."""
@@ -107,13 +112,17 @@ class MapFrame:
 
     def place_in_map(self, T_world: NDArray[np.float64]) -> NDArray[np.float64]:
         """(4, 4) pose in the world -> pose in the map."""
-        T: NDArray[np.float64] = np.array(T_world, dtype=np.float64)
-        T[:3, 3] -= self.anchor_m
+        T: NDArray[np.float64] = invert_transform(self.T_world_map) @ T_world
         return T
 
     def now(self, stamp_ns: int) -> int:
         """A time on the clock of the newest frame as time of the map."""
         return stamp_ns + self._offset_ns
+
+    def time_in_map(self, camera: str, stamp_ns: int) -> int:
+        """A recent stamp of a camera as time of the map."""
+        known = self._cameras.get(camera)
+        return stamp_ns + (known.spans[-1][1] if known is not None and known.spans else self._offset_ns)
 
     def _offset_of(self, posed: PosedFrame) -> int:
         camera, stamp_ns = self._cameras.get(posed.frame.camera), posed.frame.stamp_ns
@@ -137,17 +146,30 @@ class MapFrame:
 
     def leave(self, in_map: PosedFrame) -> PosedFrame:
         """The inverse of :meth:`enter`."""
-        return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), self.anchor_m)
+        return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), self.T_world_map)
 
     def leave_time(self, in_map: PosedFrame) -> PosedFrame:
         """With its own stamp, in the map's place."""
-        return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), np.zeros(3))
+        return self._moved(in_map, self.stamp_of(in_map.frame.camera, in_map.frame.stamp_ns), np.eye(4))
 
     def place_in_world(self, T_map: NDArray[np.float64]) -> NDArray[np.float64]:
         """(4, 4) pose in the map -> pose in the world."""
-        T: NDArray[np.float64] = np.array(T_map, dtype=np.float64)
-        T[:3, 3] += self.anchor_m
+        T: NDArray[np.float64] = self.T_world_map @ T_map
         return T
+
+    def put(self, T_world_saved: NDArray[np.float64]) -> None:
+        """Move the map: what was the world when it was saved lies at (4, 4) ``T_world_saved`` of the world of now.
+
+        Raises ``ValueError`` for what is no rigid motion, or not level: a map knows where down is.
+        """
+        T = check_transform(T_world_saved, "place of the map")
+        tilt_rad = float(np.arccos(np.clip(T[2, 2], -1.0, 1.0)))
+        if tilt_rad > _LEVEL_RAD:
+            raise ValueError(f"the place of a map must be level (turned about z alone), it tilts by {tilt_rad:.4f} rad")
+        yaw = float(np.arctan2(T[1, 0], T[0, 0]))
+        c, s = np.cos(yaw), np.sin(yaw)
+        level = make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), T[:3, 3])
+        self.T_world_map = level @ self.T_world_map
 
     def stamp_of(self, camera: str, map_ns: int) -> int:
         """The stamp that a camera gave to what it saw at a time of the map."""
@@ -155,21 +177,20 @@ class MapFrame:
         return map_ns if known is None or not known.spans else map_ns - known.offset_at(map_ns)
 
     @staticmethod
-    def _moved(posed: PosedFrame, stamp_ns: int, shift_m: NDArray[np.float64]) -> PosedFrame:
-        if stamp_ns == posed.frame.stamp_ns and not shift_m.any():
+    def _moved(posed: PosedFrame, stamp_ns: int, T: NDArray[np.float64]) -> PosedFrame:
+        stays = np.array_equal(T, np.eye(4))
+        if stamp_ns == posed.frame.stamp_ns and stays:
             return posed
         frame = copy.copy(posed.frame)  # the images are checked already
         object.__setattr__(frame, "stamp_ns", stamp_ns)
-        T = posed.T_world_camera.copy()
-        T[:3, 3] += shift_m
-        return PosedFrame(frame, T, posed.arrival_ns)
+        return PosedFrame(frame, posed.T_world_camera if stays else T @ posed.T_world_camera, posed.arrival_ns)
 
     # ---- map files
 
     def to_json(self) -> str:
         """As JSON text that :meth:`load_json` reads."""
         spans = {name: camera.spans for name, camera in sorted(self._cameras.items())}
-        data = {"anchor_m": self.anchor_m.tolist(), "newest_ns": self._newest_ns, "spans": spans}
+        data = {"T_world_map": self.T_world_map.tolist(), "newest_ns": self._newest_ns, "spans": spans}
         return json.dumps(data, sort_keys=True)
 
     def load_json(self, text: str, newest_ns: int | None) -> None:
@@ -181,7 +202,7 @@ class MapFrame:
             return
         try:
             data = json.loads(text)
-            anchor_m = np.array(data["anchor_m"], dtype=np.float64)
+            T_world_map = check_transform(np.array(data["T_world_map"], dtype=np.float64), "T_world_map")
             newest = data["newest_ns"]
             cameras = {
                 str(name): _CameraTime([(int(first), int(offset)) for first, offset in spans], None, False)
@@ -189,8 +210,8 @@ class MapFrame:
             }
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"place and time of the map cannot be read: {error!r}") from error
-        if anchor_m.shape != (3,) or not np.isfinite(anchor_m).all() or not isinstance(newest, int | None):
-            raise ValueError(f"the map's anchor is {data['anchor_m']}, its newest time {newest!r}")
-        self.anchor_m, self._cameras = anchor_m, cameras
+        if not isinstance(newest, int | None):
+            raise ValueError(f"the map's newest time is {newest!r}")
+        self.T_world_map, self._cameras = T_world_map, cameras
         if newest is not None:
             self._newest_ns = newest

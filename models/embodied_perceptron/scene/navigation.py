@@ -34,6 +34,8 @@ def navigation_grid(
 ) -> OccupancyGrid2d:
     """Top-down grid: 100 where something stands in the robot's height band, 0 where the floor was seen, else -1.
 
+    Free cells near what ``config.class_costs`` names have its cost instead of 0.
+
     An obstacle wins over the floor beneath it (a table top in the band blocks). Voxels above the band and further than
     15 cm below the floor say nothing. Cells are aligned with the world's origin; an empty map gives a 0 x 0 grid.
     ``semantic`` holds classes that a network named, by which doors do not block; see :func:`count_columns`.
@@ -46,7 +48,33 @@ def navigation_grid(
     cells = np.full(blocked.shape, UNKNOWN_CELL, dtype=np.int8)
     cells[free] = FREE_CELL
     cells[blocked] = OCCUPIED_CELL
+    if config.class_costs and semantic is not None:
+        _add_class_costs(cells, columns.low, floor_z_m, config, semantic)
     return OccupancyGrid2d(config.resolution_m, columns.low.astype(np.float64) * config.resolution_m, cells, floor_z_m)
+
+
+def _add_class_costs(
+    cells: NDArray[np.int8],
+    low: NDArray[np.int64],
+    floor_z_m: float,
+    config: GridConfig,
+    semantic: SemanticVoxels,
+) -> None:
+    """Raise the free ones of (rows, cols) cells, whose first is ``low``, to the costs of the classes around them."""
+    heights = semantic.centers_m[:, 2] - floor_z_m
+    near_floor = (heights > -_DROP_M) & (heights <= config.max_obstacle_height_m)
+    names = np.array(semantic.classes)[semantic.labels] if len(semantic.labels) else np.zeros(0, str)
+    is_free = cells == FREE_CELL
+    for name, cost in config.class_costs.items():
+        there = np.floor(semantic.centers_m[near_floor & (names == name), :2] / config.resolution_m).astype(np.int64)
+        columns, rows = (there - low).T
+        inside = (rows >= 0) & (rows < cells.shape[0]) & (columns >= 0) & (columns < cells.shape[1])
+        if not inside.any():
+            continue
+        away = np.ones(cells.shape, dtype=bool)
+        away[rows[inside], columns[inside]] = False
+        near = ndimage.distance_transform_edt(away) * config.resolution_m <= config.class_cost_radius_m
+        cells[is_free & near] = np.maximum(cells[is_free & near], cost)
 
 
 def _close_gaps(free: NDArray[np.bool_], touched: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -340,7 +368,8 @@ def _clearing_points(grid: OccupancyGrid2d, position_m: NDArray[np.float64], ran
     values = np.full(inside.shape, UNKNOWN_CELL, np.int64)
     values[inside] = grid.cells[cells[..., 1][inside], cells[..., 0][inside]]
     begun = np.maximum.accumulate(values != UNKNOWN_CELL, axis=1)
-    clear = begun[:, -1] & ~(begun & (values != FREE_CELL)).any(axis=1)
+    is_free = (values >= FREE_CELL) & (values < OCCUPIED_CELL)  # whatever it costs
+    clear = begun[:, -1] & ~(begun & ~is_free).any(axis=1)
     # at a height that every obstacle layer looks at; it is out of the range in which it marks
     ends = position_m[:2] + direction[clear] * range_m
     height = np.full((len(ends), 1), grid.floor_z_m + 0.5)

@@ -24,6 +24,7 @@ _COEFFICIENTS = {
     "equidistant": (4,),  # k1..k4, OpenCV's fisheye
 }
 SUPPORTED_MODELS = tuple(_COEFFICIENTS)
+_EDGE_POINTS = 9  # of a box that is undistorted
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,27 @@ class CameraModel:
             _as_uint8(cv2.remap(color, x, y, cv2.INTER_LINEAR)),
             _as_float32(cv2.remap(depth_m, x, y, cv2.INTER_NEAREST)),
         )
+
+    def undistort_boxes(self, boxes_px: NDArray[np.float64]) -> NDArray[np.float64]:
+        """(N, 4) left, top, right, bottom in the raw image -> the upright boxes around them in the rectified one.
+
+        A distorted edge is bent: points along all four are moved. What has no place comes back as NaN.
+        """
+        boxes = np.asarray(boxes_px, dtype=np.float64).reshape(-1, 4)
+        if not self.is_distorted or len(boxes) == 0:
+            return boxes
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(boxes).all(axis=1))
+        across, down = (a.reshape(-1) for a in np.meshgrid(*[np.linspace(0.0, 1.0, _EDGE_POINTS)] * 2))
+        rim = (across % 1 == 0) | (down % 1 == 0)
+        share = np.stack([across[rim], down[rim]], axis=1)  # (P, 2)
+        safe = np.where(finite[:, None], boxes, 0.0)
+        points = safe[:, None, :2] + share * (safe[:, None, 2:] - safe[:, None, :2])  # (N, P, 2)
+        K, d = self.intrinsics.matrix, np.asarray(self.distortion)
+        undistort: Any = cv2.fisheye.undistortPoints if self.model == "equidistant" else cv2.undistortPoints
+        moved = undistort(points.reshape(-1, 1, 2), K, d, R=np.eye(3), P=K).reshape(points.shape)
+        result: NDArray[np.float64] = np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+        result[~finite] = np.nan
+        return result
 
     def _undistortion_maps(self) -> tuple[NDArray[Any], NDArray[Any]]:
         if "xy" not in self._maps:

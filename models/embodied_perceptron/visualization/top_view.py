@@ -71,7 +71,7 @@ def render_top_view(
     floor_z = perception.grid.floor_z_m if np.isfinite(perception.grid.floor_z_m) else 0.0
     shown = points[:, 2] - floor_z <= cut_height_m
     frame = _frame(points[shown], path, objects, max_pixels)
-    image = _splat(points[shown], voxels.mean_color[shown], voxels.voxel_size_m, frame)
+    image = splat_voxels(points[shown], voxels.mean_color[shown], voxels.voxel_size_m, frame)
     for thing in sorted(objects, key=lambda o: (o.box[2] + o.box[5] / 2, o.id)):
         _draw_box(image, thing, frame, color_of(thing, colors))
     _draw_path(image, path, frame)
@@ -99,8 +99,10 @@ def _frame(
     return TopViewFrame(every.min(axis=0) - _MARGIN_M, every.max(axis=0) + _MARGIN_M, max_pixels)
 
 
-def _splat(points: NDArray[np.float64], colors: NDArray[np.uint8], voxel_size_m: float, frame: TopViewFrame) -> Image:
-    """Voxels as squares, highest on top, shaded where the height steps."""
+def splat_voxels(
+    points: NDArray[np.float64], colors: NDArray[np.uint8], voxel_size_m: float, frame: TopViewFrame
+) -> Image:
+    """(N, 3) world points of voxels and their (N, 3) RGB as squares, highest on top, shaded where the height steps."""
     image = np.empty((frame.height, frame.width, 3), dtype=np.uint8)
     image[:] = BACKGROUND
     height = np.full((frame.height, frame.width), -np.inf)

@@ -20,7 +20,7 @@ import rclpy
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
 from embodied_perceptron_msgs.srv import Ask, ClearBox, LoadMap, SaveMap
-from geometry_msgs.msg import PoseStamped
+from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
 from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
 from nav_msgs.msg import Path as NavPath
@@ -90,7 +90,9 @@ class Stream:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    with running_node(tmp_path_factory.mktemp("live"), max_pose_wait_s=0.3) as (process, peer):
+    # services may write and read in the folders of all tests
+    maps = tmp_path_factory.getbasetemp()
+    with running_node(tmp_path_factory.mktemp("live"), max_pose_wait_s=0.3, map_folder=maps) as (process, peer):
         yield process, peer, Stream(peer)
 
 
@@ -289,6 +291,13 @@ def test_save_load_reset_clear_box(live, tmp_path):
     loaded = peer.call("/perception/load_map", LoadMap, LoadMap.Request(path=str(path)))
     assert loaded.success, loaded.message
     peer.wait_value("map", "voxels", lambda v: int(v) == voxels)
+    elsewhere = Pose(position=Point(x=1.5), orientation=Quaternion(z=0.70710678, w=0.70710678))
+    moved = peer.call("/perception/load_map", LoadMap, LoadMap.Request(path=str(path), pose=elsewhere))
+    assert moved.success, moved.message
+    elsewhere = Pose(orientation=Quaternion(x=0.70710678, w=0.70710678))
+    refused = peer.call("/perception/load_map", LoadMap, LoadMap.Request(path=str(path), pose=elsewhere))
+    assert not refused.success
+    assert "level" in refused.message
     stream.send_and_wait(1)
 
 
@@ -302,6 +311,8 @@ def test_services_fail_in_words(live, tmp_path):
         ("save_map", SaveMap, SaveMap.Request(path=str(tmp_path / "no" / "folder.map")), "no"),
         ("load_map", LoadMap, LoadMap.Request(path=str(tmp_path / "absent.map")), "absent"),
         ("load_map", LoadMap, LoadMap.Request(path=str(damaged)), "damaged"),
+        ("save_map", SaveMap, SaveMap.Request(path="/tmp/outside.map"), "map_folder"),
+        ("load_map", LoadMap, LoadMap.Request(path="../outside.map"), "map_folder"),
         ("clear_box", ClearBox, ClearBox.Request(), "box"),
         ("clear_box", ClearBox, ClearBox.Request(frame_id="nowhere"), "nowhere"),
     ):
@@ -442,7 +453,7 @@ def test_parameters_are_described(live):
 
 
 def test_lifecycle(tmp_path):
-    with running_node(tmp_path, autostart=False) as (_, peer):
+    with running_node(tmp_path, autostart=False, map_folder=tmp_path) as (_, peer):
         assert peer.state() == "unconfigured"
         assert not peer.change_state(Transition.TRANSITION_ACTIVATE)
         assert peer.change_state(Transition.TRANSITION_CONFIGURE, START_S)  # compiles

@@ -12,15 +12,19 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("vision_msgs")
 pytest.importorskip("tf2_msgs")
+pytest.importorskip("map_msgs")
 pytest.importorskip("embodied_perceptron_msgs")
 
+from nav_msgs.msg import OccupancyGrid
 from sensor_msgs.msg import PointField
 from support.ros_live import MAPPING_CAMERA, T_ODOM_CAMERA, scene_depth, turned
 
 from embodied_perceptron.config import PerceptronConfig, VolumeConfig
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import OccupancyGrid2d
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import TransformTree
+from embodied_perceptron_ros.conversion import maps
 from embodied_perceptron_ros.conversion.maps import cloud_to_rows
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.grounding import ViewpointError, find_viewpoint
@@ -128,7 +132,7 @@ def test_overlay_and_latency_speak_of_the_frame_that_the_boxes_are_of(tree):
     publishers, health = Publishers(), Health("perception")
     parameters = SimpleNamespace(
         **{"fusion_frame": "odom", "output_frame": "odom", "voxels_hz": 1.0, "overlay_hz": 1.0},
-        **{"base_frame": "odom", "obstacles_range_m": 3.0, "config": PerceptronConfig()},
+        **{"base_frame": "odom", "obstacles_range_m": 3.0, "grid_full_s": 0.0, "config": PerceptronConfig()},
     )
     outputs = Outputs(publishers, tree, health, lambda: parameters, {"cam": "optical"}.get)
     outputs.publish(perception)
@@ -164,7 +168,7 @@ def seen_scene():
 
 def outputs_of(robot: Robot, tree, **changes) -> tuple[Outputs, Health]:
     values = {"fusion_frame": "odom", "output_frame": "odom", "voxels_hz": 1.0, "overlay_hz": 1.0}
-    values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "config": PerceptronConfig()}
+    values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "config": PerceptronConfig(), "grid_full_s": 0.0}
     parameters, health = SimpleNamespace(**values | changes), Health("perception")
     return Outputs(robot, tree, health, lambda: parameters, {"cam": "optical"}.get), health
 
@@ -208,13 +212,30 @@ def test_obstacles_without_a_base_are_told_and_harm_nothing_else(tree):
     assert len(robot["~/boxes"].sent) == 1
 
 
+def test_obstacles_of_an_anchored_map_are_around_the_base_too(tree):
+    """At UTM coordinates the map has an origin of its own."""
+    utm = np.array([448_300.0, 5_411_900.0, 200.0])
+    T = np.eye(4)
+    T[:3, 3] = utm + np.array([0.5, 0.0, 0.1])
+    tree.insert_static("odom", "base_link", T)
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree)
+    perception = seen_from(utm)
+    assert perception.T_world_map[:3, 3].any()
+    outputs.publish(perception)
+    (cloud,) = robot["~/obstacles"].sent
+    rows = cloud_to_rows(cloud)
+    assert (np.abs(rows["x"] - 1.0) < 0.06).sum() > 30
+
+
 class Heard:
     """Outputs whose messages are kept, in a frame of one's choice."""
 
     def __init__(self, tree, output_frame: str) -> None:
         self.publishers = Robot()
         values = {"fusion_frame": "odom", "output_frame": output_frame, "voxels_hz": 1.0, "overlay_hz": 1.0}
-        values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "config": PerceptronConfig()}
+        values |= {"base_frame": "base_link", "obstacles_range_m": 3.0, "grid_full_s": 0.0}
+        values |= {"config": PerceptronConfig()}
         parameters = SimpleNamespace(**values)
         camera_frame = {"cam": "optical"}.get
         self.outputs = Outputs(self.publishers, tree, Health("perception"), lambda: parameters, camera_frame)
@@ -247,7 +268,7 @@ def test_outputs_at_utm_coordinates_are_exact_to_a_millimetre(frame, T_out_odom)
     tree.insert_static("map", "odom", turned(0.7, 3.0))
     utm = np.array([448_300.0, 5_411_900.0, 200.0])
     near, far = seen_from(np.zeros(3)), seen_from(utm)
-    np.testing.assert_array_equal(far.anchor_m, utm)
+    np.testing.assert_array_equal(far.T_world_map[:3, 3], utm)
     a, b = Heard(tree, "odom").publish(near), Heard(tree, frame).publish(far)
     assert {m.header.frame_id for m in (b["voxels"], b["boxes"], b["occupancy_grid"])} == {frame}
 
@@ -291,3 +312,78 @@ def test_no_grid_is_latched_before_there_is_one(tree):
     outputs.publish(seen)
     outputs.publish(empty)
     assert [message.info.width > 0 for message in robot["~/occupancy_grid"].sent] == [True, False]
+
+
+class StaticLayer:
+    """As Nav2's static layer: a costmap of the size and place of the last whole grid, updates written into it."""
+
+    def __init__(self) -> None:
+        self.cells, self.info, self.frame = None, None, ""
+
+    def hear(self, message) -> None:
+        if isinstance(message, OccupancyGrid):
+            self.info, self.frame = message.info, message.header.frame_id
+            self.cells = np.array(message.data, np.int8).reshape(message.info.height, message.info.width)
+            return
+        assert self.frame == message.header.frame_id
+        assert message.x + message.width <= self.info.width
+        assert message.y + message.height <= self.info.height
+        part = np.array(message.data, np.int8).reshape(message.height, message.width)
+        self.cells[message.y : message.y + message.height, message.x : message.x + message.width] = part
+
+
+def test_whole_grids_and_updates_make_the_same_costmap(tree):
+    """A map that changes and grows: updates in between are small, and nothing is missed by who hears both topics."""
+    robot, costmap, order = Robot(), StaticLayer(), []
+    outputs, _ = outputs_of(robot, tree, grid_full_s=1000.0)
+    base, rng = seen_scene(), np.random.default_rng(5)
+    cells = rng.choice(np.array([-1, 0, 100], np.int8), (40, 50))
+    origin_m = np.array([-1.0, 0.35])
+    for step in range(30):
+        if step % 10 == 9:  # one row and column more at the lower end
+            cells = np.pad(cells, ((1, 0), (1, 0)), constant_values=-1)
+            origin_m = origin_m - 0.05
+        else:
+            cells = cells.copy()
+            row, column = rng.integers(0, 30, 2)
+            cells[row : row + 3, column : column + 2] = rng.choice([-1, 0, 100])
+        grid = OccupancyGrid2d(0.05, origin_m, cells, 0.01 * step)
+        for publisher in robot.values():
+            publisher.sent.clear()
+        outputs.publish(dataclasses.replace(base, grid=grid))
+        heard = [*robot["~/occupancy_grid"].sent, *robot["~/occupancy_grid_updates"].sent]
+        assert len(heard) <= 1
+        order += [type(message).__name__ for message in heard]
+        for message in heard:
+            costmap.hear(message)
+        want = maps.pad_grid(grid)
+        np.testing.assert_array_equal(costmap.cells, want.cells)
+        np.testing.assert_allclose(
+            [costmap.info.origin.position.x, costmap.info.origin.position.y], want.origin_m, atol=1e-9
+        )
+    assert order[0] == "OccupancyGrid"
+    assert order.count("OccupancyGridUpdate") >= 20
+    (update,) = robot["~/occupancy_grid_updates"].sent or [None]
+    assert update is None or update.width * update.height <= 6
+
+
+def test_without_listeners_to_updates_each_grid_is_whole(tree):
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree, grid_full_s=1000.0)
+    robot["~/occupancy_grid_updates"].get_subscription_count = lambda: 0
+    perception = seen_scene()
+    for _ in range(3):
+        outputs.publish(perception)
+    assert len(robot["~/occupancy_grid"].sent) == 3
+    assert not robot["~/occupancy_grid_updates"].sent
+
+
+def test_a_new_listener_gets_the_whole_grid(tree):
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree, grid_full_s=1000.0)
+    perception = seen_scene()
+    outputs.publish(perception)
+    outputs.publish(perception)
+    assert len(robot["~/occupancy_grid"].sent) == 1
+    outputs.publish(perception, everything=True)
+    assert len(robot["~/occupancy_grid"].sent) == 2

@@ -85,6 +85,21 @@ def test_network_parameters_stand_over_the_configuration(make, tmp_path):
     assert read_parameters(make()).config.network.weights == "tiny"
 
 
+def test_a_topic_of_detections_turns_the_lift_on(make, tmp_path):
+    assert not read_parameters(make()).config.lift.enabled
+    parameters = read_parameters(make(camera__detections_topic="/yolo/detections", detections_tolerance_s=0.02))
+    assert parameters.config.lift.from_topics
+    assert parameters.config.lift.stamp_tolerance_s == 0.02
+    assert parameters.cameras[0].detections_topic == "/yolo/detections"
+    config = tmp_path / "config.yaml"
+    config.write_text("lift: {from_topics: true}")
+    parameters = read_parameters(make(config_file=str(config), cameras=["front", "rear"]))
+    assert [c.detections_topic for c in parameters.cameras] == ["front/detections", "rear/detections"]
+    config.write_text("lift: {detector: a.onnx, layout: yolox}")
+    with pytest.raises(ValueError, match="detector and from_topics exclude each other"):
+        read_parameters(make(config_file=str(config), camera__detections_topic="/yolo/detections"))
+
+
 @pytest.mark.parametrize("configured", ["mine.safetensors", ""])
 def test_empty_weights_are_no_network_in_the_file_and_as_a_parameter(make, tmp_path, configured):
     config = tmp_path / "config.yaml"

@@ -128,6 +128,18 @@ def test_arguments_of_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (node["respawn"], node["namespace"]) == (True, "robot1")
 
 
+def test_detections_of_another_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = parameters(perceive(monkeypatch, detections_topic="/yolo/detections"))
+    assert one == {"camera.detections_topic": "/yolo/detections"}
+    two = parameters(perceive(monkeypatch, cameras="front,rear", detections_topic="/yolo/{camera}/detections"))
+    assert two["front.detections_topic"] == "/yolo/front/detections"
+    assert two["rear.detections_topic"] == "/yolo/rear/detections"
+    shared = parameters(perceive(monkeypatch, cameras="front,rear", detections_topic="/yolo"))
+    assert {shared[f"{camera}.detections_topic"] for camera in ("front", "rear")} == {"/yolo"}
+    with pytest.raises(ValueError, match=r"only \{camera\}"):
+        perceive(monkeypatch, detections_topic="/yolo/{cam}")
+
+
 def test_topics_are_those_of_the_camera_that_the_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "mine.yaml"
     config.write_text("perception: {ros__parameters: {cameras: [head]}}")

@@ -15,14 +15,16 @@ from typer.testing import CliRunner
 from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.inference.loading import load_inference, save_network
+from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Detections
+from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation import calibration
 from embodied_perceptron_training.evaluation.calibration import (
+    EVEN,
     PERIOD_NS,
     Calibration,
     Look,
@@ -30,7 +32,10 @@ from embodied_perceptron_training.evaluation.calibration import (
     calibrate,
     count_right,
     final_objects,
+    lowest_precise,
     predict_around,
+    reliability_error,
+    right_flags,
     tour_config,
     write_calibration,
 )
@@ -148,7 +153,10 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
     stored = after.extra["calibration"]["detection"]
     assert stored["min_score"] == figures["min_score"]
     assert (stored["scenes"], stored["split"]) == (1, "val")
-    assert load_inference(weights).scores.publish == figures["min_score"]
+    policy = load_inference(weights).scores
+    assert policy.publish == figures["min_score"]
+    assert policy.even == stored["even_score"] > 0
+    assert load_inference(weights, min_score=0.7).scores == ScorePolicy(0.7, even=policy.even)
 
 
 def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,4 +196,81 @@ def test_a_new_calibration_replaces_the_old_one(weights: Path) -> None:
         "split": "val",
         "scenes": 2,
         "views": 20,
+        "even_score": 0.3,
+        "score_error": 0.0,
     }
+
+
+def test_a_wanted_precision_is_reached_by_the_lowest_score_or_nearly() -> None:
+    curve = (Point(0.1, 30, 60, 50), Point(0.2, 25, 30, 50), Point(0.3, 18, 20, 50), Point(0.4, 0, 0, 50))
+    assert Calibration(curve, 1, {}, 0.0).best.min_score == 0.2
+    assert Calibration(curve, 1, {}, 0.0, precision=0.8).best.min_score == 0.2
+    assert Calibration(curve, 1, {}, 0.0, precision=0.85).best.min_score == 0.3
+    assert Calibration(curve, 1, {}, 0.0, precision=0.99).best.min_score == 0.3  # none reaches it
+    with pytest.raises(ValueError, match="precision must be in"):
+        calibrate(EvaluationSpec("x", "val", "y", ("detection",)), precision=1.5)
+
+
+def test_the_lowest_precise_score_by_hand() -> None:
+    pairs = [(0.9, True)] * 3 + [(0.5, True), (0.5, False)] + [(0.3, False)] * 5
+    assert lowest_precise(pairs, 0.8, least=1) == 0.5  # four of five
+    assert lowest_precise(pairs, 0.9, least=1) == 0.9
+    assert lowest_precise(pairs, 0.9, least=4) is None  # too few to say so
+    assert lowest_precise([], 0.1) is None
+
+
+def test_scores_that_are_probabilities_have_no_error() -> None:
+    honest = [(0.75, True)] * 3 + [(0.75, False)]
+    assert reliability_error(honest) == pytest.approx(0.0)
+    assert reliability_error([(1.0, True), (1.0, False)]) == pytest.approx(0.5)
+    assert reliability_error([(0.25, True), (0.75, False)]) == pytest.approx(0.75)
+    assert reliability_error([]) == 0.0
+
+
+def test_flags_are_what_is_counted() -> None:
+    moved, far = (0.3, *BOX[1:]), (3.0, *BOX[1:])
+    truth = SceneBoxes(np.array([BOX, far]), np.array([1, 2]))
+    found = SceneBoxes(np.array([BOX, moved, far, far]), np.array([1, 1, 1, 2]), np.array([0.5, 0.9, 0.8, 0.7]))
+    assert right_flags(found, truth).tolist() == [False, True, False, True]
+    assert count_right(found, truth) == 2
+
+
+def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network that calls half of what is there nothing but things, with 0.8, and with 0.3 what is not there."""
+
+    def unsure(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
+        assert inference.naming.shift == 0.0  # scores as the network gives them, whatever the file says
+        truth = scene.truth()
+        names = [DETECTION_CLASSES[i] for i in truth.labels]
+        half = len(names) // 2
+        boxes = np.concatenate([truth.boxes, truth.boxes[:half] + np.array([0, 0, 9.0, 0, 0, 0, 0, 0, 0])])
+        labels = (*(UNNAMED,) * half, *names[half:], *(UNNAMED,) * half)
+        rest = len(names) - half
+        scores = np.concatenate([np.linspace(0.95, 0.8, half), np.full(rest, 0.9), np.full(half, 0.3)])
+        order = np.argsort(-scores, kind="stable")
+        found = Detections(boxes[order], scores[order], tuple(labels[i] for i in order))
+        looks = predict_around(scene, inference, every)
+        return [dataclasses.replace(look, found=found, step=len(scene.frames)) for look in looks]
+
+    config = small_config()
+    assert config.detection is not None
+    config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, presence=True))
+    path = tmp_path / "knows.safetensors"
+    stored = {"detection": {"min_score": 0.2, "nameless_min_score": 0.6}}
+    save_network(path, small_network(config), KNOWN, {"occupancy_classes": list(CELLS), "calibration": stored})
+    assert load_inference(path).naming.shift < 0
+    monkeypatch.setattr(calibration, "predict_around", unsure)
+    spec = EvaluationSpec(str(root), "val", str(path), ("detection",))
+    found = calibrate(spec, scores=(0.1, 0.4), precision=0.8)
+    assert found.nameless_min_score == pytest.approx(0.8)
+    point = found.best
+    assert point.found == point.right > 0  # those with a name alone
+    assert point.things == point.things_right > 0
+    assert len(point.right_flags) == point.found + point.things == sum(point.right_flags)
+    assert {len(scores) for scores in point.published} == {len(point.right_flags)}
+    assert point.even[0] == min(EVEN)  # everything is right: no score is too low to say so
+    write_calibration(path, found, spec)
+    naming = load_inference(path).naming
+    assert naming.shift == pytest.approx(shift_between(found.nameless_min_score, point.min_score), abs=1e-3)

@@ -32,7 +32,7 @@ from embodied_perceptron_training.training.losses import (
     semantic_affinity,
     sigmoid_focal,
 )
-from embodied_perceptron_training.training.matching import QueryMatcher, objects_reach
+from embodied_perceptron_training.training.matching import QueryMatcher, assign_points, objects_reach
 
 
 def parts(n: int, seed: int) -> BoxParts:
@@ -235,6 +235,26 @@ def test_detection_names_a_bad_label() -> None:
 
 
 @pytest.mark.golden
+def test_presence_is_learned_at_things_of_every_name_and_of_none() -> None:
+    prediction, target = scene(3)
+    presence = torch.zeros(len(prediction.class_logits), requires_grad=True)
+    known = dataclasses.replace(prediction, presence_logits=presence)
+    criterion = DetectionCriterion(min_points=1)
+    before, losses = criterion([prediction], [target]), criterion([known], [target])
+    torch.testing.assert_close(losses["class"], before["class"])
+    nameless = criterion([known], [BoxTarget(target.boxes, torch.full_like(target.labels, 4))])
+    torch.testing.assert_close(nameless["presence"], losses["presence"])
+    torch.testing.assert_close(nameless["box"], losses["box"])
+    assigned = assign_points(prediction.points, target.boxes, 1)
+    none = sigmoid_focal(prediction.class_logits, torch.zeros_like(prediction.class_logits)).sum()
+    torch.testing.assert_close(nameless["class"], none / assigned.positive.sum())
+    losses["presence"].backward()
+    assert presence.grad is not None
+    assert torch.equal(presence.grad < 0, assigned.positive)  # rises there, falls elsewhere
+    with pytest.raises(ValueError, match=r"label 4 is not in \[0, 4\)"):
+        criterion([prediction], [BoxTarget(target.boxes, torch.full_like(target.labels, 4))])
+
+
 def test_golden_detection_losses(golden_dir: Path) -> None:
     z, heads = np.load(golden_dir / "g4_targets_losses.npz"), np.load(golden_dir / "g4_head_outputs.npz")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class ScanImage:
         K_color, K_depth: (3, 3) camera matrices; sizes are known when the files are read.
         visible_ids: positions of the instances that it shows.
         name: img_path as in the infos, key of visibility masks.
+        visible_unlabelled: positions of the unlabelled things that it shows.
     """
 
     color_path: Path
@@ -71,6 +72,7 @@ class ScanImage:
     K_depth: F64
     visible_ids: tuple[int, ...]
     name: str
+    visible_unlabelled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ class Scan:
         boxes: (N, 9) float64, see :mod:`embodied_perceptron.geometry.boxes`.
         labels: (N,) class names.
         ids: (N,) bbox_id of each row.
+        unlabelled: (U, 9) boxes of what is there and has no name, where the data tell: homes of version 2.
     """
 
     sample_idx: str
@@ -104,6 +107,7 @@ class Scan:
     boxes: F64
     labels: tuple[str, ...]
     ids: NDArray[np.int64]
+    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
 
     @property
     def turns_to_upright(self) -> int:
@@ -230,6 +234,10 @@ class EmbodiedScanDataset:
         """A scan by its sample_idx. Raises ``KeyError``."""
         return self[self._by_name[sample_idx]]
 
+    def position(self, sample_idx: str) -> int:
+        """Of a scan in this set. Raises ``KeyError``."""
+        return self._by_name[sample_idx]
+
     def _scan(self, entry: Mapping[str, Any]) -> Scan:
         T_align = check_transform(np.asarray(entry.get("axis_align_matrix", np.eye(4))), "axis_align_matrix")
         images = tuple(self._image(entry, image, T_align) for image in entry["images"])
@@ -243,6 +251,7 @@ class EmbodiedScanDataset:
             boxes,
             tuple(self.categories[int(i["bbox_label_3d"])] for i in instances),
             np.array([int(i["bbox_id"]) for i in instances], np.int64),
+            np.array([i["bbox_3d"] for i in entry.get("unlabelled", [])], np.float64).reshape(-1, 9),
         )
 
     def _image(self, entry: Mapping[str, Any], image: Mapping[str, Any], T_align: F64) -> ScanImage:
@@ -258,6 +267,7 @@ class EmbodiedScanDataset:
             K_depth,
             tuple(int(i) for i in image.get("visible_instance_ids", ())),
             str(image["img_path"]),
+            tuple(int(i) for i in image.get("visible_unlabelled", ())),
         )
 
     # -- language and occupancy

@@ -1,16 +1,22 @@
-"""From which score on a box is an object: the score by which the final maps of whole tours are most right.
+"""From which score on a box is an object: the score by which the final maps of whole tours are most right, or the
+least one by which enough of what they name is right.
 
 The network looks once per step of a tour; what the map makes of these looks is then replayed for every score of the
-grid. What is counted are the confirmed objects, as they are published: right when of the class and IoU > 0.25 with
-something that the views show and that no better object has found. The chosen score has the best F1 over all scenes.
+grid. What is counted are the confirmed objects with a name, as they are published: right when of the class and
+IoU > 0.25 with something that the views show and that no better object has found. The chosen score has the best F1 over
+all scenes, or is the lowest one with the wanted precision.
+
+Of a network that knows presence, things without a name are asked first: from which score on enough of them are where
+something is, whatever it is called. Their scores are then shifted so that this one counts as the chosen one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +26,10 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.inference.naming import Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Detections, ObjectState, SceneObject, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.weights import shipped
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
@@ -38,6 +45,7 @@ from embodied_perceptron_training.evaluation.parallel import EvaluationError, ma
 from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config, object_boxes
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
+EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4)
 SCORES = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
 IOU = 0.25
 PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far apart a benchmark's views are
@@ -52,16 +60,28 @@ class Look:
     snapshot: VoxelSnapshot
     camera_m: NDArray[np.float64]
     region: Region
+    step: int = 0  # views so far
 
 
 @dataclass(frozen=True)
 class Point:
-    """The curve at one score: confirmed objects that are right, all of them, and all that was there to find."""
+    """The curve at one score: confirmed objects with a name that are right, all of them, and all that was there to
+    find.
+
+    Attributes:
+        things, things_right: objects without a name, and those of them that are where something is.
+        right_flags: whether each object is right, with a name or without; published: for each score of :data:`EVEN`,
+            what their scores would be if a box of that score were as likely right as wrong.
+    """
 
     min_score: float
     right: int
     found: int
     true: int
+    things: int = 0
+    things_right: int = 0
+    right_flags: tuple[bool, ...] = field(default=(), repr=False)
+    published: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
 
     @property
     def precision(self) -> float:
@@ -78,6 +98,19 @@ class Point:
         """Harmonic mean of precision and recall."""
         return 2.0 * self.right / (self.found + self.true) if self.found + self.true else 0.0
 
+    @property
+    def even(self) -> tuple[float, float]:
+        """The score at which a box is as likely right as wrong, and with it the mean gap between the scores of what is
+        published and the share of it that is right, over bins of scores."""
+        if not self.published:
+            return self.min_score, 0.0
+        errors = [
+            (reliability_error(list(zip(scores, self.right_flags, strict=True))), even)
+            for even, scores in zip(EVEN, self.published, strict=True)
+        ]
+        error, even = min(errors)
+        return even, error
+
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
@@ -87,10 +120,18 @@ class Calibration:
     scenes: int
     skipped: dict[str, str]
     seconds: float
+    precision: float = 0.0
+    nameless_min_score: float | None = None
 
     @property
     def best(self) -> Point:
-        """The point with the best F1; of equal ones that with the highest score, which publishes least."""
+        """With a wanted ``precision`` the lowest score that reaches it, or where none does the most precise one.
+        Otherwise the point with the best F1; of equal ones that with the highest score, which publishes least."""
+        if self.precision:
+            enough = [p for p in self.curve if p.found and p.precision >= self.precision]
+            if enough:
+                return min(enough, key=lambda p: p.min_score)
+            return max(self.curve, key=lambda p: (p.precision, p.right))
         return max(self.curve, key=lambda p: (p.f1, p.min_score))
 
 
@@ -115,36 +156,108 @@ def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> 
             reason = "no prediction" if prediction is None else "; ".join(prediction.diagnostics)
             raise EvaluationError(f"{scene.name}: the network could not look: {reason}")
         camera_m = frame.T_world_camera[:3, 3].copy()
-        looks.append(Look(now_ns, prediction.detections, perception.voxels, camera_m, prediction.region))
+        looks.append(Look(now_ns, prediction.detections, perception.voxels, camera_m, prediction.region, step))
     return looks
 
 
 def final_objects(looks: Sequence[Look], config: ObjectsConfig, min_score: float) -> tuple[SceneObject, ...]:
     """Confirmed objects after all looks, as a perceptron with this ``min_score`` publishes them."""
+    return final_map(looks, config, min_score).objects((ObjectState.CONFIRMED,))
+
+
+def final_map(looks: Sequence[Look], config: ObjectsConfig, min_score: float) -> ObjectMap:
+    """The map of objects after all looks."""
     objects = ObjectMap(config)
     for look in looks:
         objects.update(
             look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, scores=ScorePolicy(min_score)
         )
-    return objects.objects((ObjectState.CONFIRMED,))
+    return objects
 
 
 def count_right(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> int:
-    """How many predictions find something: best score first, each the one of its class that it overlaps most of those
-    that are left, by more than ``iou``."""
+    """How many predictions find something, see :func:`right_flags`."""
+    return int(right_flags(found, truth, iou).sum())
+
+
+def right_flags(found: SceneBoxes, truth: SceneBoxes, iou: float = IOU) -> NDArray[np.bool_]:
+    """(N,) whether each prediction finds something: best score first, each the one of its class that it overlaps most
+    of those that are left, by more than ``iou``."""
     if found.scores is None:
         raise ValueError("predictions have no scores")
+    right = np.zeros(len(found.boxes), bool)
     if len(found.boxes) == 0 or len(truth.boxes) == 0:
-        return 0
+        return right
     overlap = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(truth.boxes)).numpy()
     overlap = np.where(found.labels[:, None] == truth.labels[None, :], overlap, 0.0)
-    right = 0
     for row in np.argsort(-found.scores, kind="stable"):
         best = int(overlap[row].argmax())
         if overlap[row, best] > iou:
-            right += 1
+            right[row] = True
             overlap[:, best] = 0.0
     return right
+
+
+def reliability_error(published: Sequence[tuple[float, bool]], bins: int = 10) -> float:
+    """Mean over objects of the gap between mean score and share of right ones in their bin of scores, in [0, 1]."""
+    if not published:
+        return 0.0
+    scores, right = np.array([s for s, _ in published]), np.array([r for _, r in published], float)
+    bin_of = np.minimum((scores * bins).astype(int), bins - 1)
+    gaps = [abs(scores[bin_of == b].sum() - right[bin_of == b].sum()) for b in range(bins)]
+    return float(sum(gaps) / len(published))
+
+
+def lowest_precise(pairs: Sequence[tuple[float, bool]], precision: float, least: int = 20) -> float | None:
+    """The lowest score from which on ``precision`` of the pairs (score, right) are right, of at least so many; None
+    where no score does it."""
+    ordered = sorted(pairs, reverse=True)
+    found, right, best = 0, 0, None
+    for k, (score, is_right) in enumerate(ordered):
+        found, right = found + 1, right + is_right
+        last = k + 1 == len(ordered) or ordered[k + 1][0] < score
+        if last and found >= least and right >= precision * found:
+            best = score
+    return best
+
+
+def _looks(spec: EvaluationSpec, every: int, name: str) -> tuple[EvaluationScene, list[Look], Naming]:
+    """Looks with the scores of things as the network gives them, and how it names."""
+    scene = load(spec, name)
+    inference = cached_predictor(spec.weights)
+    inference.naming = dataclasses.replace(inference.naming, shift=0.0)
+    return scene, predict_around(scene, inference, every), inference.naming
+
+
+@dataclass(frozen=True)
+class _Things:
+    """(score, whether something is there) of every thing without a name in all looks at one scene, in any process."""
+
+    spec: EvaluationSpec
+    every: int
+
+    def __call__(self, name: str) -> tuple[tuple[float, bool], ...]:
+        scene, looks, _ = _looks(self.spec, self.every, name)
+        pairs: list[tuple[float, bool]] = []
+        for look in looks:
+            rows = np.flatnonzero([label == UNNAMED for label in look.found.labels])
+            found = SceneBoxes(look.found.boxes[rows], np.zeros(len(rows), np.int64), look.found.scores[rows])
+            flags = right_flags(found, _any_name(scene.things(look.step)))
+            pairs += zip(look.found.scores[rows].tolist(), flags.tolist(), strict=True)
+        return tuple(pairs)
+
+
+def _any_name(boxes: NDArray[np.float64]) -> SceneBoxes:
+    return SceneBoxes(boxes, np.zeros(len(boxes), np.int64))
+
+
+def _renamed(found: Detections, naming: Naming) -> Detections:
+    """With other scores of what has no name."""
+    nameless = np.array([label == UNNAMED for label in found.labels], bool)
+    if not nameless.any():
+        return found
+    rows, scores = naming(found.boxes, found.scores, nameless)
+    return Detections(found.boxes[rows], scores, tuple(found.labels[i] for i in rows))
 
 
 @dataclass(frozen=True)
@@ -154,17 +267,43 @@ class _Work:
     spec: EvaluationSpec
     every: int
     scores: tuple[float, ...]
+    nameless: float | None = None
 
     def __call__(self, name: str) -> tuple[Point, ...]:
-        scene = load(self.spec, name)
-        inference = cached_predictor(self.spec.weights)
-        looks, truth = predict_around(scene, inference, self.every), scene.truth()
+        scene, looks, naming = _looks(self.spec, self.every, name)
+        truth, things = scene.truth(), _any_name(scene.things())
         config = tour_config(len(scene.frames)).objects
         points = []
         for score in self.scores:
-            objects = final_objects(looks, config, score)
-            points.append(Point(score, count_right(object_boxes(objects), truth), len(objects), len(truth.boxes)))
+            if self.nameless is not None and 0.0 < score < 1.0:
+                shifted = dataclasses.replace(naming, shift=shift_between(self.nameless, score))
+                told = [dataclasses.replace(look, found=_renamed(look.found, shifted)) for look in looks]
+            else:
+                told = looks
+            points.append(_point(score, final_map(told, config, score), truth, things))
         return tuple(points)
+
+
+def _point(min_score: float, found: ObjectMap, truth: SceneBoxes, things: SceneBoxes) -> Point:
+    states = (ObjectState.CONFIRMED,)
+    objects = found.objects(states)
+    nameless = np.array([thing.label == UNNAMED for thing in objects], bool)
+    named, plain = np.flatnonzero(~nameless), np.flatnonzero(nameless)
+    boxes = np.stack([objects[i].box for i in plain]) if len(plain) else np.zeros((0, 9))
+    scores = np.array([objects[i].score for i in plain], np.float64)
+    right = np.zeros(len(objects), bool)
+    right[named] = right_flags(object_boxes([objects[i] for i in named]), truth)
+    right[plain] = right_flags(SceneBoxes(boxes, np.zeros(len(plain), np.int64), scores), things)
+    return Point(
+        min_score,
+        int(right[named].sum()),
+        len(named),
+        len(truth.boxes),
+        len(plain),
+        int(right[plain].sum()),
+        tuple(right.tolist()),
+        tuple(found.probabilities(even, states) for even in EVEN),
+    )
 
 
 def calibrate(
@@ -173,8 +312,10 @@ def calibrate(
     scores: Sequence[float] = SCORES,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
+    precision: float = 0.0,
 ) -> Calibration:
-    """The curve of ``spec``'s scenes; the same whatever the number of workers.
+    """The curve of ``spec``'s scenes; the same whatever the number of workers. ``precision``: see
+    :attr:`Calibration.best`; things without a name are asked for at least the same, or for a half.
 
     Raises :class:`EvaluationError` when the network has no detection, when too many scenes are corrupt or none is
     left, or when nothing right is found at any score; ``ValueError`` for a score out of range or ``every`` < 1; what
@@ -186,19 +327,42 @@ def calibrate(
         raise ValueError(f"scores must be in [0, 1] and at least one, got {list(scores)}")
     if every < 1:
         raise ValueError(f"every must be at least 1, got {every}")
+    if not 0.0 <= precision <= 1.0:
+        raise ValueError(f"precision must be in [0, 1], got {precision}")
     names = scene_names(spec)
     check_heads(cached_predictor(spec.weights), ("detection",))
-    outcome = map_scenes(_Work(spec, every, grid), names, workers, progress)
+    nameless = _nameless_score(spec, every, workers, precision)
+    outcome = map_scenes(_Work(spec, every, grid, nameless), names, workers, progress)
     if not outcome.results:
         raise EvaluationError("no scene to calibrate on")
+    kinds = ("right", "found", "true", "things", "things_right")
     curve = tuple(
-        Point(points[0].min_score, *(sum(getattr(p, kind) for p in points) for kind in ("right", "found", "true")))
+        Point(
+            points[0].min_score,
+            *(sum(getattr(p, kind) for p in points) for kind in kinds),
+            right_flags=tuple(flag for p in points for flag in p.right_flags),
+            published=tuple(
+                tuple(itertools.chain(*scores)) for scores in zip(*(p.published for p in points), strict=True)
+            ),
+        )
         for points in zip(*outcome.results, strict=True)
     )
-    found = Calibration(curve, len(outcome.results), outcome.skipped, time.perf_counter() - start)
+    seconds = time.perf_counter() - start
+    found = Calibration(curve, len(outcome.results), outcome.skipped, seconds, precision, nameless)
     if found.best.right == 0:
         raise EvaluationError(f"no object is right at any score, {found.best.true} are there to find")
     return found
+
+
+def _nameless_score(spec: EvaluationSpec, every: int, workers: int, precision: float) -> float | None:
+    """From which score on things without a name are right often enough; None for a network that knows no presence."""
+    detection = cached_predictor(spec.weights).network.config.detection
+    if detection is None or not detection.presence:
+        return None
+    outcome = map_scenes(_Things(spec, every), scene_names(spec), workers, None)
+    pairs = [pair for result in outcome.results for pair in result]
+    found = lowest_precise(pairs, precision or 0.5)
+    return min(0.99, max((score for score, _ in pairs), default=0.99)) if found is None else found
 
 
 def check_writable(weights: str) -> Path:
@@ -230,6 +394,14 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
         "split": spec.split,
         "scenes": found.scenes,
         "views": spec.views,
+        "even_score": best.even[0],
+        "score_error": round(best.even[1], 4),
     }
+    if found.nameless_min_score is not None:
+        entry |= {
+            "nameless_min_score": round(found.nameless_min_score, 4),
+            "things": best.things,
+            "things_precision": round(best.things_right / max(best.things, 1), 4),
+        }
     calibration = {**(known if isinstance(known, dict) else {}), "detection": entry}
     save_checkpoint(path, dataclasses.replace(checkpoint, extra={**checkpoint.extra, "calibration": calibration}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -15,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron_training.evaluation.label_command import label
+from embodied_perceptron_training.evaluation.recording_command import recording
 from embodied_perceptron_training.evaluation.referring import referring
 from embodied_perceptron_training.evaluation.suite_commands import register as register_suites
 
@@ -22,6 +23,7 @@ evaluate_app = typer.Typer(help="Score weights on a data set, or predictions fro
 
 
 evaluate_app.command("referring")(referring)
+evaluate_app.command("recording")(recording)
 
 
 class MetricName(str, Enum):
@@ -57,23 +59,6 @@ def files(
         write_metrics(figures, out)
 
 
-@evaluate_app.command("recording")
-def recording(
-    path: Annotated[Path, typer.Argument(exists=True, help="A recording: TUM folder or bag.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for pictures.")],
-    weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
-    images: Annotated[int, typer.Option(min=0, help="Camera images to draw on.")] = 4,
-    min_score: Annotated[float | None, typer.Option(help="Score of an object; default: the weights' own.")] = None,
-) -> None:
-    """Draw what a network finds in a recording, on images and from above; nothing is scored."""
-    from embodied_perceptron.config import PerceptronConfig
-    from embodied_perceptron_training.evaluation.recordings import draw_recording, with_weights
-
-    objects = draw_recording(path, out, with_weights(PerceptronConfig(), weights, min_score), images)
-    names = Counter(thing.label for thing in objects)
-    typer.echo(f"{out}: {len(objects)} objects: " + ", ".join(f"{count} {name}" for name, count in names.most_common()))
-
-
 @evaluate_app.command("calibrate")
 def calibrate_score(
     data: Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")],
@@ -83,13 +68,16 @@ def calibrate_score(
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
     every: Annotated[int, typer.Option(min=1, help="Perceive after so many views.")] = 2,
+    precision: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Wanted of what is published with a name; 0 = the best F1.")
+    ] = 0.0,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
     out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
 ) -> None:
-    """From which score on a box is an object: by the F1 of the objects of whole tours' maps."""
+    """From which score on a box is an object: by F1 or precision of the objects of whole tours' maps."""
     from embodied_perceptron_training.evaluation.report import run_calibration  # torch loads only when needed
 
-    figures = run_calibration(data, weights, split, write, scenes, views, every, workers)
+    figures = run_calibration(data, weights, split, write, scenes, views, every, workers, precision)
     if out is not None:
         write_metrics(figures, out)
 
@@ -166,3 +154,4 @@ register_suites(evaluate_app)
 def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(evaluate_app, name="evaluate")
+    app.command("label")(label)

@@ -228,10 +228,12 @@ def run_calibration(
     views: int = 20,
     every: int = 2,
     workers: int = 1,
+    precision: float = 0.0,
 ) -> dict[str, float]:
     """Calibrate, print the curve, and with ``write`` store the best score in the weights file.
 
-    Returns ``min_score``, and ``precision recall F1`` there in percent.
+    Returns ``min_score``, and ``precision recall F1``, the error of published scores, and the precision of things
+    without a name there in percent.
 
     Raises what ``calibrate`` raises, and ``EvaluationError`` for weights that cannot be written.
     """
@@ -239,13 +241,14 @@ def run_calibration(
     spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
     console = Console()
     with _progress("calibrate", spec, console) as show:
-        found = calibrate(spec, every, workers=workers, progress=show)
+        found = calibrate(spec, every, workers=workers, progress=show, precision=precision)
     best = found.best
     table = Table(title=f"confirmed objects of {found.scenes} tours of {data.name} ({split}), {best.true} to find")
-    for name in ("score", "objects", "right", "precision %", "recall %", "F1 %"):
+    for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "things", "right"):
         table.add_column(name, justify="right")
     for p in found.curve:
-        figures = (f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1))
+        figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, p.even[1])]
+        figures += [str(p.things), str(p.things_right)]
         chosen = "bold" if p == best else None
         table.add_row(f"{p.min_score:g}", str(p.found), str(p.right), *figures, style=chosen)
     console.print(table)
@@ -255,7 +258,9 @@ def run_calibration(
     if path is not None:
         write_calibration(path, found, spec)
         console.print(f"stored in {path}", markup=False)
-    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1}
+    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1, "score_error": best.even[1]}
+    if best.things:
+        shares["things_precision"] = best.things_right / best.things
     return {"min_score": best.min_score, **{name: 100 * value for name, value in shares.items()}}
 
 

@@ -19,7 +19,7 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.candidates import propose
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject, SemanticVoxels
+from embodied_perceptron.results import UNNAMED, Detections, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
@@ -228,7 +228,9 @@ class SceneResult:
 
 
 def predicted_boxes(found: Detections) -> SceneBoxes:
-    """Labels as positions in DETECTION_CLASSES. Raises ``EvaluationError`` for a class that the benchmark lacks."""
+    """Labels as positions in DETECTION_CLASSES, without the boxes that have none: a benchmark of names does not ask for
+    them. Raises ``EvaluationError`` for a class that the benchmark lacks."""
+    found = found.take(np.flatnonzero([label != UNNAMED for label in found.labels]))
     strangers = sorted(set(found.labels) - set(_CLASS_INDEX))
     if strangers:
         raise EvaluationError(f"the network names classes that the benchmark lacks: {', '.join(strangers[:5])}")

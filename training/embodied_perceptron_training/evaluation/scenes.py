@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import cv2
 import numpy as np
@@ -15,7 +15,7 @@ from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import NS_PER_S
-from embodied_perceptron.weights.categories import DETECTION_CLASSES
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 
@@ -56,6 +56,8 @@ class EvaluationScene:
         T_world_scene: (4, 4) from the scan's own frame; the identity unless the scene was turned.
         occupancy: None where the source has none.
         prompts, negatives: sentences about this scene; ids as in ``ids``.
+        unlabelled: (U, 9) boxes of what is there without a name, and visible_unlabelled: per used view its rows that it
+            shows, where the data tell.
     """
 
     name: str
@@ -68,6 +70,14 @@ class EvaluationScene:
     occupancy: OccupancyTruth | None = None
     prompts: tuple[Prompt, ...] = ()
     negatives: tuple[Prompt, ...] = ()
+    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
+    visible_unlabelled: tuple[frozenset[int], ...] = ()
+
+    def things(self, last: int | None = None) -> F64:
+        """(M, 9) boxes of all that the first ``last`` views show, by whatever name; surfaces of the room are none."""
+        rows = [r for r in self.seen_rows(0, last) if self.labels[r] not in STRUCTURE_CLASSES]
+        nameless = sorted(frozenset[int]().union(*self.visible_unlabelled[:last]))
+        return np.concatenate([self.boxes[rows], self.unlabelled[nameless]])
 
     def seen_rows(self, first: int = 0, last: int | None = None) -> list[int]:
         """Rows of the instances that views ``first`` .. ``last - 1`` show together."""
@@ -125,7 +135,9 @@ def load_scene(
         raise DatasetError(f"{name}: an image shows instance {wrong[0]}, the scan has {len(scan.boxes)}")
     chosen = choose_views(len(scan.images), views)
     T = turn_of(name, turn_seed)
-    boxes = transform_boxes(T, torch.from_numpy(scan.boxes)).numpy() if turn_seed is not None else scan.boxes
+    boxes, unlabelled = scan.boxes, scan.unlabelled
+    if turn_seed is not None:
+        boxes, unlabelled = (transform_boxes(T, torch.from_numpy(b)).numpy() for b in (boxes, unlabelled))
     return EvaluationScene(
         name=name,
         frames=tuple(_frame(scan, view, step, T) for step, view in enumerate(chosen)),
@@ -137,6 +149,8 @@ def load_scene(
         occupancy=_occupancy(dataset, scan, chosen, T) if occupancy else None,
         prompts=tuple((prompts or {}).get(name, ())),
         negatives=tuple((negatives or {}).get(name, ())),
+        unlabelled=unlabelled,
+        visible_unlabelled=tuple(frozenset(scan.images[view].visible_unlabelled) for view in chosen),
     )
 
 

@@ -218,12 +218,16 @@ def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec, home:
     exposure = sensor.exposure_drift(spec.views, rig.exposure_spread, np.random.default_rng([seed, 85]))
     renderer = caster if spec.renderer == "raycast" else GlRenderer(scene)
     images, seen_per_view, masks, holes = [], [], [], []
+    clutter_per_view: list[set[int]] = []
     for i, T in enumerate(poses):
         view = renderer.render(rig.intrinsics, T, float(exposure[i]), seed + i)
         rng = np.random.default_rng([seed, 86, i])
         millimetres = sensor.depth_to_millimetres(measured_depth(view, kinds, rig, rng))
         _save_view(folder, i, measured_color(view, rig, rng), millimetres, view.instance, rig.jpeg_quality)
-        seen_per_view.append(measured_objects(home, view.instance, millimetres, rig.intrinsics, reported[i]))
+        measured = measured_objects(home, view.instance, millimetres, rig.intrinsics, reported[i])
+        clutter = {k for k in measured if home.objects[k].label == UNLABELLED}
+        clutter_per_view.append(clutter)
+        seen_per_view.append(measured - clutter)
         masks.append(visible_cells(np.where(millimetres > 0, view.depth_m, 0), rig.intrinsics, T))
         images.append((f"{name}/color/{i:05d}.jpg", f"{name}/depth/{i:05d}.png", reported[i]))
         holes.append(round(float((millimetres == 0).mean()), 4))
@@ -233,8 +237,14 @@ def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec, home:
     _write_occupancy(folder, home, masks, spec)
     record = _record(home, name, spec, rig.intrinsics, object_ids, seen_per_view, images)
     record |= {"attribution": attribution, "rig": rig.as_dict(), "map_views": map_views(spec.views, seed)}
-    for image, share in zip(record["images"], holes, strict=True):
+    clutter_ids = sorted(set().union(*clutter_per_view))
+    position = {object_id: k for k, object_id in enumerate(clutter_ids)}
+    record["unlabelled"] = [
+        {"bbox_3d": [round(float(v), 6) for v in home.objects[i].box9()], "object_id": i} for i in clutter_ids
+    ]
+    for image, share, clutter in zip(record["images"], holes, clutter_per_view, strict=True):
         image["holes"] = share
+        image["visible_unlabelled"] = [position[i] for i in sorted(clutter)]
     write_atomically(folder / RECORD, json.dumps(record).encode())
 
 
@@ -245,8 +255,8 @@ def measured_objects(
     intrinsics: Intrinsics,
     T_world_camera: NDArray[np.float64],
 ) -> set[int]:
-    """Ids of the labelled objects that take enough of an image and of whose pixels at least five, back-projected with
-    the stored pose, lie in their box.
+    """Ids of the objects, unlabelled ones among them, that take enough of an image and of whose pixels at least five,
+    back-projected with the stored pose, lie in their box.
 
     ``instance`` (H, W) holds object id + 1, ``millimetres`` (H, W) the measured depth.
     """
@@ -256,8 +266,6 @@ def measured_objects(
     owner = instance[valid] - 1
     seen = set()
     for i in np.nonzero(counts >= _MIN_PIXELS_SHARE * instance.size)[0].tolist():
-        if home.objects[i].label == UNLABELLED:
-            continue
         own, box = world[owner == i], np.round(home.objects[i].box9(), 6)  # as the record stores it
         inside = points_in_boxes(torch.from_numpy(own), torch.from_numpy(box[None]))
         if int(inside.sum()) >= _MIN_MEASURED:
@@ -488,7 +496,7 @@ def _scan(record: dict[str, Any]) -> dict[str, Any]:
     later = (
         {}
         if record["generator_version"] == 1
-        else {"generator_version": record["generator_version"], "rig": record["rig"], "map_views": record["map_views"]}
+        else {key: record.get(key, []) for key in ("generator_version", "rig", "map_views", "unlabelled")}
     )
     keys = ("bbox_3d", "bbox_label_3d", "bbox_id") + (("family", "unseen") if later else ())
     return {

@@ -55,6 +55,7 @@ class DetectionPrediction:
         class_logits: (P, C).
         reaches: half the edge of a cell of each level, metres; needed where there are object logits.
         object_logits: per level (N_l,), or None where a level has none.
+        presence_logits: (P,), or None where the head has none.
     """
 
     points: list[Tensor]
@@ -63,6 +64,7 @@ class DetectionPrediction:
     class_logits: Tensor
     reaches: list[float] = field(default_factory=list)
     object_logits: list[Tensor | None] = field(default_factory=list)
+    presence_logits: Tensor | None = None
 
 
 def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float) -> list[DetectionPrediction]:
@@ -70,6 +72,7 @@ def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float)
     batch_size = levels[0].sites.batch_size if levels else 0
     parts = [level.parts() for level in levels]
     scenes = []
+    presence = [p for level in levels if (p := level.presence_logits) is not None]
     for sample in range(batch_size):
         rows = [slice(level.sites.bounds[sample], level.sites.bounds[sample + 1]) for level in levels]
         scenes.append(
@@ -83,6 +86,7 @@ def detection_predictions(levels: Sequence[DetectionLevel], voxel_size_m: float)
                     None if level.object_logits is None else level.object_logits[r, 0]
                     for level, r in zip(levels, rows, strict=True)
                 ],
+                presence_logits=_rows(presence, rows)[:, 0] if presence else None,
             )
         )
     return scenes
@@ -94,7 +98,8 @@ def _rows(values: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
 
 @dataclass(frozen=True)
 class BoxTarget:
-    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels."""
+    """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels; the number of classes stands for a thing that
+    none of them names, which a head that knows presence learns as one."""
 
     boxes: Tensor
     labels: Tensor
@@ -125,7 +130,8 @@ class DetectionCriterion:
     reduce: Reduce = same
 
     def __call__(self, predictions: Sequence[DetectionPrediction], targets: Sequence[BoxTarget]) -> Losses:
-        """``{"class", "center", "box"[, "iou"][, "object"]}``; without positives only "class" and "object" count."""
+        """``{"class", "center", "box"[, "iou"][, "presence"][, "object"]}``; without positives only "class", "presence"
+        and "object" count."""
         if len(predictions) != len(targets) or not predictions:
             raise ValueError(f"need one target per prediction, got {len(targets)} and {len(predictions)}")
         scenes = [self._scene(p, t) for p, t in zip(predictions, targets, strict=True)]
@@ -146,17 +152,19 @@ class DetectionCriterion:
         """Sums over the scene, the number of positives, and the level that each box is learned on."""
         logits = prediction.class_logits
         labels = target.labels
-        if bool(((labels < 0) | (labels >= logits.shape[1])).any()):
-            bad = int(labels[(labels < 0) | (labels >= logits.shape[1])][0])
-            raise ValueError(f"label {bad} is not in [0, {logits.shape[1]})")
+        count = logits.shape[1] + (prediction.presence_logits is not None)
+        if bool(((labels < 0) | (labels >= count)).any()):
+            bad = int(labels[(labels < 0) | (labels >= count)][0])
+            raise ValueError(f"label {bad} is not in [0, {count})")
         gt = bx.check_boxes(target.boxes, "ground truth boxes")
         assigned = assign_points(
             prediction.points, gt, self.min_points, self.top_points, self.min_size_m, self.released
         )
         positive = assigned.positive.nonzero()[:, 0]
         box = assigned.box[positive]
-        onehot = torch.zeros_like(logits)
+        onehot = logits.new_zeros(len(logits), logits.shape[1] + 1)
         onehot[positive, labels[box]] = 1.0
+        onehot = onehot[:, :-1]  # what has no name is of none of the classes
         predicted, wanted = prediction.boxes.select(positive), BoxParts.of(gt[box].to(logits.dtype))
         losses = {
             "class": sigmoid_focal(logits, onehot).sum(),
@@ -167,6 +175,8 @@ class DetectionCriterion:
         }
         if self.iou_weight:
             losses["iou"] = self.iou_weight * rotated_iou_loss(predicted, wanted, distance_weight=1.0).sum()
+        if prediction.presence_logits is not None:
+            losses["presence"] = sigmoid_focal(prediction.presence_logits, assigned.positive).sum()
         return losses, logits.new_tensor(float(len(positive))), assigned.level
 
     def _object_losses(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,13 @@ from embodied_perceptron.nn.presets import PRESETS, network_config
 from embodied_perceptron.nn.text_encoder import TextEncoder
 from embodied_perceptron.nn.view_fusion import view_projection
 from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
 from embodied_perceptron_training.evaluation.scenes import choose_views
+from embodied_perceptron_training.training.disturb import disturbed_picture
 
-PREPARED_VERSION = 2
+PREPARED_VERSION = 3
 MAX_DEPTH_M = 5.0
 _TEXT_BATCH = 64
 _TEXT_ENCODERS = sorted({g.text_encoder for p in PRESETS if (g := network_config(p, "grounding").grounding)})
@@ -57,7 +60,8 @@ class PreparedScene:
         name: sample_idx.
         views: positions of the V views in the scan.
         voxels: the map of all of them. Its floor is at z = 0, as the data set's world frames are.
-        boxes: (G, 9) float64 and labels: (G,) names, of all instances. visible: (V, G) bool.
+        boxes: (G, 9) float64 and labels: (G,) names, of all instances and then of what is unlabelled in the data,
+            by the name of what has none. visible: (V, G) bool.
         cameras: (V, 4, 4) T_world_camera. projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w).
         depth_mm: (V, H, W) uint16.
         features: per level (V, h, w, C) float16; empty without images.
@@ -90,12 +94,15 @@ class Preparation:
         views: at most this many, evenly spread over the scan.
         image_encoder: SHA-256 of the frozen encoder's weights; empty without image features.
         text_encoder: its name; empty without language.
+        pictures: so many further sets of image features, of pictures that are disturbed
+            (:func:`~embodied_perceptron_training.training.disturb.disturbed_picture`).
     """
 
     voxel_size_m: float = 0.02
     views: int = 20
     image_encoder: str = ""
     text_encoder: str = ""
+    pictures: int = 0
 
     def key(self, name: str, images: int, *parts: str) -> str:
         """File name for what a scene of so many images has of these fields and all others but the encoders: whoever
@@ -151,8 +158,12 @@ class SceneCache:
         if not p.text_encoder and not scene.exists():
             spoken = (dataclasses.replace(p, text_encoder=t).key(name, images, "text_encoder") for t in _TEXT_ENCODERS)
             scene = next((s for k in spoken if (s := self.folder / f"{k}.safetensors").exists()), scene)
-        features = self.folder / f"{p.key(name, images, 'image_encoder')}.features.safetensors"
-        return scene, features if p.image_encoder else None
+        return scene, self._features_path(index, 0) if p.image_encoder else None
+
+    def _features_path(self, index: int, variant: int) -> Path:
+        scan = self.dataset[index]
+        key = self.preparation.key(scan.sample_idx, len(scan.images), "image_encoder")
+        return self.folder / f"{key}.features{variant or ''}.safetensors"
 
     def __getitem__(self, index: int) -> PreparedScene:
         """Scene ``index``, from the disk where it is there. Raises :class:`DatasetError` naming what is corrupt."""
@@ -166,7 +177,11 @@ class SceneCache:
     def prepare(self, index: int) -> None:
         """Make and keep of scene ``index`` what is not there. Raises :class:`DatasetError` for a corrupt scene."""
         path, features = self.paths(index)
-        if path.exists() and (features is None or features.exists()):
+        missing = []
+        if features is not None:
+            every = [(v, self._features_path(index, v)) for v in range(self.preparation.pictures + 1)]
+            missing = [(v, p) for v, p in every if not p.exists()]
+        if path.exists() and not missing:
             return
         scan = self.dataset[index]
         if not scan.images:
@@ -178,12 +193,19 @@ class SceneCache:
             tensors, meta = self._make(scan, chosen, posed)
             with atomic_path(path) as temporary:
                 save_file(tensors, temporary, {"scene": json.dumps(meta)})
-        if features is not None and not features.exists():
+        for variant, target in missing:
             assert self._inference is not None
-            views = [self._inference.view(p) for p in posed]
+            views = [self._inference.view(p) for p in _disturbed(scan.sample_idx, posed, variant)]
             levels = {f"{i}": torch.stack([v.levels[i] for v in views]) for i in range(len(views[0].levels))}
-            with atomic_path(features) as temporary:
+            with atomic_path(target) as temporary:
                 save_file(levels, temporary, {"image_size": json.dumps(views[0].image_size)})
+
+    def disturbed_features(self, scene: PreparedScene, variant: int) -> tuple[torch.Tensor, ...]:
+        """As :attr:`PreparedScene.features`, of the scene's pictures disturbed in way ``variant`` (from 1)."""
+        index = self.dataset.position(scene.name)
+        self.prepare(index)
+        with safe_open(str(self._features_path(index, variant)), "pt") as file:
+            return tuple(file.get_tensor(name) for name in sorted(file.keys()))
 
     def _make(
         self, scan: Scan, chosen: Sequence[int], posed: Sequence[PosedFrame]
@@ -191,13 +213,15 @@ class SceneCache:
         voxels = self._voxels(posed)
         if len(voxels.hits) == 0:
             raise DatasetError(f"{scan.sample_idx}: its views show nothing within {MAX_DEPTH_M} m")
-        visible = np.zeros((len(chosen), len(scan.labels)), bool)
+        named = len(scan.labels)
+        visible = np.zeros((len(chosen), named + len(scan.unlabelled)), bool)
         for n, i in enumerate(chosen):
             visible[n, list(scan.images[i].visible_ids)] = True
+            visible[n, [named + k for k in scan.images[i].visible_unlabelled]] = True
         size = posed[0].frame.color.shape[:2]
         tensors = {
             **vars(voxels),
-            "boxes": torch.from_numpy(scan.boxes.copy()),
+            "boxes": torch.from_numpy(np.concatenate([scan.boxes, scan.unlabelled])),
             "visible": torch.from_numpy(visible),
             "cameras": torch.from_numpy(np.stack([p.T_world_camera for p in posed])),
             "depth_mm": torch.from_numpy(np.stack([_millimetres(p.frame.depth_m) for p in posed])),
@@ -210,7 +234,7 @@ class SceneCache:
         tensors.update(self._texts(prompts))
         meta = {
             "name": scan.sample_idx,
-            "labels": list(scan.labels),
+            "labels": [*scan.labels, *(UNNAMED,) * len(scan.unlabelled)],
             "views": chosen,
             "image_size": list(size),
             "prompts": [vars(p) for p in prompts],
@@ -280,6 +304,18 @@ def _posed(scan: Scan, index: int, order: int) -> PosedFrame:
         color = np.asarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA), np.uint8)
     frame = RgbdFrame(order + 1, "camera", np.ascontiguousarray(color), view.depth_m, camera)
     return PosedFrame(frame, view.T_world_camera)
+
+
+def _disturbed(name: str, posed: Sequence[PosedFrame], variant: int) -> Sequence[PosedFrame]:
+    """Frames with other pictures, the same on every machine; 0 = as they are."""
+    if variant == 0:
+        return posed
+    rng = np.random.default_rng([variant, zlib.crc32(name.encode())])
+    kind = float(rng.random())
+    return [
+        dataclasses.replace(p, frame=dataclasses.replace(p.frame, color=disturbed_picture(p.frame.color, kind, rng)))
+        for p in posed
+    ]
 
 
 def _millimetres(depth_m: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -15,15 +15,19 @@ from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, WINDOW_M
 from embodied_perceptron.nn.input_features import occupancy_origin, rgb_grid, sites_of_voxels
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron.nn.text_encoder import tokens_between
+from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sparse.tensor import SparseTensor
-from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED
+from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED, STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
+from embodied_perceptron_training.training.disturb import SiteDisturbance
 from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
 
 ViewChoice = Literal["all", "prefix", "one"]
+_SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no things
+_FIRST_VIEWS = 3  # make the smallest map of some first views
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +56,8 @@ class SceneSample:
     Attributes:
         name: of the scene.
         coords: (N, 3) int64 sites at stride 1, sorted as keys are. feats: (N, F) float32.
-        boxes: (G, 9) float32; labels: (G,) int64 class indices.
+        boxes: (G, 9) float32; labels: (G,) int64 class indices; the number of classes stands for a thing that none of
+            them names, where the network knows presence.
         projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w). depth_mm: (V, H, W) int32.
         features: per level (V, h, w, C), or empty. colors: (V, H, W, 3) uint8, where the encoder is trained too.
         occupancy: (X, Y, Z) int64 or None; occupancy_origin: of the grid, in input sites.
@@ -90,6 +95,9 @@ class WindowSpec:
         sentences: at most this many per sample; 0 = none.
         absent_share: of these at most so many speak of what is elsewhere in the scene. A robot asks every window.
         sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
+        prefix_share: of the samples that are maps of the first n views, as they are while a robot still looks around.
+        disturbance: of the sites.
+        pictures: sets of disturbed pictures that samples show as often as the pictures as they are.
     """
 
     window_m: float = WINDOW_M
@@ -102,6 +110,9 @@ class WindowSpec:
     absent_share: float = 0.0
     sentence_share: float = 1.0
     occupancy_share: float = 1.0
+    prefix_share: float = 0.0
+    disturbance: SiteDisturbance = field(default_factory=SiteDisturbance)
+    pictures: int = 0
 
 
 class SampleMaker:
@@ -136,7 +147,7 @@ class SampleMaker:
         motion, center = self._place(scene, chosen, rng)
         floor_z = motion.shift_m[2]  # scenes stand on z = 0
         assumed_floor_z = floor_z + float(rng.normal(0.0, spec.floor_sigma_m))
-        x = self._sites(scene, chosen, motion, center, assumed_floor_z)
+        x = self._sites(scene, chosen, motion, center, assumed_floor_z, rng)
         shown = self._show_views(chosen, rng)
         known = list(range(len(scene.cameras))) if spec.views else chosen  # to the truth
         boxes, labels, rows = self._objects(scene, known, motion, center)
@@ -155,7 +166,7 @@ class SampleMaker:
             labels=torch.from_numpy(labels),
             projections=torch.from_numpy(np.stack([motion.projection(projections[v]) for v in shown])),
             image_size=size,
-            features=tuple(level[shown] for level in scene.features),
+            features=tuple(level[shown] for level in self._features(scene, rng)),
             depth_mm=scene.depth_mm[shown].to(torch.int32),
             colors=self._scenes.colors(scene, shown) if self._colors else None,
             occupancy=occupancy,
@@ -170,6 +181,8 @@ class SampleMaker:
             return [int(rng.integers(count))]
         if self.spec.choice == "prefix":
             return list(range(int(rng.integers(1, count + 1))))
+        if self.spec.prefix_share and rng.random() < self.spec.prefix_share:
+            return list(range(int(rng.integers(min(_FIRST_VIEWS, count), count + 1))))
         return choose_views(count, self.spec.views or count)
 
     def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
@@ -185,6 +198,7 @@ class SampleMaker:
         motion: Motion,
         center: NDArray[np.float64],
         floor_z_m: float,
+        rng: np.random.Generator,
     ) -> SparseTensor:
         """As a live network sees the map of the chosen views; images alone know of no map."""
         config = self.config
@@ -194,8 +208,14 @@ class SampleMaker:
         voxels = scene.voxels if len(chosen) == len(scene.cameras) else self._scenes.fuse(scene, chosen)
         points = motion.points(voxels.points_m.numpy())
         inside = (np.abs(points[:, :2] - center) < self.spec.window_m / 2).all(axis=1)
-        points, colors, hits = points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside]
+        points, colors, hits = self.spec.disturbance(
+            points[inside], voxels.colors.numpy()[inside], voxels.hits.numpy()[inside], rng
+        )
         return sites_of_voxels(points, colors, hits, config.voxel_size_m, config.inputs, floor_z_m, config.max_sites)
+
+    def _features(self, scene: PreparedScene, rng: np.random.Generator) -> tuple[Tensor, ...]:
+        variant = int(rng.integers(self.spec.pictures + 1)) if self.spec.pictures and scene.features else 0
+        return self._scenes.disturbed_features(scene, variant) if variant else scene.features
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator
@@ -222,7 +242,11 @@ class SampleMaker:
         self, scene: PreparedScene, known: list[int], motion: Motion, center: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
         """Boxes in the window that the views ``known`` show, their classes, and which instances they are."""
-        labels = np.array([self._class_index.get(name, -1) for name in scene.labels], np.int64)
+        detection = self.config.detection
+        nameless = len(self._class_index) if detection is not None and detection.presence else -1
+        labels = np.array(
+            [-1 if name in _SURFACES else self._class_index.get(name, nameless) for name in scene.labels], np.int64
+        )
         boxes = motion.boxes(scene.boxes)
         keep = (labels >= 0) & scene.visible[known].any(axis=0)
         keep &= (np.abs(boxes[:, :2] - center) < self.spec.window_m / 2).all(axis=1)

@@ -3,7 +3,7 @@
 One class serves detection, occupancy, grounding and all of them together: a multi-task step reads one encoder and sums
 the losses of whatever heads the network has (the paper trains one network per task and calls this open work). What
 differs from task to task is a row of a table (:class:`_Kind`); what learns is a strategy (:class:`WholeNetwork`,
-:class:`GroundingAlone`).
+:class:`GroundingAlone`, :class:`PresenceAlone`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import MOTIONS, PAPER_MOTION
 from embodied_perceptron_training.training.data_order import repeat_factor_order
+from embodied_perceptron_training.training.disturb import SiteDisturbance
 from embodied_perceptron_training.training.images import ImageTask, load_images
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
@@ -42,6 +43,7 @@ from embodied_perceptron_training.training.task import SampleError, TrainingTask
 from embodied_perceptron_training.training.training_run import TrainingRun
 from embodied_perceptron_training.training.validation import ValidationMetrics
 
+_NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 
 
@@ -127,8 +129,10 @@ class WholeNetwork:
         return tuple(self.objectives)
 
     def start_state(self, network: PerceptionNetwork, path: Path) -> dict[str, torch.Tensor]:
-        """State to start from, of a weights file."""
-        return dict(load_checkpoint(path).state)
+        """State to start from, of a weights file; an output that it lacks starts anew."""
+        state = dict(load_checkpoint(path).state)
+        new = {k: v for k, v in network.state_dict().items() if k.startswith(_NEW_OUTPUTS) and k not in state}
+        return {**state, **new}
 
     def freeze(self, network: PerceptionNetwork) -> None:
         """Take gradients from what does not learn."""
@@ -175,7 +179,34 @@ class GroundingAlone(WholeNetwork):
             return ScenePass(network, batch)
 
 
-_STRATEGIES = {"all": WholeNetwork, "grounding": GroundingAlone}
+class PresenceAlone(WholeNetwork):
+    """Whether a thing is there learns, over a network that stays as it is, to the bit.
+
+    Raises ``ValueError`` for a network that knows no presence.
+    """
+
+    def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
+        super().__init__(config, run)
+        if config.detection is None or not config.detection.presence:
+            raise ValueError("option learn=presence needs presence=on, and a task with detection")
+        self.objectives = {"detection": self.objectives["detection"]}
+        self.best_metric = "AP25"
+        self.occupancy_share = 0.0
+
+    def freeze(self, network: PerceptionNetwork) -> None:
+        """Everything but the one output."""
+        assert network.detection is not None
+        assert network.detection.presence is not None
+        network.requires_grad_(False)
+        network.detection.presence.requires_grad_(True)
+
+    def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
+        """A pass pruned as at inference; batch statistics stay."""
+        network.eval()
+        return ScenePass(network, batch)
+
+
+_STRATEGIES = {"all": WholeNetwork, "grounding": GroundingAlone, "presence": PresenceAlone}
 
 
 class SceneTask:
@@ -186,7 +217,7 @@ class SceneTask:
         self._kind = _KINDS[run.task]
         train = EmbodiedScanDataset(run.data, "train")
         val = None if run.val is None else EmbodiedScanDataset(run.val, "val")
-        self.classes = _classes(train) if run.classes == "data" else tuple(DETECTION_CLASSES)
+        self.classes = _classes(run, train)
         self.config = config = task_config(run, len(self.classes))
         torch.manual_seed(run.seed)
         network = PerceptionNetwork(config, pretrained_images=run.images == "imagenet")
@@ -228,6 +259,9 @@ class SceneTask:
             sentences=run.sentences if grounding is not None else 0,
             absent_share=run.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
             sentence_share=run.sentence_share,
+            prefix_share=run.prefix_share,
+            disturbance=SiteDisturbance(run.site_noise),
+            pictures=run.pictures if self.config.uses_images and not self.end_to_end else 0,
             occupancy_share=self.learning.occupancy_share,
         )
 
@@ -252,7 +286,7 @@ class SceneTask:
             text = text_encoder(name)
         folder = Path(self.run.cache) if self.run.cache else dataset.root / ".prepared"
         views = max(self._views, self.run.truth_views) if spec.views else self._views
-        preparation = Preparation(views=views, image_encoder=digest, text_encoder=name)
+        preparation = Preparation(views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures)
         cache = SceneCache(dataset, folder, preparation, predictor, text)
         maker = SampleMaker(config, self.classes, spec, cache, self.end_to_end)
         return cache, maker
@@ -303,6 +337,10 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
     config = network_config(run.preset, _KINDS[run.task].heads, run.modality, num_classes)
     if run.variant != "ours":
         config = fcaf3d(config, our_decoder=run.variant == "fcaf3d+decoder")
+    if run.presence == "on":
+        if config.detection is None:
+            raise ValueError(f"option presence=on: a network of task {run.task} has no detection")
+        config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, presence=True))
     return config
 
 
@@ -322,8 +360,17 @@ def _network(model: nn.Module) -> PerceptionNetwork:
     return inner
 
 
-def _classes(dataset: EmbodiedScanDataset) -> tuple[str, ...]:
-    """Detection classes that occur in a split, sorted. Raises :class:`DatasetError` when there is none."""
+def _classes(run: TrainingRun, dataset: EmbodiedScanDataset) -> tuple[str, ...]:
+    """Of the network: those of the weights to start from, all, or those that occur in the training split, sorted.
+
+    Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
+    """
+    if run.classes == "weights":
+        if run.weights is None:
+            raise ValueError("option classes=weights needs weights to start from")
+        return load_checkpoint(run.weights).classes
+    if run.classes == "all":
+        return tuple(DETECTION_CLASSES)
     present = {name for scan in dataset for name in scan.labels}
     classes = tuple(sorted(present & set(DETECTION_CLASSES)))
     if not classes:

@@ -36,6 +36,7 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("weight_decay", float | None, None, {"help": "Of AdamW."}),
     ("schedule", str | None, None, {"help": "cosine, step or constant."}),
     ("warmup_steps", int | None, None, {"min": 0, "help": "Of the learning rate."}),
+    ("rate_scale", list[str] | None, None, {"help": "prefix=factor: of the rate of parameters so named."}),
     ("clip", float | None, None, {"min": 0, "help": "Largest norm of the gradient; 0 = any."}),
     ("ema_decay", float | None, None, {"help": "Of the averaged weights; 0 = none."}),
     ("precision", str | None, None, {"help": "float32, auto, bfloat16 or float16."}),
@@ -58,7 +59,7 @@ _RESUMED = ("steps", "epochs", "minutes", "workers", "device", "validations")
 _SETTINGS = tuple(
     name
     for name, _, default, _ in _OPTIONS
-    if default is None and name not in ("data", "out", "val", "weights", "set_", "resume")
+    if default is None and name not in ("data", "out", "val", "weights", "set_", "resume", "rate_scale")
 )
 
 
@@ -106,7 +107,10 @@ def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
     if missing:
         raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
     chosen = {k: v for k, v in given.items() if v is not None and k != "set_" and (v or k not in LENGTHS)}
+    scales = tuple((k, _factor(k, v)) for k, v in parse_options(chosen.pop("rate_scale", []), "--rate-scale").items())
     fields = {k: v.resolve() if isinstance(v, Path) else v for k, v in chosen.items()}
+    if scales:
+        fields["rate_scales"] = scales
     return TrainingRun.of(parse_options(given["set_"] or []), **fields)
 
 
@@ -128,11 +132,18 @@ def _stored_run(folder: Path, given: Mapping[str, Any]) -> Any:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 
-def parse_options(pairs: list[str]) -> dict[str, str]:
+def _factor(prefix: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--rate-scale {prefix} must be a number, got {text!r}") from None
+
+
+def parse_options(pairs: list[str], option: str = "--set") -> dict[str, str]:
     """``name=value`` each. Raises ``ValueError``."""
     for pair in pairs:
         if "=" not in pair:
-            raise ValueError(f"--set needs name=value, got {pair!r}")
+            raise ValueError(f"{option} needs name=value, got {pair!r}")
     return {pair.split("=", 1)[0]: pair.split("=", 1)[1] for pair in pairs}
 
 

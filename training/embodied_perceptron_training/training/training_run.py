@@ -31,7 +31,12 @@ _CHOICES = {
     "schedule": ("cosine", "step", "constant"),
     "precision": ("float32", "auto", "bfloat16", "float16"),
 }
-_OPTION_CHOICES = {"turns": tuple(MOTIONS), "learn": ("all", "grounding")}
+_OPTION_CHOICES = {
+    "turns": tuple(MOTIONS),
+    "learn": ("all", "grounding", "presence"),
+    "presence": ("off", "on"),
+    "classes": ("data", "all", "weights"),
+}
 
 
 # sections of run.json: what is trained, and of it the options of ``--set`` for scenes and for task ``images``
@@ -61,11 +66,15 @@ class TrainingRun:
         images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
             one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
             everything else, as the paper does.
-        classes: ``data`` (those that occur in the training split) or ``all``.
+        classes: ``data`` (those that occur in the training split), ``all``, or ``weights``: those of the weights file
+            to start from, in its order.
+        presence: ``on``: the detection head has one more output, whether a thing is there at all, learned at things of
+            every name and of none. Weights to start from may lack it; it then starts anew.
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
         learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
             what it will see at inference, and ``sentences`` may be many: they cost little beside the pass over the
-            scene. Weights to start from may have another decoder; this one then starts anew.
+            scene. Weights to start from may have another decoder; this one then starts anew. ``presence``: that output
+            alone, in the same way.
         sentences: per sample that has any.
         absent_share: of them, about what is elsewhere; for decoders over objects.
         sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
@@ -75,6 +84,10 @@ class TrainingRun:
         turns: how scenes are turned in training (not ``paper``): ``aligned`` with the walls up to quarter turns and a
             few degrees, as :class:`~embodied_perceptron.inference.map_predictor.MapPredictor` turns its grid frame, or
             ``any``.
+        prefix_share: of the samples that are maps of the first n of a scene's views.
+        site_noise: of the samples whose sites and their colours are disturbed, see
+            :class:`~embodied_perceptron_training.training.disturb.SiteDisturbance`.
+        pictures: sets of disturbed pictures per scene; samples show each as often as the pictures as they are.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
         w_detection, w_occupancy, w_grounding: of the heads' losses.
         size: of task ``images``: HxW of the crops; empty = half of the preset's input.
@@ -131,6 +144,10 @@ class TrainingRun:
     repeat: int = field(default=4, metadata=_SCENES)
     balance: float = field(default=0.0, metadata=_SCENES)
     turns: str = field(default="aligned", metadata=_SCENES)
+    presence: str = field(default="off", metadata=_SCENES)
+    prefix_share: float = field(default=0.0, metadata=_SCENES)
+    site_noise: float = field(default=0.0, metadata=_SCENES)
+    pictures: int = field(default=0, metadata=_SCENES)
     cache: str = field(default="", metadata=_SCENES)
     w_detection: float = field(default=1.0, metadata=_SCENES)
     w_occupancy: float = field(default=0.5, metadata=_SCENES)
@@ -172,7 +189,8 @@ class TrainingRun:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
         for name, allowed in _OPTION_CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise ValueError(f"option {name} must be {' or '.join(allowed)}, got {getattr(self, name)!r}")
+                words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+                raise ValueError(f"option {name} must be {words}, got {getattr(self, name)!r}")
         lengths = {name: getattr(self, name) for name in LENGTHS}
         if min(lengths.values()) < 0 or sum(v > 0 for v in lengths.values()) != 1:
             given = ", ".join(f"{k} = {v}" for k, v in lengths.items() if v)
@@ -186,7 +204,9 @@ class TrainingRun:
         for name in ("final_rate", "gamma", "ema_decay", "max_corrupt_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("balance", "absent_share"):
+        if self.pictures < 0:
+            raise ValueError(f"option pictures must be >= 0, got {self.pictures}")
+        for name in ("balance", "absent_share", "prefix_share", "site_noise"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"option {name} must be in [0, 1], got {getattr(self, name)}")
 

@@ -39,8 +39,9 @@ class ValidationMetrics:
         """``passed``: the pass over the sample alone, on any device, the ``sample`` itself being on the CPU; None where
         it shows nothing: then nothing is found, and cells are free."""
         if "detection" in self._heads:
-            self._found[sample.name] = _boxes(passed)
-            self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy(), sample.labels.numpy())
+            self._found[sample.name] = _boxes(passed, len(self._classes))
+            named = sample.labels.numpy() < len(self._classes)
+            self._truth[sample.name] = SceneBoxes(sample.boxes.double().numpy()[named], sample.labels.numpy()[named])
         if "occupancy" in self._heads and sample.occupancy is not None:
             predicted = torch.full_like(sample.occupancy, EMPTY)
             if passed is not None:
@@ -64,12 +65,14 @@ class ValidationMetrics:
         return figures
 
 
-def _boxes(passed: ScenePass | None) -> SceneBoxes:
-    """Decoded boxes of a pass over one sample; none without a pass."""
+def _boxes(passed: ScenePass | None, classes: int) -> SceneBoxes:
+    """Decoded boxes with a name of a pass over one sample; none without a pass."""
     if passed is None:
         return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
     (boxes,) = passed.network.boxes(passed.features.detection)
-    return SceneBoxes(boxes.boxes.double().cpu().numpy(), boxes.labels.cpu().numpy(), boxes.scores.cpu().numpy())
+    box, label, score = (v.cpu().numpy() for v in (boxes.boxes.double(), boxes.labels, boxes.scores))
+    named = label < classes
+    return SceneBoxes(box[named], label[named], score[named])
 
 
 def _answers(passed: ScenePass | None, sentences: Sentences) -> list[GroundingQuery]:

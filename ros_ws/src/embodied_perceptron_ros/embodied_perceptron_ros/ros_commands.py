@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ _CONFIG_HELP = "YAML file with the node's parameters; default: the one of the pa
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("perceive")(perceive_command)
+    app.command("ask")(ask_command)
     app.command("simulate")(simulate_command)
     app.command("demo")(demo_command)
 
@@ -42,6 +44,9 @@ def perceive_command(
     color_topic: Annotated[str, typer.Option(help="Colour images of the one camera.")] = "",
     depth_topic: Annotated[str, typer.Option(help="Its depth images, registered to colour.")] = "",
     camera_info_topic: Annotated[str, typer.Option(help="Its calibration.")] = "",
+    detections_topic: Annotated[
+        str, typer.Option(help="Another program's 2-D detections; {camera} stands for each camera's name.")
+    ] = "",
     fusion_frame: Annotated[str, typer.Option(help="Frame in which the map is built.")] = "",
     output_frame: Annotated[str, typer.Option(help="Frame of everything published.")] = "",
     weights: Annotated[
@@ -49,7 +54,7 @@ def perceive_command(
     ] = None,
     device: Annotated[str, typer.Option(help="Where the network runs: cpu, cuda, auto.")] = "",
     map_file: Annotated[str, typer.Option(help="A saved map to start with.")] = "",
-    viewer: Annotated[str, typer.Option(help="rerun = show everything in a window of Rerun.")] = "",
+    viewer: Annotated[str, typer.Option(help="web = a page for the browser; rerun = a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
     parameter: Annotated[list[str] | None, typer.Option("-p", "--parameter", help="name:=value, repeatable.")] = None,
@@ -63,6 +68,7 @@ def perceive_command(
         DEFAULT_CONFIG,
         camera_topics,
         check_config,
+        detection_topics,
         node_parameters,
         parse_overrides,
         split_pair,
@@ -88,7 +94,10 @@ def perceive_command(
             sim_time,
             overrides,
             **{"weights": weights, "viewer": viewer, "device": device, "map_file": map_file},
-            topics=camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
+            topics={
+                **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
+                **detection_topics(cameras, detections_topic),
+            },
         )
         in_use = {**file_values, **values}
         _check_names(in_use)
@@ -157,6 +166,29 @@ def _list_parameters() -> None:
                 declaration.description,
             )
     Console().print(table)
+
+
+def ask_command(
+    sentence: Annotated[str, typer.Argument(help='What is meant: "the chair by the window".')],
+    namespace: Annotated[str, typer.Option(help="Namespace of the node, as it was given to perceive.")] = "",
+    frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
+    top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for node and answer.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole answer as JSON.")] = False,
+) -> None:
+    """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""
+    require_ros()
+    from embodied_perceptron_ros.players.asking import EXIT_CODES, NoAnswerError, answer_as_dict, answer_lines, ask_node
+
+    try:
+        answer = ask_node(sentence, namespace, frame, top_k, timeout)
+    except NoAnswerError as error:
+        _fail(error, 3)
+    if as_json:
+        typer.echo(json.dumps(answer_as_dict(answer), ensure_ascii=False, indent=1, allow_nan=False))
+    else:
+        typer.echo("\n".join(answer_lines(answer)))
+    raise typer.Exit(EXIT_CODES[answer.status])
 
 
 def simulate_command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from map_msgs.msg import OccupancyGridUpdate
 from nav_msgs.msg import MapMetaData, OccupancyGrid
 from numpy.typing import NDArray
 from sensor_msgs.msg import PointCloud2, PointField
@@ -114,15 +115,21 @@ def _lattice_step(centers_m: NDArray[np.float32]) -> float:
 
 
 def grid_to_message(
-    grid: OccupancyGrid2d, stamp_ns: int, frame_id: str, T_out_world: NDArray[np.float64] | None = None
+    grid: OccupancyGrid2d,
+    stamp_ns: int,
+    frame_id: str,
+    T_out_world: NDArray[np.float64] | None = None,
+    padded: bool = False,
 ) -> OccupancyGrid:
     """Navigation grid -> nav_msgs/OccupancyGrid in ``frame_id``, its cells along the axes of that frame.
 
     Nav2's static layer ignores the orientation of a grid's origin, so a turned frame gets the cells of
-    :func:`align_grid`.
+    :func:`align_grid`. ``padded``: to whole tiles, see :func:`pad_grid`.
     """
     if T_out_world is not None:
         grid = align_grid(grid, T_out_world)
+    if padded:
+        grid = pad_grid(grid)
     rows, columns = grid.cells.shape
     T = make_transform(np.eye(3), np.array([*grid.origin_m, grid.floor_z_m]))
     message = OccupancyGrid(
@@ -137,6 +144,43 @@ def grid_to_message(
     )
     message.data = message_array(grid.cells.astype(np.int8, copy=False), "b")
     return message
+
+
+UPDATE_TILE = 64  # cells; a grid that is sent in parts grows by so many
+
+
+def pad_grid(grid: OccupancyGrid2d, tile: int = UPDATE_TILE) -> OccupancyGrid2d:
+    """The grid with unknown cells around it, so that it begins and ends at whole tiles of ``tile`` cells: a map that
+    grows keeps its place and size most of the time."""
+    rows, columns = grid.cells.shape
+    if grid.cells.size == 0:
+        return grid
+    first = np.floor(grid.origin_m / grid.resolution_m + 1e-6).astype(np.int64)
+    before = first % tile
+    after = -(before + np.array([columns, rows])) % tile
+    cells = np.pad(grid.cells, ((before[1], after[1]), (before[0], after[0])), constant_values=-1)
+    return OccupancyGrid2d(grid.resolution_m, grid.origin_m - before * grid.resolution_m, cells, grid.floor_z_m)
+
+
+def grid_update(before: OccupancyGrid, now: OccupancyGrid) -> OccupancyGridUpdate | None:
+    """The rectangle of cells in which two messages differ, 0 x 0 where nothing does.
+
+    None where only the whole grid will do: another place, size or frame. The height of the floor does not count.
+    """
+    a, b = before.info, now.info
+    same = before.header.frame_id == now.header.frame_id and (a.width, a.height) == (b.width, b.height)
+    places = [(i.resolution, i.origin.position.x, i.origin.position.y) for i in (a, b)]
+    if not same or not np.allclose(*places, rtol=0.0, atol=1e-6):
+        return None
+    old, new = (np.frombuffer(m.data, np.int8).reshape(b.height, b.width) for m in (before, now))
+    rows, columns = np.nonzero(old != new)
+    update = OccupancyGridUpdate(header=now.header)
+    if len(rows):
+        top, left = int(rows.min()), int(columns.min())
+        part = new[top : int(rows.max()) + 1, left : int(columns.max()) + 1]
+        update.x, update.y, update.height, update.width = left, top, *part.shape
+        update.data = message_array(np.ascontiguousarray(part), "b")
+    return update
 
 
 _SUBSAMPLES = 3  # per side of a cell; less than a cell apart, so that no cell of the source falls between them

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
@@ -21,20 +22,22 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from std_msgs.msg import String
 from visualization_msgs.msg import MarkerArray
 
-from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Grounding
+from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron.scene.approach import floor_distance
 from embodied_perceptron.sensors.poses import Found, TooEarly
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
-from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, invalid, parse_query
+from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, RateLimit, invalid, parse_query
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+_BURST = 1000  # queries at once that no rate limit refuses
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
 _INACTIVE = "the node is not active"
 
@@ -92,6 +95,7 @@ class GroundingInterface:
         self._parameters = parameters
         self._camera_frame = camera_frame
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
+        self._rate = RateLimit(_BURST)
         self._shown: set[MarkerKey] = set()
         self._worker: QueryWorker | None = None
         self._on_answer: Callable[[Grounding], None] | None = None
@@ -153,7 +157,24 @@ class GroundingInterface:
         """Counts for diagnostics."""
         return {} if self._worker is None else self._worker.status
 
+    @property
+    def standing(self) -> list[Grounding]:
+        """Standing queries with their last answers."""
+        return [] if self._worker is None else self._worker.standing
+
     # ---- asking
+
+    def ask(self, text: str) -> Grounding:
+        """The answer to a sentence asked by this very process; waits for it. Its markers are shown to all."""
+        done: ThreadFuture[Grounding] = ThreadFuture()
+
+        def deliver(answer: Answer) -> None:
+            with self._publish_lock:
+                self._markers.publish(self._message(answer)[1])
+            done.set_result(answer.grounding)
+
+        self._submit(Query(text), deliver)
+        return done.result()
 
     def _ask(self, query: Query) -> Grounding:
         parameters = self._parameters()
@@ -166,7 +187,7 @@ class GroundingInterface:
     def _viewpoint(self, stamp_ns: int) -> NDArray[np.float64] | None:
         """Where the robot was at ``stamp_ns`` (0 = now), in the map; None before the first frame."""
         T = self._viewpoint_in_fusion_frame(stamp_ns)
-        return None if T is None else make_transform(T[:3, :3], T[:3, 3] - self._perceptron.anchor_m)
+        return None if T is None else invert_transform(self._perceptron.T_world_map) @ T
 
     def _viewpoint_in_fusion_frame(self, stamp_ns: int) -> NDArray[np.float64] | None:
         parameters, newest = self._parameters(), self._perceptron.newest_frame
@@ -194,6 +215,16 @@ class GroundingInterface:
             return
         worker.submit(query, deliver, begin)
 
+    def _within_rate(self) -> bool:
+        """Whether a query more is within ``max_queries_hz``, of all ways to ask together; otherwise it is counted."""
+        allowed = self._rate.allows(self._parameters().max_queries_hz)
+        if not allowed:
+            self._health.count("queries_over_rate")
+        return allowed
+
+    def _too_fast(self) -> str:
+        return f"more than {self._parameters().max_queries_hz:g} queries a second (parameter max_queries_hz)"
+
     def _stamp_ns(self) -> int:
         newest = self._perceptron.newest_frame
         return 0 if newest is None else newest.frame.stamp_ns
@@ -203,20 +234,34 @@ class GroundingInterface:
     def _message(self, answer: Answer) -> tuple[GroundingResult, MarkerArray]:
         parameters, query, stamp_ns = self._parameters(), answer.query, self._stamp_ns()
         frame_id = query.frame_id or parameters.output_frame
-        anchor_m = self._perceptron.anchor_m
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, anchor_m)
+        T_fusion_map = self._perceptron.T_world_map
+        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame_id, stamp_ns, T_fusion_map)
         grounding = answer.grounding
         if isinstance(pose, str):
             if grounding.candidates:  # the transform went away between asking and answering
                 grounding = invalid(query, pose)
-            frame_id, T = parameters.fusion_frame, make_transform(np.eye(3), anchor_m)
+            frame_id, T = parameters.fusion_frame, T_fusion_map
         else:
             frame_id, T = pose.frame_id, pose.T_out_world
-        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T)
+        way = self._way_to(grounding)
+        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, *way)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
         if self._on_answer is not None:
             self._on_answer(grounding)
         return message, markers
+
+    def _way_to(self, grounding: Grounding) -> tuple[NDArray[np.float64] | None, float]:
+        """Where to go for the object that was found, and how far it is from the robot as it stands now."""
+        if grounding.status != GroundingStatus.FOUND or not grounding.candidates:
+            return None, math.nan
+        thing = grounding.candidates[0]
+        try:
+            here = self._viewpoint(0)
+        except ViewpointError:
+            here = None
+        robot_m = None if here is None else here[:2, 3]
+        distance_m = math.nan if robot_m is None else float(floor_distance(thing.box, robot_m[None])[0])
+        return self._perceptron.approach(thing, robot_m, self._parameters().robot_radius_m), distance_m
 
     def _publish_answer(self, answer: Answer) -> None:
         with self._publish_lock:
@@ -229,6 +274,9 @@ class GroundingInterface:
     def _on_query(self, message: String) -> None:
         worker = self._worker
         if worker is None:  # taken from the wire just before deactivation
+            return
+        if not self._within_rate():
+            worker.refuse(Query(""), self._too_fast(), self._publish_answer)
             return
         try:
             query = parse_query(message.data)
@@ -249,7 +297,10 @@ class GroundingInterface:
                 self._markers.publish(markers)
             done.set_result(message)
 
-        self._submit(query, deliver, begin)
+        if self._within_rate():
+            self._submit(query, deliver, begin)
+        else:
+            deliver(Answer(query, invalid(query, self._too_fast())))
         return done
 
     async def _execute_goal(self, goal: Any) -> Ground.Result:

@@ -147,6 +147,12 @@ class Health:
         with self._lock:
             self._problems.pop((area, key), None)
 
+    def problems(self) -> list[tuple[bytes, str, str]]:
+        """Level, area and words of every condition that lasts now."""
+        now = time.monotonic()
+        with self._lock:
+            return [(p.level, area, p.message) for (area, _), p in self._problems.items() if p.until_s > now]
+
     def _worst(self, area: str) -> tuple[bytes, str]:
         now = time.monotonic()
         standing = [p for (a, _), p in self._problems.items() if a == area and p.until_s > now]

@@ -11,6 +11,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from map_msgs.msg import OccupancyGridUpdate
 from nav_msgs.msg import OccupancyGrid
 from numpy.typing import NDArray
 from rclpy.lifecycle import LifecycleNode
@@ -21,8 +22,8 @@ from vision_msgs.msg import Detection3DArray, LabelInfo
 from visualization_msgs.msg import MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners
-from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform, transform_points
-from embodied_perceptron.results import Grounding, Perception, SceneObject
+from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, transform_points
+from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, SceneObject
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
@@ -30,6 +31,7 @@ from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_
 from embodied_perceptron.visualization.rerun import RerunRecorder
 from embodied_perceptron_ros.conversion.maps import (
     grid_to_message,
+    grid_update,
     make_label_info,
     obstacles_to_cloud,
     semantic_to_cloud,
@@ -93,25 +95,24 @@ def find_output_pose(
     fusion_frame: str,
     frame_id: str,
     stamp_ns: int,
-    anchor_m: NDArray[np.float64] | None = None,
+    T_fusion_map: NDArray[np.float64] | None = None,
 ) -> OutputPose | str:
     """How results of ``stamp_ns`` are moved into ``frame_id``; or, in words, why they cannot be.
 
     The transform at the results' own stamp, so that a moving frame (``base_link``) fits; where there is none at that
     stamp, the newest: a localisation publishes ``map -> odom`` late or rarely, and a loaded map is old.
-    ``anchor_m``: (3,) of the map's origin in the fusion frame (:attr:`LiveMap.anchor_m`); None = they are the same.
+    ``T_fusion_map``: (4, 4) of the map in the fusion frame (:attr:`LiveMap.T_world_map`); None = they are the same.
     """
-    T_fusion_world = None
-    if anchor_m is not None and anchor_m.any():
-        T_fusion_world = make_transform(np.eye(3), anchor_m)
+    if T_fusion_map is not None and np.array_equal(T_fusion_map, np.eye(4)):
+        T_fusion_map = None
     if frame_id.lstrip("/") == fusion_frame.lstrip("/"):
-        return OutputPose(fusion_frame, T_fusion_world)
+        return OutputPose(fusion_frame, T_fusion_map)
     answer = transforms.lookup(frame_id, fusion_frame, stamp_ns)
     if isinstance(answer, TooEarly | TooOld | Gap):
         answer = transforms.lookup_latest(frame_id, fusion_frame)
     if not isinstance(answer, Found):
         return str(answer)
-    return OutputPose(frame_id, answer.T if T_fusion_world is None else answer.T @ T_fusion_world)
+    return OutputPose(frame_id, answer.T if T_fusion_map is None else answer.T @ T_fusion_map)
 
 
 class Limiter:
@@ -128,6 +129,10 @@ class Limiter:
             return False
         self._last_s = now_s
         return True
+
+    def reset(self) -> None:
+        """It happened just now."""
+        self._last_s = self._clock()
 
 
 class Outputs:
@@ -158,6 +163,7 @@ class Outputs:
             ("label_info", LabelInfo, latched),
             ("semantic_voxels", PointCloud2, plain),
             ("occupancy_grid", OccupancyGrid, latched),
+            ("occupancy_grid_updates", OccupancyGridUpdate, {**plain, "depth": 10}),
             ("obstacles", PointCloud2, plain),
             ("overlay/image", Image, plain),
         ):
@@ -168,7 +174,8 @@ class Outputs:
                 qos_overriding_options=QoSOverridingOptions.with_default_policies(),
             )
         self._logged: dict[str, float] = {}
-        self._grid_sent = False
+        self._grid: OccupancyGrid | None = None  # as listeners have it, updates included
+        self._grid_limit = Limiter()
         self._shown: set[MarkerKey] = set()
         self._labels: tuple[str, ...] | None = None
         self._listeners: dict[str, int] = {}
@@ -196,7 +203,7 @@ class Outputs:
         """Publish one perception; ``everything``: rates do not hold this time."""
         parameters, stamp_ns = self._parameters(), perception.stamp_ns
         pose = find_output_pose(
-            self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.anchor_m
+            self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
         )
         if isinstance(pose, str):
             self._health.count("outputs_without_transform")
@@ -219,9 +226,8 @@ class Outputs:
         if perception.semantic.classes != self._labels or everything:
             self._labels = perception.semantic.classes
             self._send("label_info", make_label_info(self._labels, stamp_ns, pose.frame_id))
-        if perception.grid.cells.size or self._grid_sent:  # none before there is one: Nav2 would resize its costmap
-            self._send("occupancy_grid", grid_to_message(perception.grid, *place))
-            self._grid_sent = True
+        if perception.grid.cells.size or self._grid is not None:  # before there is one Nav2 would resize its costmap
+            self._publish_grid(perception.grid, place, parameters.grid_full_s, everything)
         if self._heard("obstacles"):
             self._publish_obstacles(perception, parameters)
         if self._heard("semantic_voxels"):
@@ -229,9 +235,30 @@ class Outputs:
         self._held = {"voxels", "overlay/image"}
         self.publish_held(perception, everything)
 
+    def _publish_grid(
+        self,
+        grid: OccupancyGrid2d,
+        place: tuple[int, str, NDArray[np.float64] | None],
+        full_s: float,
+        everything: bool,
+    ) -> None:
+        """The whole grid, or what changed where somebody listens to updates and has a whole one of the same place."""
+        message = grid_to_message(grid, *place, padded=full_s > 0)
+        update = None
+        if self._grid is not None and full_s > 0 and self._heard("occupancy_grid_updates") and not everything:
+            update = grid_update(self._grid, message)
+        self._grid = message
+        if update is None or self._grid_limit.due(1.0 / full_s):
+            self._grid_limit.reset()
+            self._send("occupancy_grid", message)
+        elif update.width:
+            self._send("occupancy_grid_updates", update)
+
     def _publish_obstacles(self, perception: Perception, parameters: NodeParameters) -> None:
         frame = parameters.base_frame
-        pose = find_output_pose(self._transforms, parameters.fusion_frame, frame, perception.stamp_ns)
+        pose = find_output_pose(
+            self._transforms, parameters.fusion_frame, frame, perception.stamp_ns, perception.T_world_map
+        )
         if isinstance(pose, str):
             self._health.count("obstacles_without_transform")
             message = f"no obstacles: base_frame {frame!r} is not known: {pose}"
@@ -265,7 +292,7 @@ class Outputs:
             and self._voxels_limit.due(parameters.voxels_hz, everything)
         ):
             pose = find_output_pose(
-                self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.anchor_m
+                self._transforms, parameters.fusion_frame, parameters.output_frame, stamp_ns, perception.T_world_map
             )
             if not isinstance(pose, str):
                 self._send("voxels", voxels_to_cloud(perception.voxels, stamp_ns, pose.frame_id, pose.T_out_world))
@@ -281,7 +308,7 @@ class Outputs:
 
     def _output_pose(self, perception: Perception) -> OutputPose | str:
         names = self._parameters().fusion_frame, self._parameters().output_frame
-        return find_output_pose(self._transforms, *names, perception.stamp_ns, perception.anchor_m)
+        return find_output_pose(self._transforms, *names, perception.stamp_ns, perception.T_world_map)
 
     def _send(self, topic: str, message: Any) -> None:
         self._publishers[topic].publish(message)

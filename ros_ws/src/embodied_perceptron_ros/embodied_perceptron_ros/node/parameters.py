@@ -26,6 +26,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron.config import PerceptronConfig, load_config
+from embodied_perceptron_ros.node.map_folder import MapFolder
 
 Kind = Literal["color", "depth", "info"]
 TIME_JUMP_ACTIONS = ("keep", "reset")
@@ -69,6 +70,7 @@ DECLARATIONS: dict[str, _Declaration] = {
     "autostart": _D(True, "Configure and activate on start, without a lifecycle manager"),
     "config_file": _D("", "YAML file with the configuration of the algorithm; empty = built-in defaults"),
     "map_file": _D("", "Map to load when the node is configured; empty = start with an empty map"),
+    "map_folder": _D("", "Folder below which ~/save_map and ~/load_map write and read; empty = the user's data folder"),
     "cameras": _D(["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"),
     "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
     "output_frame": _D("", "Frame of everything published; empty = the fusion frame", live=True),
@@ -77,12 +79,26 @@ DECLARATIONS: dict[str, _Declaration] = {
     "viewpoint_frame": _D("", "Frame that words like 'left of' are seen from; empty = the newest camera", live=True),
     "keyframe_path_topic": _D("", "nav_msgs/Path of corrected keyframe poses in the fusion frame; empty = none"),
     "keyframe_path_child": _D("", "Frame whose poses that path has; empty = the cameras' optical frames"),
-    "viewer": _D("", "Live view of everything, beside RViz and Foxglove; empty = none", choices=("", "rerun")),
-    "viewer_file": _D("", "Where the live view is recorded (.rrd); empty = a window"),
+    "viewer": _D("", "Live view of everything, beside RViz and Foxglove; empty = none", choices=("", "rerun", "web")),
+    "viewer_file": _D("", "Where Rerun's live view is recorded (.rrd); empty = a window"),
+    "web_host": _D("127.0.0.1", "Address that viewer:=web listens on; 0.0.0.0 = everybody who has the token"),
+    "web_port": _D(8085, "Port that viewer:=web listens on; 0 = any free one", 0, 65535),
+    "web_token": _D("", "What a browser must show (letters, digits, - and _); empty = made anew beyond this machine"),
     "perception_hz": _D(3.0, "How often boxes, occupancy and the grid are made at most", 0.05, 30.0, live=True),
     "voxels_hz": _D(1.0, "How often ~/voxels is published at most", 0.05, 30.0, live=True),
+    "grid_full_s": _D(
+        0.0,
+        "How often ~/occupancy_grid is published whole while somebody listens to ~/occupancy_grid_updates and only "
+        "cells change; 0 = each time, without updates",
+        0.0,
+        3600.0,
+        live=True,
+    ),
     "overlay_hz": _D(2.0, "How often ~/overlay/image is published at most", 0.05, 30.0, live=True),
     "diagnostics_hz": _D(1.0, "How often /diagnostics is published", 0.1, 10.0),
+    "bond_heartbeat_period": _D(
+        0.1, "Seconds between heartbeats to Nav2's lifecycle manager while the node is active; 0 = none", 0.0, 10.0
+    ),
     "on_time_jump": _D(
         "keep",
         "What becomes of the map when a bag loops or a simulation restarts",
@@ -92,7 +108,13 @@ DECLARATIONS: dict[str, _Declaration] = {
     "max_backlog": _D(3, "Frames that may wait for fusion; the oldest is dropped beyond it", 1, 100, live=True),
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
+    "max_queries_hz": _D(
+        100.0, "Queries a second beyond a burst; further ones are INVALID unread", 0.1, 1e4, live=True
+    ),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
+    "robot_radius_m": _D(
+        0.3, "Room that the robot needs around it where an answer tells it to go", 0.05, 1.4, live=True
+    ),
     "weights": _D(
         "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
     ),
@@ -104,6 +126,9 @@ DECLARATIONS: dict[str, _Declaration] = {
     "max_blocks": _D(0, "Block budget of the map; 0 = as in the configuration", 0, 100_000_000),
     "max_pose_wait_s": _D(0.0, "How long a frame waits for its pose; 0 = as in the configuration", 0.0, 60.0),
     "pair_tolerance_s": _D(0.0, "Colour and depth stamps may differ by this; 0 = as in the configuration", 0.0, 1.0),
+    "detections_tolerance_s": _D(
+        0.0, "Stamps of 2-D detections and images may differ by this; 0 = as in the configuration", 0.0, 1.0
+    ),
     "grid_resolution_m": _D(0.0, "Cell of the navigation grid; 0 = as in the configuration", 0.0, 1.0),
     "min_obstacle_height_m": _D(
         0.0, "What is lower above the floor does not block the robot; 0 = as in the configuration", 0.0, 10.0
@@ -123,6 +148,7 @@ CAMERA_DECLARATIONS: dict[str, _Declaration] = {
         "What +Inf in depth says: 'free' up to max_range_m (REP-117), or 'unknown' for drivers that mean invalid",
         choices=INF_MEANINGS,
     ),
+    "detections_topic": _D("", "vision_msgs/Detection2DArray of another program for the colour images"),
     "rectified": _D(False, "The images are rectified already: P of camera_info holds, not K and D"),
 }
 _VOLUME_OVERRIDES = ("voxel_size_m", "max_range_m", "radius_m", "max_blocks")
@@ -134,6 +160,7 @@ _GRID_OVERRIDES = {
     "min_obstacle_height_m": "min_obstacle_height_m",
     "max_obstacle_height_m": "max_obstacle_height_m",
 }
+_LIFT_OVERRIDES = {"detections_tolerance_s": "stamp_tolerance_s"}
 AS_CONFIGURED, NO_WEIGHTS = "config", "none"  # values of the parameter weights
 
 
@@ -149,6 +176,7 @@ class CameraParameters:
     depth_transport: str
     inf_depth: str
     rectified: bool
+    detections_topic: str = ""
 
     @property
     def subscriptions(self) -> dict[Kind, tuple[type, str]]:
@@ -169,6 +197,7 @@ class NodeParameters:
     autostart: bool
     config_file: str
     map_file: str
+    map_folder: str
     fusion_frame: str
     output_frame: str
     base_frame: str
@@ -178,15 +207,22 @@ class NodeParameters:
     keyframe_path_child: str
     viewer: str
     viewer_file: str
+    web_host: str
+    web_port: int
+    web_token: str
     perception_hz: float
     voxels_hz: float
+    grid_full_s: float
     overlay_hz: float
     diagnostics_hz: float
+    bond_heartbeat_period: float
     on_time_jump: str
     max_backlog: int
     query_queue_size: int
     max_standing_queries: int
+    max_queries_hz: float
     default_top_k: int
+    robot_radius_m: float
     cameras: tuple[CameraParameters, ...]
     config: PerceptronConfig
 
@@ -277,9 +313,25 @@ def read_parameters(node: Node) -> NodeParameters:
         if problem:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
-    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, "weights")
-    overrides = {name: values.pop(name) for name in names}
-    return NodeParameters(**values, cameras=cameras, config=_read_config(values["config_file"], overrides))
+    names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, *_LIFT_OVERRIDES)
+    overrides = {name: values.pop(name) for name in (*names, "weights")}
+    config = _read_config(values["config_file"], overrides)
+    cameras, config = _with_detections(cameras, config)
+    return NodeParameters(**values, cameras=cameras, config=config)
+
+
+def _with_detections(
+    cameras: tuple[CameraParameters, ...], config: PerceptronConfig
+) -> tuple[tuple[CameraParameters, ...], PerceptronConfig]:
+    """A ``detections_topic`` turns the lift of topics on; where the configuration does, every camera has one."""
+    if config.lift.from_topics:
+        topics = [camera.detections_topic or f"{camera.name}/detections" for camera in cameras]
+        cameras = tuple(
+            dataclasses.replace(camera, detections_topic=topic) for camera, topic in zip(cameras, topics, strict=True)
+        )
+    elif any(camera.detections_topic for camera in cameras):
+        config = dataclasses.replace(config, lift=dataclasses.replace(config.lift, from_topics=True))
+    return cameras, config
 
 
 def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
@@ -288,6 +340,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     assembler = {k: overrides[k] for k in _ASSEMBLER_OVERRIDES if overrides[k]}
     network = {k: overrides[k] for k in _NETWORK_OVERRIDES if overrides[k]}
     grid = {field: overrides[k] for k, field in _GRID_OVERRIDES.items() if overrides[k]}
+    lift = {field: overrides[k] for k, field in _LIFT_OVERRIDES.items() if overrides[k]}
     if overrides["weights"] != AS_CONFIGURED:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     return dataclasses.replace(
@@ -296,6 +349,7 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
         assembler=dataclasses.replace(config.assembler, **assembler),
         network=dataclasses.replace(config.network, **network),
         grid=dataclasses.replace(config.grid, **grid),
+        lift=dataclasses.replace(config.lift, **lift),
     )
 
 
@@ -307,7 +361,9 @@ def effective_values(parameters: NodeParameters) -> dict[str, Any]:
     values |= {name: getattr(config.assembler, name) for name in _ASSEMBLER_OVERRIDES}
     values |= {name: getattr(config.network, name) for name in _NETWORK_OVERRIDES}
     values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
+    values |= {name: getattr(config.lift, field) for name, field in _LIFT_OVERRIDES.items()}
     values["weights"] = config.network.weights or NO_WEIGHTS
+    values["map_folder"] = str(MapFolder(parameters.map_folder).path)
     for camera in parameters.cameras:
         values |= {f"{camera.name}.{key}": getattr(camera, key) for key in CAMERA_DECLARATIONS}
     return values

@@ -12,18 +12,25 @@ from typing import Any
 
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.lift.coco import COCO_CLASSES
+from embodied_perceptron.lift.loading import limits_from_options
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
+from embodied_perceptron.visualization.web import WebViewer
+from embodied_perceptron_ros.node.bond import Heartbeat
 from embodied_perceptron_ros.node.corrections import KeyframeCorrections
+from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagnostics
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
 from embodied_perceptron_ros.node.services import MapServices
 from embodied_perceptron_ros.node.threads import GivenUpError
 from embodied_perceptron_ros.node.transforms import TransformSource, make_transform_source
 from embodied_perceptron_ros.node.warm_up import LanguagePreparation
+from embodied_perceptron_ros.node.web import open_web_viewer
 
 
 def prepare(
@@ -75,6 +82,7 @@ class ConfiguredMap:
                 self.transforms,
                 parameters.fusion_frame,
                 lambda: self.on_map_replaced(),
+                MapFolder(parameters.map_folder),
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(
@@ -106,7 +114,9 @@ class ConfiguredMap:
         """Values by area."""
         refused = {f"refused.{link}": count for link, count in self.transforms.refused.items()}
         transforms = {"source": type(self.transforms).__name__, "time_restarts": self.transforms.restarts, **refused}
-        return {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
+        areas = {"map": self.fusion.map_statistics, "transforms": transforms, "queries": self.grounding.status}
+        lift = self.perceptron.lift
+        return areas if lift is None else {**areas, "lift": lift_diagnostics(lift.statistics(), lift.busy_s)}
 
     def close(self) -> None:
         """Stop the thread, then free the rest in reverse order."""
@@ -119,7 +129,7 @@ class LiveParts:
 
     def __init__(self, node: Any, configured: ConfiguredMap) -> None:
         self._configured = configured
-        self._viewer: LiveViewer | None = None
+        self._viewer: LiveViewer | WebViewer | None = None
         perception = PerceptionWorker(
             configured.perceptron,
             node.health,
@@ -133,7 +143,10 @@ class LiveParts:
         with ExitStack() as parts:
             parts.callback(lambda: language.stop(wait=not node.is_ending))
             if node.parameters.viewer:
-                self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
+                if node.parameters.viewer == "web":
+                    self._viewer = open_web_viewer(node, configured)
+                else:
+                    self._viewer = LiveViewer(node.parameters.viewer_file, node.get_logger())
                 parts.callback(self._viewer.close)
             configured.grounding.open(None if self._viewer is None else self._viewer.answer)
             parts.callback(configured.grounding.close)
@@ -143,10 +156,42 @@ class LiveParts:
             parts.callback(self._disconnect)
             if node.parameters.keyframe_path_topic:
                 parts.callback(self._correct_keyframes(node, perception.map_changed).close)
+            if configured.perceptron.lift is not None:
+                self._lift(node, parts)
             cameras = CameraSubscriptions(node, node.parameters.cameras, configured.inbox, node.health)
             parts.callback(cameras.close)
             language.start()
+            self._bind(node, parts)
             self._parts = parts.pop_all()
+
+    @staticmethod
+    def _bind(node: Any, parts: ExitStack) -> None:
+        period_s = node.parameters.bond_heartbeat_period
+        if period_s > 0:
+            try:
+                parts.callback(Heartbeat(node, period_s).close)
+            except ImportError as error:
+                node.get_logger().info(f"no bond with a lifecycle manager: {error}")
+
+    def _lift(self, node: Any, parts: ExitStack) -> None:
+        """The 2-D detector in a thread of its own, or topics of other programs."""
+        lift, options = self._configured.perceptron.lift, node.parameters.config.lift
+        assert lift is not None
+        lift.start()
+        parts.callback(lift.stop)
+        if not options.from_topics:
+            return
+        inputs = DetectionInputs(
+            node,
+            node.parameters.cameras,
+            self._configured.perceptron,
+            node.health,
+            limits=limits_from_options(options),
+            class_names=options.classes or COCO_CLASSES,
+            camera_frame=self._configured.fusion.camera_frame,
+            camera_model=self._configured.fusion.camera_model,
+        )
+        parts.callback(inputs.close)
 
     def _correct_keyframes(self, node: Any, on_corrected: Callable[[], None]) -> KeyframeCorrections:
         return KeyframeCorrections(

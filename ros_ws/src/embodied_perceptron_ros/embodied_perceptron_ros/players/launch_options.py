@@ -130,6 +130,20 @@ def camera_topics(
     return {f"{cameras[0]}.{name}": value for name, value in values.items()}
 
 
+def detection_topics(cameras: Sequence[str], topic: str) -> dict[str, Any]:
+    """Parameters of the cameras: where another program's detections come from; none for an empty ``topic``.
+
+    ``{camera}`` in it stands for each camera's name; without, all cameras share it, told apart by ``frame_id``.
+    Raises ``ValueError`` for other names in braces.
+    """
+    if not topic:
+        return {}
+    rest = topic.replace("{camera}", "")
+    if "{" in rest or "}" in rest:
+        raise ValueError(f"detections_topic: only {{camera}} may stand in braces, got {topic!r}")
+    return {f"{camera}.detections_topic": topic.replace("{camera}", camera) for camera in cameras}
+
+
 def node_parameters(
     cameras: Sequence[str] = (),
     fusion_frame: str = "",

@@ -1,0 +1,190 @@
+"""Pages of reference made from the code when the site is built: parameters, messages, launch arguments, commands.
+
+A hook of MkDocs (``hooks:`` in mkdocs.yml). Nothing of it is written by hand, so that it cannot be out of date.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+INTERFACES = ROOT / "ros_ws" / "src" / "embodied_perceptron_msgs"
+_UNITS = {"m": "m", "s": "s", "ns": "ns", "ms": "ms", "rad": "rad", "hz": "Hz", "mib": "MiB", "m2": "m/m²", "px": "px"}
+
+
+def unit_of(name: str) -> str:
+    """The unit that the end of a name tells."""
+    return _UNITS.get(name.rpartition("_")[2], "")
+
+
+def _cell(text: object) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table."""
+    names = list(header)
+    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    lines += [f"| {' | '.join(_cell(value) for value in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def parameters_page() -> str:
+    """Parameters of the node, and every value of the configuration file."""
+    from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+
+    def rows(declarations: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
+        for name, d in declarations.items():
+            if d.choices:
+                limits = ", ".join(choice or '""' for choice in d.choices)
+            else:
+                limits = "" if d.low is None else f"{d.low:g} to {d.high:g}"
+            live = "yes" if d.live else ""
+            yield f"`{prefix}{name}`", f"`{_yaml(d.default)}`", unit_of(name), limits, live, d.description
+
+    header = ("parameter", "default", "unit", "range", "while running", "meaning")
+    parts = [
+        "# Parameters",
+        "## Of the node",
+        "`ros2 param describe /perception NAME` says the same, and `ros2 param get` the value in use. Unknown names are"
+        " refused; integers serve for floating-point numbers. *While running*: may be changed on an active node.",
+        table(header, rows(DECLARATIONS)),
+        "## Of each camera",
+        "The camera's name stands in front: `camera.color_topic`, `front.color_topic`.",
+        table(header, rows(CAMERA_DECLARATIONS, "&lt;camera&gt;.")),
+        "## Of the algorithm",
+        "The YAML file that `config_file` names, and `--config` of `replay` and `doctor`. Unknown keys are errors.",
+    ]
+    for section in dataclasses.fields(PerceptronConfig):
+        cls = type(getattr(PerceptronConfig(), section.name))
+        meanings = attribute_docs(cls)
+        fields = [
+            (f"`{section.name}.{f.name}`", f"`{_yaml(f.default)}`", unit_of(f.name), meanings[f.name])
+            for f in dataclasses.fields(cls)
+        ]
+        parts += [f"### {section.name}", _first_sentence(cls), table(("key", "default", "unit", "meaning"), fields)]
+    return "\n\n".join(parts)
+
+
+def _yaml(value: object) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(str, value))}]"
+    return '""' if value == "" else str(value)
+
+
+def _first_sentence(cls: type) -> str:
+    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+
+
+def attribute_docs(cls: type) -> dict[str, str]:
+    """Name of each field of a configuration class -> its meaning, from "Attributes:" of the docstring.
+
+    Raises ``KeyError`` naming fields without one.
+    """
+    _, _, attributes = (cls.__doc__ or "").partition("Attributes:")
+    found: dict[str, str] = {}
+    for entry in re.split(r"\n {8}(?=\S)", attributes)[1:]:
+        names, _, meaning = entry.partition(":")
+        if re.fullmatch(r"\w+(, \w+)*", names):
+            found.update(dict.fromkeys(names.split(", "), " ".join(meaning.split())))
+    missing = [f.name for f in dataclasses.fields(cls) if f.name not in found]
+    if missing:
+        raise KeyError(f"{cls.__name__} does not document {', '.join(missing)}")
+    return found
+
+
+def messages_page() -> str:
+    """Own interfaces, as their files have them."""
+    parts = ["# Messages, services, actions", "The package `embodied_perceptron_msgs`; comments are the contract."]
+    for path in sorted(INTERFACES.glob("[msa]*/*.*")):
+        parts += [f"## {path.stem}", f"`embodied_perceptron_msgs/{path.parent.name}/{path.stem}`"]
+        parts.append(f"```text\n{path.read_text().rstrip()}\n```")
+    return "\n\n".join(parts)
+
+
+def launch_arguments(path: Path) -> list[tuple[str, str | None, str]]:
+    """(name, default or None = has to be given, meaning) of the arguments of a launch file."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "ARGUMENTS":
+            return [tuple(row) for row in ast.literal_eval(node.value)]
+    raise ValueError(f"{path} has no ARGUMENTS")
+
+
+def launch_page() -> str:
+    """Arguments of the launch files."""
+    parts = ["# Launch files", "`ros2 launch embodied_perceptron FILE NAME:=VALUE`; `-s` lists the arguments."]
+    for path in sorted((ROOT / "launch").glob("*.launch.py")):
+        summary = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0]
+        rows = [
+            (f"`{name}`", "has to be given" if default is None else f"`{_yaml(default)}`", meaning)
+            for name, default, meaning in launch_arguments(path)
+        ]
+        parts += [f"## {path.name}", summary, table(("argument", "default", "meaning"), rows)]
+    return "\n\n".join(parts)
+
+
+def commands_page() -> str:
+    """Commands and options of ``embodied-perceptron``."""
+    import typer
+
+    from embodied_perceptron.apps.cli import build_app
+
+    parts = ["# Commands", "Exit codes: 0 well, 1 it ran and the answer is bad, 2 wrong usage or unreadable input."]
+    for name, command in walk(typer.main.get_command(build_app()), "embodied-perceptron"):
+        rows = []
+        for option in command.params:
+            declared = ", ".join(f"`{text}`" for text in (*option.opts, *option.secondary_opts))
+            rows.append((declared or f"`{option.name}`", getattr(option, "help", "") or ""))
+        rows = [row for row in rows if row[0] != "`--help`"]
+        parts += [f"## {name}", _plain(command.help or "")]
+        if rows:
+            parts.append(table(("option or argument", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def walk(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every command below a group, with the words that call it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from walk(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def _plain(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in text.replace("<", "&lt;").split("\n\n"))
+
+
+CARD = "models/embodied_perceptron/weights/tiny.md"
+
+PAGES = {
+    "reference/weights.md": (ROOT / CARD).read_text,
+    "reference/parameters.md": parameters_page,
+    "reference/messages.md": messages_page,
+    "reference/launch.md": launch_page,
+    "reference/commands.md": commands_page,
+}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """MkDocs: add the generated pages."""
+    from mkdocs.structure.files import File
+
+    for uri, page in PAGES.items():
+        files.append(File.generated(config, uri, content=page()))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """MkDocs: links that lead out of docs/ in the repository stay within the site."""
+    return markdown.replace(f"../{CARD}", "reference/weights.md")

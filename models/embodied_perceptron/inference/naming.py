@@ -1,0 +1,93 @@
+"""A name where the network is sure enough of it, and ``object`` where it only sees that something is there.
+
+A head that knows presence (:class:`~embodied_perceptron.nn.detection.DetectionHead`) says of every box how probably it
+holds a thing at all, and how probably one of each class. The share of the two is the probability of the name, given the
+thing: below :data:`NAME_SHARE` the thing is published without a name rather than under the nearest one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import paired_iou
+
+NAME_SHARE = 0.5  # of the probability that a thing is there, from which its name is told
+_ONE_THING_IOU = 0.5  # of a box with a name and one without
+_THINNEST_M = 0.1  # pictures are found a few centimetres before or behind the wall
+_LEAST = 0.05  # presence below it is no thing
+_MARGIN = 1e-6
+
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How boxes without a name are told from those with one.
+
+    Attributes:
+        share: see :data:`NAME_SHARE`.
+        shift: log-odds added to the score of a box without a name, so that the same score promises as much of both.
+    """
+
+    share: float = NAME_SHARE
+    shift: float = 0.0
+
+    def __call__(self, boxes: F64, scores: F64, nameless: NDArray[np.bool_]) -> tuple[NDArray[np.int64], F64]:
+        """Which of (N, 9) boxes stay, in the order of their new scores, and these; ``nameless`` (N,) bool.
+
+        A box without a name goes where one with a name holds the same thing and is sure enough. Otherwise it stays, and
+        scores more than all names of its thing. Boxes with a name stay as they are.
+        """
+        rows = np.flatnonzero(nameless & (scores >= _LEAST))
+        kept, rescored = ~nameless, scores.copy()
+        if len(rows):
+            kept[rows] = True
+            rescored[rows] = _shifted(scores[rows], self.shift)
+            named = np.flatnonzero(~nameless)
+            thing, name = _same_things(boxes, rows, named)
+            sure = scores[name] >= self.share * scores[thing]
+            kept[thing[sure]] = False
+            np.maximum.at(rescored, thing[~sure], np.minimum(scores[name[~sure]] + _MARGIN, 1.0))
+        stay = np.flatnonzero(kept)
+        order = stay[np.argsort(-rescored[stay], kind="stable")]
+        return order, rescored[order]
+
+
+def _same_things(
+    boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of a row of ``things`` and one of ``named`` whose boxes are of one thing."""
+    thick = boxes.copy()
+    thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
+    center, reach = thick[:, :3], 0.5 * np.linalg.norm(thick[:, 3:6], axis=1)
+    volume = thick[:, 3:6].prod(axis=1)
+    apart = np.abs(center[things][:, None] - center[named][None]).max(axis=2)
+    ratio = volume[things][:, None] / volume[named][None]
+    # IoU cannot exceed the ratio of the volumes, nor be anything between spheres that do not touch
+    near = (apart < reach[things][:, None] + reach[named][None]) & (ratio > _ONE_THING_IOU)
+    near &= ratio < 1.0 / _ONE_THING_IOU
+    i, j = np.nonzero(near)
+    a, b = things[i], named[j]
+    iou = paired_iou(torch.from_numpy(thick[a]), torch.from_numpy(thick[b])).numpy()
+    return a[iou >= _ONE_THING_IOU], b[iou >= _ONE_THING_IOU]
+
+
+def _shifted(scores: F64, shift: float) -> F64:
+    if shift == 0.0:
+        return scores
+    p = np.clip(scores, 1e-6, 1.0 - 1e-6)
+    moved: F64 = 1.0 / (1.0 + np.exp(-(np.log(p / (1.0 - p)) + shift)))
+    return moved
+
+
+def shift_between(nameless: float, named: float) -> float:
+    """Log-odds from the score ``nameless`` to ``named``. Raises ``ValueError`` for what lies not within (0, 1)."""
+    for score in (nameless, named):
+        if not 0.0 < score < 1.0:
+            raise ValueError(f"a score that promises something must be within (0, 1), got {score}")
+    return math.log(named / (1.0 - named)) - math.log(nameless / (1.0 - nameless))

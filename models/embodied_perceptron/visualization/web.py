@@ -1,0 +1,700 @@
+"""The live map in a browser: points, boxes with names, cells, camera, path, questions and answers, health.
+
+Needs the package ``viser`` (extra ``web``). One thread draws, at its own pace and only while somebody looks; whoever
+tells the viewer something only leaves it there. Names and sentences come from anywhere: in the page they are text,
+shortened and escaped, never markup.
+
+A page may be shared: everybody sees the same map and answers, and has a field of one's own to ask and to name things.
+"""
+
+from __future__ import annotations
+
+import html
+import secrets
+import threading
+import time
+import traceback
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import BOX_EDGES, box_corners, box_rotations
+from embodied_perceptron.geometry.transforms import rotation_to_quaternion
+from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
+from embodied_perceptron.visualization.drawing import (
+    PATH_COLOR,
+    color_of_class,
+    color_of_id,
+    draw_boxes_on_image,
+    label_of,
+)
+from embodied_perceptron.visualization.web_gate import MAX_VIEWERS, WebGate, is_loopback
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8085
+MAX_POINTS = 250_000  # shown; of more, an even share
+_MAX_LABELS = 400  # texts in the room at a time; a browser draws each by itself
+_SHOWN_CHARACTERS = 80
+_POINTS_S, _TICK_S, _HEALTH_S = 1.0, 0.2, 1.0
+_PATH_STEP_M, _MAX_PATH = 0.05, 20_000
+_KEPT_ANSWERS = 6
+_UNLABELLED = (120, 124, 130)
+_ANSWER_COLOR, _CHOSEN_COLOR = (60, 220, 90), (255, 230, 40)
+_SETTLED_S, _TYPED_S = 0.3, 3.0  # for letters that are still on their way when a form is sent
+_STATUS_COLORS = {
+    GroundingStatus.FOUND: "#1e9e4a",
+    GroundingStatus.AMBIGUOUS: "#b7791f",
+    GroundingStatus.NOT_FOUND: "#b7791f",
+    GroundingStatus.INVALID: "#c53030",
+}
+_LEVEL_COLORS = {"ok": "#1e9e4a", "warn": "#b7791f", "error": "#c53030"}
+_CAMERA_COLORS, _CLASS_COLORS, _NO_POINTS = "camera colours", "classes", "none"
+
+
+class WebUnavailableError(ImportError):
+    """The package viser is not installed."""
+
+
+@dataclass(frozen=True)
+class HealthLine:
+    """One line about the state of something."""
+
+    level: Literal["ok", "warn", "error"]
+    what: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What a page can ask of the program behind it; called from threads of the server, one per request.
+
+    Attributes:
+        ask: the answer to a sentence.
+        name: gives object ``id`` a user's name (empty takes it away); returns what was done.
+        correct: tells that object ``id`` is a ``label`` instead, or not there; returns what was done.
+        standing: questions that are asked again and again, with their last answers.
+        health: how everything is.
+
+    ``name`` and ``correct`` raise ``ValueError`` or ``LookupError`` with a sentence for the user; without them the page
+    has no such fields.
+    """
+
+    ask: Callable[[str], Grounding]
+    name: Callable[[int, str], str] | None = None
+    correct: Callable[[int, str, bool], str] | None = None
+    standing: Callable[[], Sequence[Grounding]] = lambda: ()
+    health: Callable[[], Sequence[HealthLine]] = lambda: ()
+
+
+class WebViewer:
+    """Serves the page until :meth:`close`. All methods may be called from any thread, and none waits for a browser.
+
+    Args:
+        controls: what the page can ask for.
+        host: address to listen on; this machine alone by default.
+        port: to listen on; 0 = any free one.
+        token: that a browser must show; one is made where ``host`` is reached from elsewhere and none is given.
+        title: of the page.
+        on_error: told what went wrong while drawing, at most now and then.
+        max_viewers: pages at a time.
+
+    Raises ``WebUnavailableError`` without viser, :class:`~.web_gate.PortTakenError` where it cannot listen, and
+    ``ValueError`` for a token that does not fit into an address.
+    """
+
+    def __init__(
+        self,
+        controls: Controls,
+        *,
+        host: str = DEFAULT_HOST,
+        port: int = DEFAULT_PORT,
+        token: str = "",
+        title: str = "Embodied Perceptron",
+        on_error: Callable[[str], None] = lambda message: None,
+        max_viewers: int = MAX_VIEWERS,
+    ) -> None:
+        if token and not (token.isascii() and all(c.isalnum() or c in "-_" for c in token)):
+            raise ValueError("a token may have letters, digits, '-' and '_'")
+        if not token and not is_loopback(host):
+            token = secrets.token_urlsafe(16)
+        self._controls = controls
+        self._on_error = on_error
+        self._told_s = float("-inf")
+        self._lock = threading.Lock()
+        self._latest: Perception | None = None
+        self._answers: deque[Grounding] = deque(maxlen=_KEPT_ANSWERS)
+        self._path: list[NDArray[np.float64]] = []
+        self._stopping = threading.Event()
+        self._something = threading.Event()
+        self.drawn = 0  # how often anything was made for a browser
+        self._server = _start_server(title)
+        try:
+            self._gate = WebGate(host, port, self._server.get_port(), token, max_viewers)
+        except OSError:
+            self._server.stop()
+            raise
+        shown = "localhost" if host in ("127.0.0.1", "0.0.0.0", "::", "") else host
+        self.url = f"http://{shown}:{self._gate.port}/" + (f"?token={token}" if token else "")
+        self._page = _Page(self._server, controls, self.answer)
+        self._server.on_client_connect(self._page.greet)
+        self._server.on_client_connect(lambda _: self._something.set())
+        self._server.on_client_disconnect(self._page.part)
+        self._thread = threading.Thread(target=self._run, name="web viewer", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> WebViewer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def clients(self) -> int:
+        """Browsers that look at it now."""
+        return len(self._server.get_clients())
+
+    @property
+    def refused(self) -> int:
+        """Connections that were not let in."""
+        return self._gate.refused
+
+    def show(self, perception: Perception) -> None:
+        """The newest state of the map; drawn when somebody looks."""
+        with self._lock:
+            self._latest = perception
+            self._walk(perception)
+        self._something.set()
+
+    def answer(self, grounding: Grounding) -> None:
+        """An answer, whoever asked."""
+        with self._lock:
+            if any(grounding is known for known in self._answers):
+                return
+            self._answers.append(grounding)
+        self._something.set()
+
+    def close(self) -> None:
+        """End all connections and free the port."""
+        self._stopping.set()
+        self._something.set()
+        self._thread.join(5.0)
+        self._gate.close()
+        self._server.stop()
+
+    # ---- the thread
+
+    def _walk(self, perception: Perception) -> None:
+        if perception.source is None:
+            if len(perception.voxels) == 0:
+                self._path.clear()
+            return
+        here = perception.source.T_world_camera[:3, 3]
+        if not self._path or float(np.linalg.norm(here - self._path[-1])) >= _PATH_STEP_M:
+            self._path.append(here.copy())
+        if len(self._path) > _MAX_PATH:
+            self._path = self._path[::2]
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._something.wait(_HEALTH_S)
+            if self._stopping.wait(_TICK_S):
+                return
+            if self.clients == 0:
+                self._something.clear()
+                continue
+            self._something.clear()
+            try:
+                self._draw()
+            except Exception:  # a picture that fails must not end the pictures, nor the node
+                now_s = time.monotonic()
+                if now_s - self._told_s > 10.0:
+                    self._told_s = now_s
+                    self._on_error(traceback.format_exc())
+
+    def _draw(self) -> None:
+        with self._lock:
+            perception, path, answers = self._latest, list(self._path), list(self._answers)
+        self.drawn += 1
+        with self._page.drawing, self._server.atomic():
+            self._page.show_health(self._controls.health())
+            self._page.show_answers(answers, self._controls.standing())
+            if perception is not None and not self._page.show_map(perception, path):
+                self._something.set()  # something was held back
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what stands on the page
+
+
+class _Page:
+    """Everything that viser shows. Drawing is one thread's at a time: the viewer's, or of a switch on the page."""
+
+    def __init__(self, server: Any, controls: Controls, answered: Callable[[Grounding], None]) -> None:
+        self._server = server
+        self._controls = controls
+        self._answered = answered
+        self._panels: dict[int, _Panel] = {}
+        self._panels_lock = threading.Lock()
+        self.drawing = threading.RLock()
+        self._objects: tuple[SceneObject, ...] = ()
+        self._perception: Perception | None = None
+        self._points_of: tuple[object, str] | None = None
+        self._cells_of: object = None
+        self._points_s = float("-inf")
+        self._labels: list[Any] = []
+        self._path: Sequence[NDArray[np.float64]] = ()
+        self._shown_html: dict[str, str] = {}
+        self._answer_boxes: tuple[object, ...] = ()
+        self._home: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        gui = server.gui
+        self._health = gui.add_html("")
+        with gui.add_folder("Answers", order=20):
+            self._answers = gui.add_html("")
+        with gui.add_folder("Camera", order=30):
+            self._camera = gui.add_image(np.zeros((3, 4, 3), np.uint8), visible=False)
+        with gui.add_folder("Show", order=40, expand_by_default=False):
+            self._points_mode = gui.add_dropdown("Points", (_CAMERA_COLORS, _CLASS_COLORS, _NO_POINTS))
+            self._with_boxes = gui.add_checkbox("Objects", True)
+            self._with_names = gui.add_checkbox("Names", True)
+            self._with_cells = gui.add_checkbox("Semantic cells", False)
+            self._with_path = gui.add_checkbox("Path", True)
+        for switch in (self._points_mode, self._with_boxes, self._with_names, self._with_cells, self._with_path):
+            switch.on_update(lambda _: self._redraw())
+
+    # ---- browsers come and go
+
+    def greet(self, client: Any) -> None:
+        """A browser came: its own fields, and a view of the whole."""
+        panel = _Panel(client, self._controls, self._answered, self._by_id)
+        with self._panels_lock:
+            self._panels[client.client_id] = panel
+        panel.offer(self._objects)
+        if self._home is not None:
+            client.camera.position, client.camera.look_at = self._home
+
+    def part(self, client: Any) -> None:
+        """A browser went; what it asked is answered all the same."""
+        with self._panels_lock:
+            self._panels.pop(client.client_id, None)
+
+    def _everyone(self) -> list[_Panel]:
+        with self._panels_lock:
+            return list(self._panels.values())
+
+    def _by_id(self, number: int) -> SceneObject | None:
+        return next((o for o in self._objects if o.id == number), None)
+
+    def _redraw(self) -> None:
+        self._points_of = self._cells_of = None
+        self._points_s = float("-inf")
+        perception = self._perception
+        if perception is not None:
+            with self.drawing, self._server.atomic():
+                self._show_points(perception)
+                self._show_boxes(perception.objects)
+                self._show_cells(perception.semantic)
+                self._show_path(self._path)
+
+    # ---- texts
+
+    def show_health(self, lines: Sequence[HealthLine]) -> None:
+        """The state of everything, the worst first."""
+        rank = {"error": 0, "warn": 1, "ok": 2}
+        rows = [
+            f'<div><span style="color:{_LEVEL_COLORS[line.level]}">&#9679;</span> <b>{shown(line.what)}</b> '
+            f"{shown(line.message, 200)}</div>"
+            for line in sorted(lines, key=lambda line: rank[line.level])
+        ]
+        self._put("health", self._health, _block("".join(rows), "ep-health"))
+
+    def show_answers(self, answers: Sequence[Grounding], standing: Sequence[Grounding]) -> None:
+        """The last answers, newest first, then the standing questions; the newest one's boxes in the room."""
+        rows = [answer_html(answer) for answer in reversed(answers)]
+        if standing:
+            rows.append("<div style='margin-top:6px'><b>Standing questions</b></div>")
+            rows += [answer_html(answer) for answer in standing]
+        self._put("answers", self._answers, _block("".join(rows) or "Nothing was asked yet.", "ep-answers"))
+        chosen = answers[-1].candidates[:1] if answers and answers[-1].status == GroundingStatus.FOUND else ()
+        if answers and answers[-1].status == GroundingStatus.AMBIGUOUS:
+            chosen = answers[-1].candidates
+        if chosen == self._answer_boxes:
+            return
+        self._answer_boxes = chosen
+        draw_lines(
+            self._server.scene, "/answer", *box_lines(chosen, [_ANSWER_COLOR] * len(chosen), 0.06), thickness=5.0
+        )
+
+    def _put(self, key: str, handle: Any, content: str) -> None:
+        """Only what changed is sent."""
+        if self._shown_html.get(key) != content:
+            self._shown_html[key] = content
+            handle.content = content
+
+    # ---- the room
+
+    def show_map(self, perception: Perception, path: Sequence[NDArray[np.float64]]) -> bool:
+        """Boxes, camera and path now; points at their own pace. False when they are still due."""
+        if perception is not self._perception:
+            self._perception = perception
+            if perception.objects != self._objects:
+                self._objects = perception.objects
+                for panel in self._everyone():
+                    panel.offer(perception.objects)
+            self._show_boxes(perception.objects)
+            self._show_camera(perception)
+            self._show_path(path)
+            self._look_at(perception)
+        self._show_cells(perception.semantic)
+        if self._points_of == (perception.voxels, self._points_mode.value):
+            return True
+        if time.monotonic() - self._points_s < _POINTS_S:
+            return False
+        self._show_points(perception)
+        return True
+
+    def _look_at(self, perception: Perception) -> None:
+        """Where a browser looks from at first: at an angle from above, at the whole."""
+        points = perception.voxels.mean_point_m
+        if self._home is not None or len(points) == 0:
+            return
+        low, high = np.percentile(points, 2, axis=0), np.percentile(points, 98, axis=0)
+        middle, reach = 0.5 * (low + high), float(np.linalg.norm(high - low))
+        eye = middle + reach * np.array([-0.45, -0.65, 0.75])
+        self._home = (eye.astype(np.float64), middle.astype(np.float64))
+        for client in self._server.get_clients().values():
+            client.camera.position, client.camera.look_at = self._home
+
+    def _show_points(self, perception: Perception) -> None:
+        mode, voxels = self._points_mode.value, perception.voxels
+        self._points_s, self._points_of = time.monotonic(), (voxels, mode)
+        points, colors = voxels.mean_point_m, voxels.mean_color
+        rows = even_share(len(points), MAX_POINTS) if mode != _NO_POINTS else slice(0, 0)
+        points = points[rows]
+        colors = class_colors(points, perception.semantic) if mode == _CLASS_COLORS else colors[rows]
+        draw_points(self._server.scene, "/points", points, colors, 0.8 * voxels.voxel_size_m)
+
+    def _show_cells(self, semantic: SemanticVoxels) -> None:
+        wanted = semantic if self._with_cells.value else None
+        if wanted is self._cells_of and self._cells_of is not None:
+            return
+        if wanted is None and self._cells_of is False:
+            return
+        self._cells_of = False if wanted is None else wanted
+        rows = slice(0, 0) if wanted is None else even_share(len(semantic.centers_m), MAX_POINTS)
+        palette = np.array([color_of_class(name) for name in semantic.classes], np.uint8).reshape(-1, 3)
+        labels = semantic.labels[rows]
+        colors = palette[labels] if len(palette) else np.zeros((len(labels), 3), np.uint8)
+        draw_points(self._server.scene, "/cells", semantic.centers_m[rows], colors, 0.9 * semantic.cell_size_m)
+
+    def _show_boxes(self, objects: Sequence[SceneObject]) -> None:
+        scene = self._server.scene
+        drawn = objects if self._with_boxes.value else ()
+        colors = [color_of_id(o.id) for o in drawn]
+        draw_lines(scene, "/objects", *box_lines(drawn, colors), thickness=2.5)
+        self._show_solid(drawn, colors)
+        named = drawn[:_MAX_LABELS] if self._with_names.value else ()
+        while len(self._labels) < len(named):
+            self._labels.append(scene.add_label(f"/names/{len(self._labels)}", "", anchor="bottom-center"))
+        for i, label in enumerate(self._labels):
+            if i < len(named):
+                label.text = shortened(f"{label_of(named[i])} ({named[i].score:.2f})")
+                label.position = named[i].box[:3] + np.array([0.0, 0.0, named[i].box[5] / 2 + 0.05])
+            label.visible = i < len(named)
+
+    def _show_solid(self, objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]]) -> None:
+        """Faint bodies of the boxes: what can be clicked."""
+        boxes = np.array([o.box for o in objects], np.float64).reshape(-1, 9)
+        xyzw = np.array([rotation_to_quaternion(R) for R in box_rotations(boxes)]).reshape(-1, 4)
+        bodies = self._server.scene.add_batched_meshes_simple(
+            "/bodies",
+            *_unit_cube(),
+            batched_wxyzs=xyzw[:, [3, 0, 1, 2]],
+            batched_positions=boxes[:, :3],
+            batched_scales=boxes[:, 3:6].astype(np.float32),
+            batched_colors=np.array(colors, np.uint8).reshape(-1, 3),
+            opacity=0.12,
+            lod="off",
+            cast_shadow=False,
+            receive_shadow=False,
+            visible=len(boxes) > 0,
+        )
+        bodies.on_click(self._clicked)
+
+    def _clicked(self, event: Any) -> None:
+        hit = first_hit(np.array(event.ray_origin), np.array(event.ray_direction), self._objects)
+        with self._panels_lock:
+            panel = self._panels.get(event.client_id)
+        if hit is not None and panel is not None:
+            panel.select(hit.id)
+
+    def _show_camera(self, perception: Perception) -> None:
+        source = perception.source
+        if source is None:
+            return
+        frame = source.frame
+        T = source.T_world_camera
+        picture = draw_boxes_on_image(frame.color, perception.objects, T, frame.intrinsics)
+        step = max(1, -(-picture.shape[1] // 480))
+        self._camera.image = np.ascontiguousarray(picture[::step, ::step])
+        self._camera.visible = True
+        xyzw = rotation_to_quaternion(T[:3, :3])
+        k = frame.intrinsics
+        self._server.scene.add_camera_frustum(
+            "/camera",
+            fov=2.0 * float(np.arctan2(k.height / 2, k.fy)),
+            aspect=k.width / k.height,
+            scale=0.25,
+            color=PATH_COLOR,
+            wxyz=xyzw[[3, 0, 1, 2]],
+            position=T[:3, 3],
+        )
+
+    def _show_path(self, path: Sequence[NDArray[np.float64]]) -> None:
+        shown_path = path if self._with_path.value and len(path) > 1 else ()
+        steps = np.stack([path[:-1], path[1:]], axis=1) if shown_path else np.zeros((0, 2, 3))
+        colors = np.broadcast_to(np.array(PATH_COLOR, np.uint8), steps.shape)
+        draw_lines(self._server.scene, "/path", steps.astype(np.float32), colors, thickness=3.0)
+        self._path = path
+
+
+class _Panel:
+    """The fields of one browser: to ask, and to name and correct what is chosen."""
+
+    def __init__(
+        self,
+        client: Any,
+        controls: Controls,
+        answered: Callable[[Grounding], None],
+        by_id: Callable[[int], SceneObject | None],
+    ) -> None:
+        self._client = client
+        self._controls = controls
+        self._answered = answered
+        self._by_id = by_id
+        self._ids: tuple[int, ...] = ()
+        gui = client.gui
+        with gui.add_form("Ask", order=10) as form:
+            self._question = gui.add_text("Question", "", hint='for example: "the chair by the window"')
+            gui.add_button("Ask").on_click(lambda _: form.submit())
+        form.on_submit(lambda _: self._ask())
+        self._things: Any = None
+        if controls.name is None and controls.correct is None:
+            return
+        with gui.add_folder("Teach", order=25, expand_by_default=False):
+            self._things = gui.add_dropdown("Object", ("",), hint="or click on it in the room")
+            self._things.on_update(lambda _: self._mark())
+            self._name = gui.add_text("Name", "", hint="your own name for it")
+            if controls.name is not None:
+                gui.add_button("Name it").on_click(lambda _: self._rename())
+            if controls.correct is not None:
+                self._label = gui.add_text("It is a", "", hint="what it is, if the name is wrong")
+                gui.add_button("Correct").on_click(lambda _: self._correct(False))
+                gui.add_button("Not there").on_click(lambda _: self._correct(True))
+            self._done = gui.add_html("")
+
+    def offer(self, objects: Sequence[SceneObject]) -> None:
+        """The objects that can be chosen."""
+        ids = tuple(o.id for o in objects)
+        if self._things is None:
+            return
+        options = ("", *(shortened(label_of(o)) for o in objects))
+        if ids != self._ids or options != self._things.options:
+            chosen = self._chosen()
+            self._ids = ids
+            self._things.options = options
+            self.select(chosen if chosen in ids else 0)
+
+    def select(self, number: int) -> None:
+        """Choose an object; 0 = none."""
+        at = self._ids.index(number) + 1 if number in self._ids else 0
+        self._things.value = self._things.options[at]
+        self._mark()
+
+    def _chosen(self) -> int:
+        if self._things is None or self._things.value not in self._things.options:
+            return 0
+        at = self._things.options.index(self._things.value)
+        return self._ids[at - 1] if at else 0
+
+    def _mark(self) -> None:
+        thing = self._by_id(self._chosen())
+        chosen = () if thing is None else (thing,)
+        draw_lines(
+            self._client.scene, "/chosen", *box_lines(chosen, [_CHOSEN_COLOR] * len(chosen), 0.04), thickness=4.0
+        )
+
+    def _ask(self) -> None:
+        self._answered(self._controls.ask(self._typed(self._question)))
+
+    @staticmethod
+    def _typed(field: Any) -> str:
+        """What stands in a field: a browser sends the last letters a moment after the form."""
+        end_s, text = time.monotonic() + _TYPED_S, ""
+        while time.monotonic() < end_s:
+            text = field.value
+            time.sleep(_SETTLED_S)
+            if field.value == text:
+                break
+        return str(field.value)
+
+    def _rename(self) -> None:
+        assert self._controls.name is not None
+        self._do(self._controls.name, self._chosen(), self._typed(self._name))
+
+    def _correct(self, not_there: bool) -> None:
+        assert self._controls.correct is not None
+        self._do(self._controls.correct, self._chosen(), "" if not_there else self._typed(self._label), not_there)
+
+    def _do(self, what: Callable[..., str], number: int, *values: Any) -> None:
+        if not number:
+            message = "choose an object first"
+        else:
+            try:
+                message = what(number, *values)
+            except (ValueError, LookupError) as error:
+                message = str(error.args[0] if error.args else error)
+        self._done.content = _block(shown(message, 200), "ep-done")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# pure parts
+
+
+def shortened(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    """``text`` on one line, without control characters, at most ``most`` characters."""
+    short = text[: most + 1]
+    clean = "".join(" " if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in short)
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def shown(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    """``text`` for a page: :func:`shortened` and escaped, so that markup in it is read and not obeyed."""
+    return html.escape(shortened(text, most))
+
+
+def answer_html(answer: Grounding) -> str:
+    """A question with its answer."""
+    objects = ", ".join(shown(label_of(o)) for o in answer.candidates[:5])
+    words = f"{objects} &mdash; " if objects else ""
+    reason = shown(answer.reason, 300)
+    return (
+        f"<div style='margin-bottom:6px'><i>{shown(answer.text, 200)}</i><br/>"
+        f"<b style='color:{_STATUS_COLORS[answer.status]}'>{answer.status.name}</b> {words}{reason}</div>"
+    )
+
+
+def _block(inside: str, name: str) -> str:
+    return f"<div class='{name}' style='font-size:0.85em;padding:0 0.6em 0.4em'>{inside}</div>"
+
+
+def even_share(count: int, most: int) -> slice:
+    """At most ``most`` of ``count`` rows, evenly spread."""
+    return slice(0, count, max(1, -(-count // most)))
+
+
+def class_colors(points_m: NDArray[np.float32], semantic: SemanticVoxels) -> NDArray[np.uint8]:
+    """(N, 3) RGB of the classes of the cells that (N, 3) points lie in; grey where there is no cell."""
+    colors = np.full((len(points_m), 3), _UNLABELLED, np.uint8)
+    if len(semantic.centers_m) == 0 or len(points_m) == 0:
+        return colors
+    palette = np.array([color_of_class(name) for name in semantic.classes], np.uint8).reshape(-1, 3)
+    cells = np.floor(semantic.centers_m.astype(np.float64) / semantic.cell_size_m).astype(np.int64)
+    wanted = np.floor(points_m.astype(np.float64) / semantic.cell_size_m).astype(np.int64)
+    low = np.minimum(cells.min(axis=0), wanted.min(axis=0))
+    size = np.maximum(cells.max(axis=0), wanted.max(axis=0)) - low + 1
+    flat = ((cells - low) @ np.array([size[1] * size[2], size[2], 1])).astype(np.int64)
+    keys = ((wanted - low) @ np.array([size[1] * size[2], size[2], 1])).astype(np.int64)
+    order = np.argsort(flat, kind="stable")
+    at = np.minimum(np.searchsorted(flat[order], keys), len(order) - 1)
+    found = flat[order][at] == keys
+    colors[found] = palette[semantic.labels[order[at[found]]]]
+    return colors
+
+
+def box_lines(
+    objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]], wider_m: float = 0.02
+) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    """(12 N, 2, 3) edges of the boxes in metres, made a little wider than what is in them, and their colours."""
+    if not objects:
+        return np.zeros((0, 2, 3), np.float32), np.zeros((0, 2, 3), np.uint8)
+    boxes = np.array([o.box for o in objects])
+    boxes[:, 3:6] += wider_m
+    corners = box_corners(boxes)
+    lines = corners[:, np.array(BOX_EDGES)].reshape(-1, 2, 3).astype(np.float32)
+    rgb = np.repeat(np.array(colors, np.uint8), 2 * len(BOX_EDGES), axis=0).reshape(-1, 2, 3)
+    return lines, rgb
+
+
+def draw_lines(scene: Any, name: str, lines: NDArray[np.float32], colors: NDArray[np.uint8], thickness: float) -> None:
+    """Lines of so many pixels instead of those that stand there under ``name``; of none, a dot that nobody sees."""
+    visible = len(lines) > 0
+    if not visible:  # empty buffers are errors to a browser
+        lines, colors = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 3), np.uint8)
+    # the page takes colours of lines for linear ones, and makes them lighter for the screen
+    linear = np.round(255.0 * (colors / 255.0) ** 2.2).astype(np.uint8)
+    scene.add_line_segments(name, lines, linear, thickness=thickness, thickness_units="screen", visible=visible)
+
+
+def draw_points(scene: Any, name: str, points_m: NDArray[np.float32], colors: NDArray[np.uint8], size_m: float) -> None:
+    """Points of so many metres instead of those that stand there under ``name``."""
+    visible = len(points_m) > 0
+    if not visible:
+        points_m, colors = np.zeros((1, 3), np.float32), np.zeros((1, 3), np.uint8)
+    scene.add_point_cloud(
+        name, points_m, colors, point_size=size_m, point_shape="square", precision="float32", visible=visible
+    )
+
+
+def first_hit(
+    origin_m: NDArray[np.float64], direction: NDArray[np.float64], objects: Sequence[SceneObject]
+) -> SceneObject | None:
+    """The object whose box a ray meets first; one that the ray begins in comes last: of nested ones the smallest."""
+    best: tuple[float, float, SceneObject] | None = None
+    for thing in objects:
+        R = box_rotations(thing.box[None])[0]
+        start, step = R.T @ (origin_m - thing.box[:3]), R.T @ direction
+        with np.errstate(divide="ignore", invalid="ignore"):
+            a, b = (-thing.box[3:6] / 2 - start) / step, (thing.box[3:6] / 2 - start) / step
+        enter, leave = float(np.nanmax(np.minimum(a, b))), float(np.nanmin(np.maximum(a, b)))
+        if enter > leave or leave < 0:
+            continue
+        key = (enter if enter > 0 else np.inf, float(np.prod(thing.box[3:6])), thing)
+        if best is None or key[:2] < best[:2]:
+            best = key
+    return None if best is None else best[2]
+
+
+def _unit_cube() -> tuple[NDArray[np.float32], NDArray[np.uint32]]:
+    """Vertices (8, 3) and faces (12, 3) of a cube of edge 1 about the origin."""
+    vertices = np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)], np.float32)
+    quads = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
+    faces = [triangle for a, b, c, d in quads for triangle in ((a, b, c), (a, c, d))]
+    return vertices, np.array(faces, np.uint32)
+
+
+def _start_server(title: str) -> Any:
+    """A viser server on this machine alone, at a port that the system chooses."""
+    try:
+        import rich
+        import viser
+    except ImportError as error:
+        raise WebUnavailableError(
+            f"the web viewer needs viser: pip install 'embodied-perceptron[web]': {error}"
+        ) from error
+
+    class Server(viser.ViserServer):
+        def request_share_url(self, verbose: bool = True) -> str | None:
+            return None  # would open a tunnel from anywhere to this robot
+
+    console = rich.get_console()
+    quiet, console.quiet = console.quiet, True  # it would print the address behind the door
+    try:
+        server = Server(host="127.0.0.1", port=0, label=title, verbose=False)
+    finally:
+        console.quiet = quiet
+    server.gui.configure_theme(show_logo=False, show_share_button=False, dark_mode=True, control_width="large")
+    return server

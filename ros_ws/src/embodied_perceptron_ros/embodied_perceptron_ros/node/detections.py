@@ -1,0 +1,204 @@
+"""2-D detections of other programs: topics of vision_msgs/Detection2DArray -> the lift, off the sensor path.
+
+Callbacks only hand serialized messages over; one thread reads them, finds their camera, moves their boxes into the
+undistorted picture, and gives what can be used to the perceptron. Everything else is a counted drop with a reason.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from rclpy.node import Node
+from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
+from rclpy.qos_overriding_options import QoSOverridingOptions
+from rclpy.serialization import deserialize_message
+from vision_msgs.msg import Detection2DArray
+
+from embodied_perceptron.lift.detections2d import Limits2d, accept_detections
+from embodied_perceptron.lift.pipeline import UNKNOWN_CAMERA
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.camera_model import CameraModel
+from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message
+from embodied_perceptron_ros.conversion.values import stamp_to_ns
+from embodied_perceptron_ros.node.health import ERROR, WARN, Health
+from embodied_perceptron_ros.node.parameters import CameraParameters
+
+NO_CALIBRATION = "camera_not_calibrated"
+FLOOD = "too_many_in_message"
+UNREADABLE = "unreadable"
+OVERLOAD = "overload"
+MAX_IN_MESSAGE = 1000  # more are no detections, and reading them would hold everything else up
+_MAX_WAITING = 64
+_LOG_EVERY_S = 5.0
+
+
+class DetectionInputs:
+    """See the module's docstring; from activation to deactivation.
+
+    Args:
+        cameras: those with a ``detections_topic`` are heard. Cameras may share a topic: its messages then belong to
+            the camera whose images have their ``frame_id``.
+        limits: what of a message is used.
+        class_names: names of classes that are numbered.
+        camera_frame: optical frame of a camera, "" before its first image.
+        camera_model: calibration of a camera, None before it is known.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        cameras: Sequence[CameraParameters],
+        perceptron: Perceptron,
+        health: Health,
+        *,
+        limits: Limits2d,
+        class_names: Sequence[str],
+        camera_frame: Callable[[str], str],
+        camera_model: Callable[[str], CameraModel | None],
+    ) -> None:
+        self._node = node
+        self._perceptron = perceptron
+        self._health = health
+        self._limits = limits
+        self._class_names = tuple(class_names)
+        self._camera_frame = camera_frame
+        self._camera_model = camera_model
+        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = False
+        self._logged: dict[str, float] = {}
+        self._of_topic: OrderedDict[str, list[str]] = OrderedDict()
+        for camera in cameras:
+            if camera.detections_topic:
+                self._of_topic.setdefault(camera.detections_topic, []).append(camera.name)
+        # best effort matches every publisher, as for images
+        qos = QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.BEST_EFFORT)
+        self._subscriptions = [
+            node.create_subscription(
+                Detection2DArray,
+                topic,
+                partial(self._receive, topic),
+                qos,
+                qos_overriding_options=QoSOverridingOptions.with_default_policies(),
+                raw=True,
+            )
+            for topic in self._of_topic
+        ]
+        self._thread = threading.Thread(target=self._run, name="detections", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening; what waits is forgotten."""
+        for subscription in self._subscriptions:
+            self._node.destroy_subscription(subscription)
+        self._subscriptions = []
+        self._stopping = True
+        self._wake.set()
+        self._thread.join()
+
+    def _receive(self, topic: str, data: bytes) -> None:
+        self._health.tick("detections")
+        lost = None
+        with self._lock:
+            self._waiting.append((topic, data))
+            if len(self._waiting) > _MAX_WAITING:
+                _, lost = self._waiting.popleft()
+        if lost is not None:
+            self._drop(OVERLOAD, _count(lost), f"more than {_MAX_WAITING} messages of detections wait")
+        self._wake.set()
+
+    # ---- the thread
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait()
+            self._wake.clear()
+            while not self._stopping and self._waiting:
+                with self._lock:
+                    topic, data = self._waiting.popleft()
+                try:
+                    self._take(topic, data)
+                except Exception:  # reported; the next message gives another chance
+                    self._health.count("internal_errors")
+                    trace = traceback.format_exc()
+                    self._health.problem("lift", ERROR, f"internal error: {trace.splitlines()[-1]}", hold_s=30.0)
+                    self._log("internal error", trace)
+
+    def _take(self, topic: str, data: bytes) -> None:
+        count = _count(data)
+        if count > MAX_IN_MESSAGE:
+            self._drop(FLOOD, count, f"{count} detections in one message of {topic}, at most {MAX_IN_MESSAGE} are read")
+            return
+        try:
+            message = deserialize_message(data, Detection2DArray)
+        except Exception as error:  # rclpy raises RuntimeError, UnicodeDecodeError and others
+            self._drop(UNREADABLE, count, f"a message of {topic} cannot be read: {type(error).__name__}: {error}")
+            return
+        camera = self._camera_of(topic, message.header.frame_id)
+        if camera is None:
+            frames = ", ".join(f"{name}: {self._camera_frame(name) or 'unknown'}" for name in self._of_topic[topic])
+            detail = f"detections of {topic} have frame {message.header.frame_id!r}, the cameras' are {frames}"
+            self._drop(UNKNOWN_CAMERA, count, detail)
+            return
+        model = self._camera_model(camera)
+        if model is None:
+            self._drop(NO_CALIBRATION, count, f"no calibration of camera {camera!r} has come")
+            return
+        raw = detections_from_message(message, self._class_names)
+        size = model.intrinsics.width, model.intrinsics.height
+        boxes_px = model.undistort_boxes(raw.boxes_px)
+        stamp_ns = stamp_to_ns(message.header.stamp)
+        found, drops = accept_detections(camera, stamp_ns, boxes_px, raw.scores, raw.labels, size, self._limits)
+        self._perceptron.add_detections(found, drops)
+
+    def _camera_of(self, topic: str, frame_id: str) -> str | None:
+        """The camera of a message; a topic of one camera may say nothing of its frame."""
+        cameras = self._of_topic[topic]
+        frame = frame_id.lstrip("/")
+        if len(cameras) == 1 and not frame:
+            return cameras[0]
+        return next((c for c in cameras if self._camera_frame(c).lstrip("/") == frame and frame), None)
+
+    def _drop(self, reason: str, count: int, detail: str) -> None:
+        if self._perceptron.lift is not None:
+            self._perceptron.lift.count_drops(Counter({reason: max(1, count)}))
+        self._health.problem("lift", WARN, detail, reason, hold_s=_LOG_EVERY_S)
+        self._log(reason, f"detections dropped: {reason}: {detail}")
+
+    def _log(self, key: str, text: str) -> None:
+        now_s = time.monotonic()
+        if now_s - self._logged.get(key, float("-inf")) >= _LOG_EVERY_S:
+            self._logged[key] = now_s
+            self._node.get_logger().warning(text)
+
+
+def _count(data: bytes) -> int:
+    try:
+        return count_serialized(data)
+    except ValueError:
+        return 0
+
+
+def lift_diagnostics(statistics: Any, busy_s: float) -> dict[str, Any]:
+    """:class:`~embodied_perceptron.lift.pipeline.LiftStatistics` as values of diagnostics."""
+    pictures = max(statistics.pictures, 1)
+    values = {
+        "state": statistics.state,
+        "pictures": statistics.pictures,
+        "found": statistics.found,
+        "lifted": statistics.lifted,
+        "failures": statistics.failures,
+        "detector_ms": round(statistics.detector_ms / pictures, 2),
+        "lift_ms": round((statistics.lift_ms + statistics.join_ms) / pictures, 2),
+        "detector_busy_s": round(busy_s, 1),
+        "dropped": sum(statistics.dropped.values()),
+        **{f"dropped.{reason}": count for reason, count in sorted(statistics.dropped.items())},
+    }
+    return {**values, "last_error": statistics.last_error} if statistics.last_error else values

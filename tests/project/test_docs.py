@@ -1,0 +1,175 @@
+"""Commands that readers are told to type exist, with their options; pages of reference say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from embodied_perceptron.apps.cli import build_app
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+OWN = ("embodied-perceptron ", "make ", "ros2 launch embodied_perceptron ")
+_HOOK = ROOT / "docs" / "reference_pages.py"
+
+
+def reference_pages():
+    spec = importlib.util.spec_from_file_location("reference_pages", _HOOK)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def blocks(text):
+    """(lines of a block of code, what stands before it) of a page; fenced as sh, or indented in README."""
+    for match in re.finditer(r"^```sh\n(.*?)^```|(?:^ {4}\S.*\n)+", text, re.M | re.S):
+        body = match.group(1) or match.group(0)
+        joined = re.sub(r"\\\n\s*", "", body)
+        yield [line.strip() for line in joined.splitlines()], text[: match.start()]
+
+
+def commands():
+    """Every command line of ours on the pages."""
+    for page in PAGES:
+        for lines, _ in blocks(page.read_text()):
+            for line in lines:
+                if line.startswith(OWN) or (line.startswith("torchrun ") and "apps.cli" in line):
+                    yield pytest.param(line, id=f"{page.name}: {line[:60]}")
+
+
+COMMANDS = {parameters.id: parameters for parameters in commands()}
+
+
+def words_of(line):
+    return shlex.split(line, comments=True)
+
+
+def parse(words):
+    """Let click read a command line as it would, without running it."""
+    command, context = typer.main.get_command(build_app()), None
+    while True:
+        context = click.Context(command, parent=context, info_name=words[0] if context else "embodied-perceptron")
+        if not isinstance(command, click.Group):
+            parser = command.make_parser(context)
+            parser.parse_args(args=list(words))
+            return command
+        name, words = words[0], words[1:]
+        command = command.commands[name]
+
+
+@pytest.mark.parametrize("line", COMMANDS.values())
+def test_commands_on_the_pages_exist_with_their_options(line):
+    words = words_of(line)
+    if words[0] == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M)
+        assert next(w for w in words[1:] if "=" not in w) in targets
+    elif words[0] == "ros2":
+        known = {name for name, _, _ in reference_pages().launch_arguments(ROOT / "launch" / words[3])}
+        if words[3] == "replay.launch.py" or words[3] == "simulate.launch.py":  # what they include takes the rest
+            known |= {n for n, _, _ in reference_pages().launch_arguments(ROOT / "launch" / "perceive.launch.py")}
+        assert {w.partition(":=")[0] for w in words[4:]} <= known
+    else:
+        if words[0] == "torchrun":
+            words = ["embodied-perceptron", *words[words.index("embodied_perceptron.apps.cli") + 1 :]]
+        alternatives = re.fullmatch(r"(\S+(?:\|\S+)+)", words[-1])
+        parse([*words[1:-1], alternatives[1].split("|")[0]] if alternatives else [w for w in words[1:] if w != "..."])
+
+
+def test_there_are_commands_to_check():
+    assert len(COMMANDS) > 50
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_what_needs_more_than_the_project_says_so(page):
+    """Blocks with commands of others (ros2, rosdep, a driver's launch) follow a line that names what they need."""
+    for lines, before in blocks(page.read_text()):
+        others = [line for line in lines if line and line.split()[0] in ("ros2", "rosdep", "colcon")]
+        if others:
+            assert "*Needs " in before, f"{page.name}: {others[0]} needs something that the page does not name"
+
+
+def test_reasons_on_the_troubleshooting_page_are_those_of_the_node():
+    from embodied_perceptron.sensors.synchronizer import DropReason
+    from embodied_perceptron_ros.node.fusion_worker import OVERLOAD
+
+    known = {v for k, v in vars(DropReason).items() if k.isupper()} | {OVERLOAD}
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    named = [
+        reason for cell in re.findall(r"dropped ((?:`\w+`(?:, )?)+)", page) for reason in re.findall(r"`(\w+)`", cell)
+    ]
+    assert named
+    assert set(named) <= known
+
+
+def test_every_parameter_has_its_row():
+    from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+
+    page = reference_pages().parameters_page()
+    for name in [*DECLARATIONS, *(f"&lt;camera&gt;.{n}" for n in CAMERA_DECLARATIONS)]:
+        assert f"\n| `{name}` |" in page
+    assert "| `obstacles_range_m` | `3.0` | m | 0.5 to 20 | yes |" in page
+    assert "| `volume.voxel_size_m` | `0.02` | m | edge length of a map voxel. |" in page
+
+
+def test_units_are_those_of_the_names():
+    unit_of = reference_pages().unit_of
+    assert [unit_of(n) for n in ("depth_m", "rate_hz", "margin_per_m2", "weights")] == ["m", "Hz", "m/m²", ""]
+
+
+def test_a_value_without_a_meaning_is_refused():
+    from dataclasses import dataclass
+
+    @dataclass
+    class Options:
+        """Options.
+
+        Attributes:
+            known: a thing.
+        """
+
+        known: int = 0
+        forgotten_m: float = 0.0
+
+    with pytest.raises(KeyError, match="forgotten_m"):
+        reference_pages().attribute_docs(Options)
+
+
+def test_other_pages_of_reference():
+    pages = reference_pages()
+    assert "uint8 AMBIGUOUS=3" in pages.messages_page()
+    assert "| `source` | has to be given |" in pages.launch_page()
+    assert "## embodied-perceptron evaluate" in pages.commands_page()
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("mkdocs", reason="make docs installs it")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "first_map.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_first_map_page_works_as_typed(tmp_path):
+    """Its second chapter, line by line, in an empty folder; the drive is cut short by its length alone."""
+    page = (ROOT / "docs" / "first_map.md").read_text()
+    lines = [line for found, _ in blocks(page) for line in found if line.startswith("embodied-perceptron ")]
+    typed = [line for line in lines if "out/" in line]
+    assert [words_of(line)[1] for line in typed] == ["render-recording", "doctor", "replay"]
+    for line in typed:
+        command = [sys.executable, "-m", "embodied_perceptron.apps.cli", *words_of(line)[1:]]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    assert (tmp_path / "out" / "map" / "groundings.json").is_file()

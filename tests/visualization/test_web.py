@@ -1,0 +1,412 @@
+"""The viewer in the browser: its pure parts, its door, what it costs, and the page in a real browser."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import cv2
+import numpy as np
+import pytest
+from support.browser import Page, open_browser
+from support.scene_builder import box_surface, room, snapshot_of
+
+from embodied_perceptron.config import GridConfig, ObjectsConfig
+from embodied_perceptron.geometry.boxes import box_corners
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
+from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
+from embodied_perceptron.scene.segmentation.layers import separate_layers
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.visualization import web
+from embodied_perceptron.visualization.drawing import color_of_class, color_of_id
+from embodied_perceptron.visualization.web import (
+    Controls,
+    HealthLine,
+    WebUnavailableError,
+    WebViewer,
+    answer_html,
+    box_lines,
+    class_colors,
+    even_share,
+    first_hit,
+    shortened,
+    shown,
+)
+from embodied_perceptron.visualization.web_gate import PortTakenError, WebGate, examine, is_loopback, read_head
+
+EVIL = "<img src=x onerror='window.hacked=1'>"
+K = Intrinsics(60.0, 60.0, 39.5, 29.5, 80, 60)
+
+
+def thing(number, label, center, size=(0.6, 0.6, 0.6), yaw=0.0):
+    return SceneObject(number, label, 0.9, np.array([*center, *size, yaw, 0.0, 0.0]))
+
+
+def a_perception(objects, source=None):
+    parts = [
+        (room(), (120, 120, 120)),
+        (box_surface((1.4, 0.0, 0.3), (0.6, 0.6, 0.6)), (220, 30, 30)),
+        (box_surface((0.0, 1.2, 0.3), (0.6, 0.6, 0.6)), (30, 200, 40)),
+    ]
+    points = np.concatenate([p for p, _ in parts])
+    colors = np.concatenate([np.broadcast_to(c, (len(p), 3)) for p, c in parts])
+    snapshot = snapshot_of(points, colors, 0.05)  # few: the browser of the tests draws by the CPU
+    layers = separate_layers(snapshot, 0.0, ObjectsConfig())
+    grid = navigation_grid(snapshot, 0.0, GridConfig())
+    cells = semantic_voxels(snapshot, layers, 0.06)
+    return Perception(0, tuple(objects), (), cells, grid, snapshot, source=source)
+
+
+CRATE, OTHER = thing(1, "crate", (1.4, 0.0, 0.3)), thing(2, "bin", (0.0, 1.2, 0.3))
+
+
+def found(text, *objects, reason="because"):
+    return Grounding(text, GroundingStatus.FOUND, objects, reason)
+
+
+def wait_until(condition, what, timeout_s=30.0):
+    end = time.monotonic() + timeout_s
+    while time.monotonic() < end:
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"timed out: {what}")
+
+
+@pytest.fixture
+def viewer(request):
+    pytest.importorskip("viser", reason="viser is absent (extra web)")
+    made = []
+
+    def make(controls=None, **options):
+        controls = controls or Controls(ask=lambda text: found(text, CRATE))
+        made.append(WebViewer(controls, **{"port": 0, **options}))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+# ---- pure parts
+
+
+def test_text_of_strangers_is_short_and_no_markup():
+    assert shown(EVIL) == "&lt;img src=x onerror=&#x27;window.hacked=1&#x27;&gt;"
+    assert len(shortened("x" * 10_000)) == web._SHOWN_CHARACTERS
+    assert shortened("a\nb\x00c\u2028d") == "a b c d"
+    assert shortened("short") == "short"
+    html = answer_html(Grounding(EVIL, GroundingStatus.FOUND, (thing(3, EVIL, (0, 0, 0)),), EVIL))
+    assert "<img" not in html
+    assert html.count("&lt;img") == 3
+    assert len(answer_html(Grounding("t" * 10_000, GroundingStatus.INVALID, (), "r" * 10_000))) < 1_000
+
+
+def test_an_even_share_of_points_is_never_more_than_asked_for():
+    for count in (0, 1, 99, 100, 101, 250, 12345):
+        taken = np.arange(count)[even_share(count, 100)]
+        assert len(taken) <= 100
+        assert count > 100 or len(taken) == count
+        assert count <= 100 or taken[-1] > 0.97 * count - 100
+
+
+def test_points_have_the_colour_of_the_cell_that_they_lie_in():
+    rng = np.random.default_rng(3)
+    coords = np.unique(rng.integers(-6, 6, (150, 3)), axis=0)
+    classes = ("floor", "chair", "table")
+    labels = rng.integers(0, 3, len(coords)).astype(np.int32)
+    cells = SemanticVoxels(
+        0.1,
+        ((coords + 0.5) * 0.1).astype(np.float32),
+        np.zeros((len(coords), 3), np.uint8),
+        labels,
+        np.ones(len(coords), np.float32),
+        classes,
+    )
+    points = rng.uniform(-0.8, 0.8, (400, 3)).astype(np.float32)
+    known = {tuple(c): classes[label] for c, label in zip(coords.tolist(), labels, strict=True)}
+    slow = [
+        color_of_class(known[key])
+        if (key := tuple(np.floor(p.astype(np.float64) / 0.1).astype(int).tolist())) in known
+        else web._UNLABELLED
+        for p in points
+    ]
+    assert (class_colors(points, cells) == np.array(slow, np.uint8)).all()
+    assert len({tuple(c) for c in slow}) == 4
+    assert (class_colors(points, cells.take(np.zeros(0, int))) == web._UNLABELLED).all()
+    assert class_colors(points[:0], cells).shape == (0, 3)
+
+
+def test_edges_of_boxes_have_their_lengths_and_ends():
+    turned = thing(1, "crate", (1.0, 2.0, 0.5), (0.4, 0.6, 0.8), yaw=0.7)
+    lines, colors = box_lines((turned, OTHER), [(1, 2, 3), (4, 5, 6)], wider_m=0.0)
+    assert lines.shape == colors.shape == (24, 2, 3)
+    lengths = np.sort(np.linalg.norm(lines[:12, 0] - lines[:12, 1], axis=1))
+    assert lengths == pytest.approx([0.4] * 4 + [0.6] * 4 + [0.8] * 4, abs=1e-5)
+    corners = box_corners(turned.box[None])[0]
+    for end in lines[:12].reshape(-1, 3):
+        assert np.linalg.norm(corners - end, axis=1).min() < 1e-5
+    assert (colors[:12] == (1, 2, 3)).all()
+    assert (colors[12:] == (4, 5, 6)).all()
+    assert box_lines((), [])[0].shape == (0, 2, 3)
+
+
+def test_a_click_means_the_first_box_that_its_ray_meets():
+    near, far = thing(1, "a", (2.0, 0.0, 0.5), yaw=0.4), thing(2, "b", (4.0, 0.0, 0.5))
+    inner, room_box = thing(3, "c", (2.0, 0.0, 0.5), (0.1, 0.1, 0.1)), thing(4, "d", (0, 0, 0), (20, 20, 20))
+    eye, ahead = np.array([0.0, 0.0, 0.5]), np.array([1.0, 0.0, 0.0])
+    assert first_hit(eye, ahead, (far, near)) is near
+    assert first_hit(eye, -ahead, (far, near)) is None
+    assert first_hit(eye, ahead, (room_box, far)) is far  # one is in the room and means the thing
+    assert first_hit(eye, np.array([0.0, 1.0, 0.0]), (room_box, far)) is room_box
+    assert first_hit(near.box[:3], ahead, (near, inner)) is inner
+    assert first_hit(eye + 5.0 * np.eye(3)[1], ahead, (near, far)) is None
+
+
+# ---- the door
+
+
+def head(target="/", **headers):
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+    return read_head(f"GET {target} HTTP/1.1\r\n{lines}\r\n".encode())
+
+
+@pytest.mark.parametrize("text", ["", "hello", "GET http://a/ HTTP/1.1", "GET / HTTP/2", "\x16\x03\x01\x02"])
+def test_what_is_no_request_is_refused(text):
+    with pytest.raises(ValueError, match="no HTTP request"):
+        read_head(text.encode("latin-1"))
+
+
+def test_pages_of_other_places_may_not_look_in():
+    def look(host, origin="", local=True):
+        return examine(head(Host=host, **({"Origin": origin} if origin else {})), "", "c", local)
+
+    assert look("localhost:8085") is None
+    assert look("127.0.0.1:8085", "http://127.0.0.1:8085") is None
+    assert look("[::1]:8085") is None
+    assert look("evil.example:8085").status.startswith("403")  # a name that resolves to this machine
+    assert look("localhost:8085", "http://evil.example").status.startswith("403")
+    assert look("localhost:8085", "null").status.startswith("403")
+    assert look("robot:8085", local=False) is None
+
+
+def test_beyond_this_machine_a_token_is_needed():
+    def look(target="/", **headers):
+        return examine(head(target, Host="robot:8085", **headers), "s3cret", "cookie", False)
+
+    assert look().status.startswith("401")
+    assert look("/?token=wrong").status.startswith("401")
+    assert look("/?token=").status.startswith("401")
+    assert look("/?token=s%C3%A9cret").status.startswith("401")
+    assert look(Cookie="cookie=wrong").status.startswith("401")
+    assert look(Cookie="other=s3cret").status.startswith("401")
+    assert look(Cookie="a=b; cookie=s3cret") is None
+    let_in = look("/?token=s3cret&a=b")
+    assert let_in.status.startswith("303")
+    assert "Location: /?a=b" in let_in.headers
+    assert any("cookie=s3cret" in line and "HttpOnly" in line for line in let_in.headers)
+    assert "Location: /" in look("//evil.example?token=s3cret").headers
+
+
+def test_addresses_of_this_machine_alone():
+    assert all(is_loopback(host) for host in ("localhost", "127.0.0.1", "127.3.2.1", "::1"))
+    assert not any(is_loopback(host) for host in ("0.0.0.0", "::", "", "192.168.1.4", "robot"))
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTakenError, match=f"cannot listen on 127.0.0.1, port {port}"):
+            WebGate("127.0.0.1", port, 1)
+    with pytest.raises(PortTakenError, match=r"no\.such\.host\.invalid"):
+        WebGate("no.such.host.invalid", 0, 1)
+
+
+def get(url, headers=None):
+    """(status, body) without following redirections."""
+
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *_):
+            return None
+
+    opener = urllib.request.build_opener(Stay)
+    try:
+        with opener.open(urllib.request.Request(url, headers=headers or {}), timeout=20) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+# ---- the viewer
+
+
+def test_without_viser_the_reason_is_said(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "viser", None)
+    with pytest.raises(WebUnavailableError, match=r"pip install 'embodied-perceptron\[web\]'"):
+        WebViewer(Controls(ask=lambda text: found(text)), port=0)
+
+
+def test_the_page_is_served_and_a_taken_port_is_refused(viewer):
+    one = viewer()
+    status, body = get(one.url)
+    assert (status, b"<html" in body.lower()) == (200, True)
+    assert get(one.url, {"Host": "evil.example"})[0] == 403
+    threads = threading.active_count()
+    port = int(one.url.rsplit(":", 1)[1].strip("/"))
+    with pytest.raises(PortTakenError, match=str(port)):
+        viewer(port=port)
+    wait_until(lambda: threading.active_count() <= threads + 1, "threads of the viewer that could not start")
+    with pytest.raises(ValueError, match="token"):
+        viewer(token="a b")
+
+
+def test_opened_to_the_network_it_makes_a_token(viewer):
+    one = viewer(host="0.0.0.0")
+    address, _, token = one.url.partition("?token=")
+    assert len(token) >= 16
+    assert get(address)[0] == 401
+    assert get(one.url + "x")[0] == 401
+    assert get(one.url)[0] == 303
+    assert one.refused == 2
+    assert viewer(host="0.0.0.0", token="mine").url.endswith("?token=mine")
+
+
+def test_it_costs_nothing_when_nobody_looks(viewer, monkeypatch):
+    one = viewer()
+    made = []
+    for name in ("draw_boxes_on_image", "box_lines", "class_colors", "answer_html"):
+        monkeypatch.setattr(web, name, lambda *_, name=name: made.append(name))
+    sent = one._server._websock_server.get_message_buffer()
+    before = sent.message_counter
+    for _ in range(20):
+        one.show(a_perception((CRATE,)))
+        one.answer(found("the crate", CRATE))
+        time.sleep(0.05)
+    time.sleep(3 * web._TICK_S)
+    assert (one.clients, one.drawn, made, sent.message_counter) == (0, 0, [], before)
+
+
+def test_the_path_stays_bounded(viewer, monkeypatch):
+    monkeypatch.setattr(web, "_MAX_PATH", 50)
+    one = viewer()
+    frame = RgbdFrame(1, "front", np.zeros((60, 80, 3), np.uint8), np.ones((60, 80), np.float32), K)
+    base = a_perception(())
+    for i in range(200):
+        at = PosedFrame(frame, make_transform(np.eye(3), np.array([0.1 * i, 0.0, 0.0])))
+        one.show(Perception(0, (), (), base.semantic, base.grid, base.voxels, source=at))
+    assert 20 <= len(one._path) <= 50
+    assert one._path[-1][0] == pytest.approx(19.9)
+    assert one._path[0][0] == 0.0
+
+
+# ---- in a real browser
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    pytest.importorskip("viser", reason="viser is absent (extra web)")
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+def screenshot(page):
+    data = np.frombuffer(page.browser.get_screenshot_as_png(), np.uint8)
+    return cv2.cvtColor(cv2.imdecode(data, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+
+
+def pixels_of(image, color):
+    """How many pixels are much more of the colour's strongest channels than of the others."""
+    strong = np.array(color) > 150
+    values = image.astype(int)
+    return int((values[..., strong].min(axis=2) - values[..., ~strong].max(axis=2) > 60).sum())
+
+
+def test_boxes_appear_and_a_question_is_answered(viewer, browser):
+    asked = []
+
+    def ask(text):
+        asked.append(text)
+        return found(text, CRATE, reason="the only crate")
+
+    frame = RgbdFrame(1, "front", np.full((60, 80, 3), 90, np.uint8), np.ones((60, 80), np.float32), K)
+    health = [HealthLine("warn", "transforms", "no transform since 3 s")]
+    one = viewer(Controls(ask, name=lambda number, name: "", health=lambda: health))
+    page = Page(browser, one.url)
+    page.wait_for_text("no transform since 3 s")
+    blank = screenshot(page)
+    red, edges = (220, 30, 30), color_of_id(2)
+    one.show(a_perception((CRATE, OTHER), PosedFrame(frame, np.eye(4))))
+    page.wait_for(lambda: pixels_of(screenshot(page), red) > pixels_of(blank, red) + 50, "the red crate")
+    page.wait_for(lambda: pixels_of(screenshot(page), edges) > pixels_of(blank, edges) + 50, "the other's edges")
+    page.wait_for(lambda: "crate 1" in page.browser.page_source, "the names")
+    green = web._ANSWER_COLOR
+    before = pixels_of(screenshot(page), green)
+    page.ask("the crate by the window")
+    page.wait_for_text("the only crate")
+    assert asked == ["the crate by the window"]
+    assert "FOUND" in page.text()
+    page.wait_for(lambda: pixels_of(screenshot(page), green) > before + 100, "the answer highlighted")
+
+
+def test_markup_in_names_is_read_and_not_obeyed(viewer, browser):
+    one = viewer(
+        Controls(
+            ask=lambda text: found(text, thing(3, EVIL, (0, 0, 0.3)), reason=EVIL),
+            name=lambda number, name: f"{number} is {name}",
+            standing=lambda: [found(EVIL)],
+            health=lambda: [HealthLine("error", EVIL, EVIL)],
+        )
+    )
+    page = Page(browser, one.url)
+    one.show(a_perception((thing(3, EVIL, (0.0, 0.0, 0.3)), thing(4, "y" * 10_000, (1.0, 0.0, 0.3)))))
+    page.ask(EVIL)
+    page.wait_for_text("FOUND " + EVIL[:10])
+    page.wait_for(lambda: "yyyyyyyy" in page.browser.page_source, "the long name")
+    assert "y" * 200 not in page.browser.page_source
+    assert page.browser.execute_script("return window.hacked") is None
+    assert page.browser.execute_script("return document.querySelectorAll('img[src=x]').length") == 0
+
+
+def test_a_browser_that_went_in_the_middle_of_an_answer_harms_nobody(viewer, browser):
+    go_on, asked = threading.Event(), threading.Event()
+    problems = []
+
+    def ask(text):
+        asked.set()
+        go_on.wait(30)
+        return found(text, CRATE, reason="after all")
+
+    one = viewer(Controls(ask), on_error=problems.append)
+    one.show(a_perception((CRATE,)))
+    browser.switch_to.new_window("tab")
+    Page(browser, one.url).ask("the crate")
+    assert asked.wait(30)
+    browser.close()
+    browser.switch_to.window(browser.window_handles[0])
+    wait_until(lambda: one.clients == 0, "the browser to go")
+    go_on.set()
+    again = Page(browser, one.url)  # what was asked is answered all the same
+    again.wait_for_text("after all")
+    assert problems == []
+
+
+def test_no_more_pages_than_allowed(viewer, browser):
+    one = viewer(max_viewers=1)
+    one.show(a_perception((CRATE,)))
+    Page(browser, one.url)
+    wait_until(lambda: one.clients == 1, "the first page")
+    before = one.refused
+    browser.switch_to.new_window("tab")
+    try:
+        Page(browser, one.url)
+        wait_until(lambda: one.refused > before, "the second page to be refused")
+        assert one.clients == 1
+    finally:
+        browser.close()
+        browser.switch_to.window(browser.window_handles[0])

@@ -1,0 +1,94 @@
+"""What a sensor of another make would have seen of the same scene: other sites, other colours, other pictures.
+
+Everything follows from the generator that is passed in, so that a sample stays a pure function of its index and its
+random generator, and prepared pictures of a scene are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron_training.training.images import vary_colors
+
+F64 = NDArray[np.float64]
+_GREY = 128
+
+
+@dataclass(frozen=True)
+class SiteDisturbance:
+    """How voxels of a map are disturbed before they become sites.
+
+    Attributes:
+        share: of the samples that are disturbed at all.
+        jitter_m: largest standard deviation of the mean points, per axis.
+        dropout: largest share of voxels that vanish one by one.
+        holes: most balls in which nothing was measured. hole_m: (least, largest) radius.
+        colorless: share of the disturbed samples without colour: grey values, or one colour for everything.
+    """
+
+    share: float = 0.0
+    jitter_m: float = 0.008
+    dropout: float = 0.3
+    holes: int = 12
+    hole_m: tuple[float, float] = (0.05, 0.3)
+    colorless: float = 0.2
+
+    def __call__(
+        self,
+        points_m: F64,
+        colors: NDArray[np.uint8],
+        hits: NDArray[np.int32],
+        rng: np.random.Generator,
+    ) -> tuple[F64, NDArray[np.uint8], NDArray[np.int32]]:
+        """(N, 3) points, (N, 3) RGB, (N,) hits -> those that are left, disturbed; never none of some."""
+        if self.share == 0.0 or len(points_m) == 0 or rng.random() >= self.share:
+            return points_m, colors, hits
+        kept = rng.random(len(points_m)) >= rng.uniform(0.0, self.dropout)
+        for _ in range(int(rng.integers(self.holes + 1))):
+            middle = points_m[int(rng.integers(len(points_m)))]
+            near = (np.abs(points_m - middle) < self.hole_m[1]).all(axis=1)
+            kept[near] &= ((points_m[near] - middle) ** 2).sum(axis=1) > rng.uniform(*self.hole_m) ** 2
+        if not kept.any():
+            kept[0] = True
+        points = points_m[kept] + rng.normal(0.0, rng.uniform(0.0, self.jitter_m), (int(kept.sum()), 3))
+        return points, _other_colors(colors[kept], self.colorless, rng), hits[kept]
+
+
+def _other_colors(colors: NDArray[np.uint8], colorless: float, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """(N, 3) RGB under other light and with errors of their own; or without colour."""
+    kind = rng.random()
+    if kind < 0.5 * colorless:
+        return np.full_like(colors, _GREY)
+    x: NDArray[Any] = (colors.astype(np.float32) / 255.0) ** rng.uniform(0.6, 1.6)
+    x = (x - 0.5) * rng.uniform(0.6, 1.4) + 0.5 + rng.uniform(-0.2, 0.2)
+    x = x * rng.uniform(0.75, 1.25, 3).astype(np.float32)
+    grey = x.mean(axis=1, keepdims=True)
+    x = grey + (x - grey) * (0.0 if kind < colorless else rng.uniform(0.2, 1.5))
+    x = x + rng.normal(0.0, rng.uniform(0.0, 0.08), x.shape).astype(np.float32)
+    return np.asarray(np.clip(x, 0.0, 1.0) * 255.0 + 0.5, np.uint8)
+
+
+def disturbed_picture(color: NDArray[np.uint8], kind: float, rng: np.random.Generator) -> NDArray[np.uint8]:
+    """(H, W, 3) RGB as another camera would have taken it.
+
+    ``kind`` in [0, 1) is drawn once per scene: below 0.06 every picture of it is one grey, below 0.2 without colour,
+    below 0.3 very dark, with grain; otherwise light, contrast, colour and sharpness vary strongly.
+    """
+    if kind < 0.06:
+        return np.full_like(color, _GREY)
+    varied = vary_colors(color, rng)
+    if kind < 0.2:
+        return np.repeat(cv2.cvtColor(varied, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2).astype(np.uint8)
+    x: NDArray[Any] = varied.astype(np.float32) / 255.0
+    if kind < 0.3:
+        x = x * rng.uniform(0.15, 0.45) + rng.normal(0.0, 0.05, x.shape).astype(np.float32)
+    else:
+        x = x * rng.uniform(0.8, 1.2, 3).astype(np.float32)
+        if rng.random() < 0.3:  # the lamp in the room
+            x = x * np.array([1.0, rng.uniform(0.7, 0.95), rng.uniform(0.45, 0.85)], np.float32)
+    return np.asarray(np.clip(x, 0.0, 1.0) * 255.0 + 0.5, np.uint8)
