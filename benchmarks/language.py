@@ -2,6 +2,7 @@
 
     python benchmarks/language.py --homes FOLDER             # prompts of generated homes (EmbodiedScan layout)
     EMBODIED_DATA_DIR=FOLDER python benchmarks/language.py   # `scanrefer_nr3d_dev.json`, if it is there
+    ... --ablate 4                                           # every 4th sentence of people without each part
     ... --errors 20                                          # and show so many wrong answers
 
 Human descriptions (ScanRefer, Nr3D) are answered over a detector's axis-aligned boxes without fronts and colours; scans
@@ -30,6 +31,7 @@ from rich.table import Table
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.scoring import WEIGHTS as SCORE_WEIGHTS
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.training.fit_colors import measured_colors
@@ -111,6 +113,52 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
         "answer_ms_p99": round(float(np.percentile(answer_ms, 99)), 3),
         "calibration": reliability(confidence),
     }
+
+
+PARTS = {
+    "near": ("near", "with", "end"),
+    "closest, farthest": ("closest", "farthest"),
+    "between": ("between",),
+    "left, right of": ("left", "right", "own-left", "own-right", "viewer-left", "viewer-right"),
+    "in front of, behind, across": ("front", "behind", "across"),
+    "above, below, on, in": ("above", "below", "on", "in", "supporting"),
+    "on the left, ordinals": ("leftmost", "rightmost", "left-of-all", "right-of-all", "from-left", "from-right"),
+    "place in the room": ("corner", "middle", "wall", "alone", "middle-of-kind"),
+    "size and height": ("large", "small", "tall", "short", "long", "narrow", "round", "high", "low"),
+    "what else is named": ("context",),
+    "duplicates": ("duplicate",),
+    "confidence": ("confidence",),
+}
+
+
+def ablate(path: Path, step: int) -> dict[str, dict[str, float]]:
+    """Acc@.25 in percent on every ``step``-th sentence, by source, with everything and without each part."""
+    data = json.loads(path.read_text())
+    queries = data["queries"][::step]
+    scenes = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
+
+    def measure() -> dict[str, float]:
+        tally = Tally()
+        for query in queries:
+            grounding = ground_objects(query["text"], scenes[query["scene"]], fronts="none", vocabulary=None)
+            truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
+            hit = bool(grounding.candidates) and iou_aabb(grounding.candidates[0].box, truth) > 0.25
+            tally.add([query["source"]], hit)
+        return tally.percent()
+
+    rows = {"everything": measure()}
+    for part, names in PARTS.items():
+        kept = {name: SCORE_WEIGHTS[name] for name in names}
+        SCORE_WEIGHTS.update(dict.fromkeys(names, 0.0))
+        try:
+            rows[f"without {part}"] = measure()
+        finally:
+            SCORE_WEIGHTS.update(kept)
+    table = Table("human sentences, Acc@.25 %", *rows["everything"])
+    for part, row in rows.items():
+        table.add_row(part, *(str(value) for value in row.values()))
+    console.print(table)
+    return rows
 
 
 def hash_of(text: str) -> int:
@@ -249,6 +297,7 @@ def main() -> None:
     parser.add_argument("--homes", type=Path, help="folder of generated homes")
     parser.add_argument("--split", default="val")
     parser.add_argument("--errors", type=int, default=0)
+    parser.add_argument("--ablate", type=int, default=0, metavar="STEP", help="each part left out")
     parser.add_argument("--limit", type=int, help="so many human descriptions only")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
@@ -256,6 +305,8 @@ def main() -> None:
     if described.is_file():
         results["human"] = human(described, arguments.errors, arguments.limit)
         print_human(results["human"])
+        if arguments.ablate:
+            results["ablation"] = ablate(described, arguments.ablate)
     if arguments.homes is not None:
         results["homes"] = homes(arguments.homes, arguments.split, arguments.errors)
         print_homes(results["homes"])

@@ -355,3 +355,27 @@ def test_without_a_vocabulary_only_letters_in_the_wrong_order_are_put_right(monk
         assert [meant_by(w) for w in ("mircowave", "refrigirator", "certain")] == ["microwave", "", ""]
     finally:
         meant_by.cache_clear()
+
+
+@pytest.mark.parametrize(("slip", "word"), [("towl", "towel"), ("gren", "green"), ("botle", "bottle")])
+def test_a_letter_left_out_is_the_likeliest_slip(slip: str, word: str) -> None:
+    assert meant_by(slip) == word
+
+
+def test_what_hangs_on_the_wall_is_counted() -> None:
+    answer = ground_objects("how many pictures hang on the wall", living_room())
+    assert (answer.status, answer.count) == (GroundingStatus.FOUND, 2)
+
+
+def test_a_part_with_its_place_is_a_part() -> None:
+    assert ground_objects("the rear leg of the couch", living_room()).status == GroundingStatus.NOT_FOUND
+
+
+def test_what_somebody_means_is_the_target() -> None:
+    target = parse("there is a couch with a lamp. i mean the picture above it").target
+    assert target is not None
+    assert target.noun == "picture"
+
+
+def test_what_stands_beside_something_is_asked_for() -> None:
+    assert parse("what stands to the left of the couch").kind == "contents"

@@ -45,6 +45,7 @@ _HARDLY = 0.15  # likelihood of a condition: what holds less for all candidates 
 _FITS = 0.45  # the same: what holds so well is meant where all are asked for
 _OF_KIND = 0.7  # of the best label's answer to the noun: meant where all are asked for
 _MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are told loosely, and read so
+_SHARED = ("wall", "alone")  # places that several things may have at once: "how many towels hang on the wall"
 _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _ASKED_BACK = 4  # candidates that a question back names
@@ -430,7 +431,7 @@ class _Answer:
         chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
         if meaning.target.known and best < _SAME_KIND and meaning.kind != "object":
             return GroundingStatus.NOT_FOUND, (), f"there is no {noun}"
-        superlative = [c for c in meaning.constraints if c.is_superlative]
+        superlative = [c for c in meaning.constraints if c.is_superlative and c.relation not in _SHARED]
         if not chosen:
             if meaning.kind == "object":
                 return None

@@ -941,7 +941,7 @@ def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: 
     elif word in (".", ",", ";"):
         points += 1.2
     elif word in _ORDERS:
-        points += 4.0
+        points += 4.0 if word not in ("mean", "meant") else 6.5  # whatever the sentences before it spoke of
     elif word in ("is", "it's", "its", "are"):
         points += 2.5 if before in _THERE or word != "is" else 0.6
         if before == "there" and k > 0 and any(t in ("it", "him") for t in tokens[m.last : m.last + 8]):

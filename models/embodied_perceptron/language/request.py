@@ -74,7 +74,10 @@ _CONTENTS = (
     r"(?:is|are) there (?:anything|something)(?: else)?|"
     r"(?:how many|count the|count) (?:things|objects|items)(?: are(?: there)?)?)"
 )
-_INNER = r"(?:on top of|on|onto|in|inside|under|underneath|beneath|below|behind|next to|near|beside|above|in front of)"
+_INNER = (
+    r"(?:on top of|on|onto|in|inside|under|underneath|beneath|below|behind|next to|near|beside|above|in front of|"
+    r"(?:to|on|at) the (?:left|right)(?: side)? of|left of|right of)"
+)
 _OTHER_THAN = (
     r"(?:other than|except(?: for| from)?|excluding|excepting|apart from|aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
@@ -349,7 +352,7 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
     start = i
     while (
         words[i + 1 : i + 2] not in ([], ["of"])
-        and words[i] in _ADJECTIVES
+        and (words[i] in _ADJECTIVES or words[i] in _WHERE_ON_IT)
         and not any(m.first <= i < m.last and m.last > m.first + 1 for m in mentions)
     ):
         i += 1
@@ -396,6 +399,7 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
 
 
 _ADJECTIVES = word_set("adjectives") - frozenset((",", ".", "with", "and"))
+_WHERE_ON_IT = frozenset(("rear", "front", "back", "hind", "upper", "lower", "inner", "outer", "bottom"))
 _WITH_DOORS = word_set("with_doors")
 _SAME = 0.7  # a label that answers so well to a word is meant by it
 _WHOLE_PARTS = word_set("whole_parts")

@@ -108,14 +108,20 @@ def meant_by(token: str) -> str:
         return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for stump in _stumps(token, most) for word in _index().get(stump, ())}
-    ranked = sorted((edits(token, word), word[0] != token[0], word) for word in near)
+    ranked = sorted((edits(token, word), word[0] != token[0], not _left_out(token, word), word) for word in near)
     ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and r[1])]
     if not english:
-        ranked = [r for r in ranked if sorted(r[2]) == sorted(token)]
+        ranked = [r for r in ranked if sorted(r[-1]) == sorted(token)]
     if not ranked:
         return ""
-    alike = [word for slips, other_start, word in ranked if (slips, other_start) == ranked[0][:2]]
+    alike = [rank[-1] for rank in ranked if rank[:-1] == ranked[0][:-1]]
     return alike[0] if len({word.rstrip("s") for word in alike}) == 1 else ""
+
+
+def _left_out(token: str, word: str) -> bool:
+    """Whether letters of ``word`` are missing in ``token`` and nothing else: the likeliest slip."""
+    letters = iter(word)
+    return len(token) < len(word) and all(letter in letters for letter in token)
 
 
 def _stem(token: str) -> str:

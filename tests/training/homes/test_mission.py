@@ -60,7 +60,8 @@ def test_bearings_are_positive_to_the_left():
 
 def test_questions_are_true(tour):
     questions = {q.kind: q for q in make_questions(tour)}
-    assert list(questions) == ["plain", "relational", "absent", "view-dependent", "standing"]
+    first = ["plain", "relational", "absent", "view-dependent", "standing"]
+    assert list(questions) == [*first, "where", "command", "exists", "part", "language"]
     assert make_questions(tour) == tuple(questions.values())
     labels = [tour.home.objects[i].label for i in tour.seen(0.0005)]
     for kind in ("plain", "standing"):
@@ -69,6 +70,13 @@ def test_questions_are_true(tour):
         assert labels.count(q.label) == 1
         assert tour.home.objects[q.target].label == q.label
         np.testing.assert_allclose(q.box, tour.home.objects[q.target].box9(), atol=1e-5)
+    for kind in ("where", "command"):
+        q = questions[kind]
+        assert q.label in q.text
+        assert labels.count(q.label) == 1
+        np.testing.assert_allclose(q.box, tour.home.objects[q.target].box9(), atol=1e-5)
+    for kind, status in (("exists", "NOT_FOUND"), ("part", "NOT_FOUND"), ("language", "INVALID")):
+        assert (questions[kind].expected, questions[kind].box) == (status, ())
     absent = questions["absent"]
     assert (absent.expected, absent.target, absent.box) == ("NOT_FOUND", None, ())
     assert absent.text.removeprefix("the ") not in {o.label for o in tour.home.objects}

@@ -1,7 +1,8 @@
 """Questions about a home that a robot drives through, with the answers that are right after the drive.
 
 One of each kind: a thing by its name, one by its relation to another, one that is not there, one by where it is as seen
-from the robot, and one that stands from the start and is answered anew once the thing is found.
+from the robot, and one that stands from the start and is answered anew once the thing is found; then where something
+is, a command, whether there is something that is not, a part of a thing, and a sentence that is not English.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Question:
 
     Attributes:
         id: of the query.
-        kind: plain, relational, absent, view-dependent or standing.
+        kind: plain, relational, absent, view-dependent, standing, where, command, exists, part or language.
         text: the sentence.
         expected: status of the last answer: FOUND or NOT_FOUND.
         target: id of the object that is meant, with its class and (9,) box; None where nothing is.
@@ -74,7 +75,7 @@ class Question:
 
 
 def make_questions(tour: Tour) -> tuple[Question, ...]:
-    """The five questions, the same for the same tour. Raises :class:`MissionError` where a kind has none."""
+    """The ten questions, the same for the same tour. Raises :class:`MissionError` where a kind has none."""
     # A name means one thing only when no other of its kind was seen at all, however little.
     named = [i for i in tour.seen(0.0005) if tour.home.objects[i].label != UNLABELLED]
     scene = make_scene(tour.home, named)
@@ -85,12 +86,20 @@ def make_questions(tour: Tour) -> tuple[Question, ...]:
     late = max(unique, key=lambda row: tour.first_seen_ns(scene.objects[row].id, _CLEAR_SHARE / 2))
     plain = next(row for row in unique if row != late)
     name = scene.objects[plain].label
+    where = next((row for row in unique if row not in (late, plain)), late)
+    other = scene.objects[where].label
+    missing = _missing(tour)
     return (
         _question("plain", f"the {name}", scene, plain),
         _relational(scene, clear),
-        _absent(tour),
+        Question("mission-absent", "absent", f"the {missing[0]}", "NOT_FOUND"),
         _from_the_robot(tour, scene, clear),
         _question("standing", f"the {scene.objects[late].label}", scene, late, standing=True),
+        _question("where", f"where is the {other}?", scene, where),
+        _question("command", f"could you please drive to the {name} and wait there", scene, plain),
+        Question("mission-exists", "exists", f"is there a {missing[-1]} here?", "NOT_FOUND"),
+        Question("mission-part", "part", f"the handle of the {name}", "NOT_FOUND"),
+        Question("mission-language", "language", f"wo ist der stuhl neben dem {other}", "INVALID"),
     )
 
 
@@ -137,12 +146,13 @@ def _margin(scene: Scene, fact: Fact) -> float:
     return float(others.min() - own if fact.relation == "closest" else own - others.max())
 
 
-def _absent(tour: Tour) -> Question:
+def _missing(tour: Tour) -> list[str]:
+    """Names of what the home does not hold."""
     here = {o.label for o in tour.home.objects}
-    for name in ABSENT_CANDIDATES:
-        if name not in here:
-            return Question("mission-absent", "absent", f"the {name}", "NOT_FOUND")
-    raise MissionError("the home holds everything that could be missing")
+    names = [name for name in ABSENT_CANDIDATES if name not in here]
+    if not names:
+        raise MissionError("the home holds everything that could be missing")
+    return names
 
 
 def _from_the_robot(tour: Tour, scene: Scene, clear: list[int]) -> Question:

@@ -26,7 +26,7 @@ class MissionQuestion:
     Attributes:
         id: of the query.
         text: the sentence.
-        kind: what it tries (plain, relational, absent, view-dependent, standing); empty = nothing in particular.
+        kind: what it tries (plain, relational, absent, where, ...); empty = nothing in particular.
         standing: asked before the robot starts, answered anew when the answer changes; others are asked at the end.
         stamp_ns: from where the robot was then; 0 = where it is when asked.
         expected: status of the last answer; empty = nobody knows.
