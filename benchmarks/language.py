@@ -3,7 +3,6 @@
     python benchmarks/language.py --homes FOLDER             # prompts of generated homes (EmbodiedScan layout)
     EMBODIED_DATA_DIR=FOLDER python benchmarks/language.py   # `scanrefer_nr3d_dev.json`, if it is there
     ... --errors 20                                          # and show so many wrong answers
-    ... --homes FOLDER --calibrate                           # refit lexicon/calibration.json instead
 
 Human descriptions (ScanRefer, Nr3D) are answered over a detector's axis-aligned boxes without fronts and colours; scans
 are split in two halves by name, and words and weights were chosen on the first only. Homes are answered over their true
@@ -27,14 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
-from scipy.optimize import minimize
 
 from embodied_perceptron.geometry.boxes import Bounds
-from embodied_perceptron.language import answer as answers
-from embodied_perceptron.language.answer import FEATURES, Traits, ground_objects
-from embodied_perceptron.language.answer import WEIGHTS as CALIBRATION
+from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.parser import parse
-from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.training.fit_colors import measured_colors
@@ -230,64 +225,6 @@ def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
     return results
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# calibration
-
-
-def calibrate(folder: Path, split: str, described: Path) -> None:
-    """Fit the logistic regression of :mod:`embodied_perceptron.language.answer` on shaken boxes of homes and on the
-    first half of the human descriptions, which count the same."""
-    seen: list[Traits] = []
-
-    def record(traits: Traits) -> float:
-        seen.append(traits)
-        return 0.5
-
-    rows: list[tuple[float, ...]] = []
-    hits: list[bool] = []
-    weights: list[float] = []
-
-    def take(grounding: Grounding, hit: bool, weight: float) -> None:
-        if seen and grounding.candidates:
-            rows.append(seen[-1].features())
-            hits.append(hit)
-            weights.append(weight)
-        seen.clear()
-
-    original, answers.probability_right = answers.probability_right, record
-    try:
-        scenes, rng = load_homes(folder, split), np.random.default_rng(11)
-        some = {scan: shake_home(objects, colors, rng) for scan, (objects, colors) in scenes.items()}
-        prompts = json.loads((folder / f"embodiedscan_{split}_vg.json").read_text())
-        for prompt in prompts:
-            objects, colors = some[prompt["scan_id"]]
-            grounding = ground_objects(prompt["text"], objects, colors=colors)
-            best = grounding.candidates[0].id if grounding.candidates else -1
-            take(grounding, best == prompt["target_id"], 1.0 / len(prompts))
-        data = json.loads(described.read_text())
-        known = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
-        queries = [q for q in data["queries"] if half_of(q["scene"]) == "tuned"]
-        for query in queries:
-            grounding = ground_objects(query["text"], known[query["scene"]], fronts="none", vocabulary=None)
-            truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
-            hit = bool(grounding.candidates) and iou_aabb(grounding.candidates[0].box, truth) > 0.25
-            take(grounding, hit, 1.0 / len(queries))
-    finally:
-        answers.probability_right = original
-    x, y, w = np.array(rows), np.array(hits, dtype=float), np.array(weights)
-
-    def loss(beta: NDArray[np.float64]) -> float:
-        z = x @ beta
-        return float((w * (np.logaddexp(0, z) - y * z)).sum() + 1e-3 * (beta[1:] ** 2).sum())
-
-    beta = minimize(loss, np.zeros(x.shape[1])).x
-    comment = "Made by `python benchmarks/language.py --homes <validation homes> --calibrate`."
-    content = {"comment": comment, "features": list(FEATURES), "weights": [round(float(b), 3) for b in beta]}
-    write_atomically(CALIBRATION, (json.dumps(content) + "\n").encode())
-    stated = 1 / (1 + np.exp(-(x @ beta)))
-    console.print(content["weights"], reliability(list(zip(stated.tolist(), [bool(h) for h in hits], strict=True))))
-
-
 def print_homes(results: dict[str, Any]) -> None:
     names = list(results)
     table = Table("top-1, %", *names, title="prompts of synthetic homes")
@@ -312,14 +249,10 @@ def main() -> None:
     parser.add_argument("--homes", type=Path, help="folder of generated homes")
     parser.add_argument("--split", default="val")
     parser.add_argument("--errors", type=int, default=0)
-    parser.add_argument("--calibrate", action="store_true", help="refit the calibration")
     parser.add_argument("--limit", type=int, help="so many human descriptions only")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
     described = Path(os.environ.get("EMBODIED_DATA_DIR", ROOT.parent / "shared" / "data")) / "scanrefer_nr3d_dev.json"
-    if arguments.calibrate:
-        calibrate(arguments.homes, arguments.split, described)
-        return
     if described.is_file():
         results["human"] = human(described, arguments.errors, arguments.limit)
         print_human(results["human"])

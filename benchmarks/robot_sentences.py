@@ -3,10 +3,12 @@
     python benchmarks/robot_sentences.py                       # all of benchmarks/data/robot_sentences.json
     ... --half tune --errors 30                                # the half that rules are tuned on, with wrong answers
     ... --answers ANSWERS                                      # of `embodied-perceptron ground --scenes ...` instead
+    ... --sentences benchmarks/data/robot_sentences_2.json     # the second list: all of it is held out
 
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
 for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
-Confidently wrong: FOUND, not right, and the score of the first is 0.5 or more. Writes out/bench/robot_sentences.json.
+Confidently wrong: FOUND, not right, and the score of the first is 0.5 or more. Writes
+out/bench/<name of the list>.json.
 """
 
 from __future__ import annotations
@@ -95,10 +97,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--half", choices=("tune", "end", "all"), default="all")
     parser.add_argument("--answers", type=Path, help="answers instead of asking")
+    parser.add_argument("--sentences", type=Path, default=SENTENCES, help="the list")
     parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
     arguments = parser.parse_args()
     console = Console()
-    data = json.loads(SENTENCES.read_text(encoding="utf-8"))
+    data = json.loads(arguments.sentences.read_text(encoding="utf-8"))
     answers = (answer_file(data) if arguments.answers is None else json.loads(arguments.answers.read_text()))["answers"]
     show_errors(data, answers, arguments.half, arguments.errors)
     results = {half: table_of(data, answers, half) for half in ("tune", "end")}
@@ -112,8 +115,9 @@ def main() -> None:
     ms = float(np.median([a["ms"] for a in answers]))
     console.print(f"{ms:.2f} ms in the middle")
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({**results, "ms_p50": round(ms, 3)}, indent=1) + "\n")
-    console.print(f"wrote {OUT}")
+    out = OUT.with_stem(arguments.sentences.stem)
+    out.write_text(json.dumps({**results, "ms_p50": round(ms, 3)}, indent=1) + "\n")
+    console.print(f"wrote {out}")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from embodied_perceptron.language.candidates import QueryContext, all_nouns, pro
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.user_names import with_user_names
 from embodied_perceptron.lift.class_priors import shipped_priors
 from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.extents import refine_extents
@@ -39,10 +40,12 @@ from embodied_perceptron.results import (
     FusionReport,
     Grounding,
     ObjectState,
+    OccupancyGrid2d,
     Perception,
     SceneObject,
     VoxelSnapshot,
 )
+from embodied_perceptron.scene.approach import ApproachOptions, approach_pose
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import published_score
@@ -82,6 +85,7 @@ class Perceptron(LiveMap):
         self._known = QueryContext()
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._prediction: ScenePrediction | None = None
+        self._grid: OccupancyGrid2d | None = None  # of the last perception
         self._map_predictor: MapPredictor | None = None
         self._scores = EVERY_SCORE
         self.lift = lift
@@ -190,6 +194,7 @@ class Perceptron(LiveMap):
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
             clock.lap("objects")
         grid = navigation_grid(snapshot, floor_z_m, self.config.grid, None if prediction is None else semantic)
+        self._grid = grid
         clock.lap("grid")
         by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
         return Perception(
@@ -217,11 +222,13 @@ class Perceptron(LiveMap):
             floor_z_m = self._floor.of(snapshot.mean_point_m)
             known = self._semantic.cells()
             self._voxels = snapshot
-            objects, stamp_ns, anchor_m = self._publish(), self._stamp_of(cameras), self.anchor_m
+            objects, stamp_ns, T_world_map = self._publish(), self._stamp_of(cameras), self.T_world_map
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
         if known is None:
             layers = separate_layers(snapshot, floor_z_m, self.config.objects)
             known = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+        grid = navigation_grid(snapshot, floor_z_m, self.config.grid, self._semantic.cells())
+        self._grid = grid
         by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
         return Perception(
             stamp_ns=stamp_ns,
@@ -229,10 +236,10 @@ class Perceptron(LiveMap):
             tentative=by_state[ObjectState.TENTATIVE],
             stale=by_state[ObjectState.STALE],
             semantic=known,
-            grid=navigation_grid(snapshot, floor_z_m, self.config.grid, self._semantic.cells()),
+            grid=grid,
             voxels=snapshot,
             source=source,
-            anchor_m=anchor_m,
+            T_world_map=T_world_map,
         )
 
     def ground(self, query: Query | str, viewpoint: NDArray[np.float64] | None = None) -> Grounding:
@@ -254,8 +261,10 @@ class Perceptron(LiveMap):
         ``own_sides``: see :func:`~.language.answer.ground_objects`.
         """
         context, voxels, prediction = self._known, self._voxels, self._prediction
+        asked = [Query.of(query, viewpoint) for query in queries]
+        called = [with_user_names(query, context.objects) for query in asked]
         labels = {o.label for o in context.objects}
-        parsed = [Query.of(query, viewpoint).parsed(labels) for query in queries]
+        parsed = [query.parsed(labels) for query in asked]
         if self.lift is not None:
             self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
 
@@ -276,7 +285,9 @@ class Perceptron(LiveMap):
                 low_confidence=context.low_confidence if objects is context.objects else None,
                 own_sides=own_sides,
             )
-            for query, found, objects in zip(parsed, candidates, things, strict=True)
+            if by_name is None
+            else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors, own_sides=own_sides))
+            for query, found, objects, by_name in zip(parsed, candidates, things, called, strict=True)
         ]
 
     def _named_by_looks(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:
@@ -299,6 +310,18 @@ class Perceptron(LiveMap):
         with self._volume_lock:
             stamp_ns = self._frame.time_in_map(found.camera, found.stamp_ns)
         self.lift.add(found if stamp_ns == found.stamp_ns else replace(found, stamp_ns=stamp_ns))
+
+    def approach(
+        self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
+    ) -> NDArray[np.float64] | None:
+        """(4, 4) pose on the floor to be at an object, in the map, by the last perception's grid; None = there is none.
+
+        ``robot_m``: (2,) or (3,) where the robot is now; see :func:`~.scene.approach.approach_pose`.
+        """
+        grid = self._grid
+        if grid is None:
+            return None
+        return approach_pose(thing.box, grid, robot_m, ApproachOptions(robot_radius_m))
 
     def prepare_language(self) -> None:
         """Read the text encoder now, so that the first sentence does not wait for it; from any thread.
@@ -370,6 +393,6 @@ class Perceptron(LiveMap):
 
     def _forget(self) -> None:
         super()._forget()
-        self._known, self._voxels, self._prediction = QueryContext(), None, None
+        self._known, self._voxels, self._prediction, self._grid = QueryContext(), None, None, None
         if self.lift is not None:
             self.lift.forget()

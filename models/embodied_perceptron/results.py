@@ -140,6 +140,7 @@ class SceneObject:
             A box does not say which side is the front.
         state: one of :class:`ObjectState`.
         last_seen_ns: stamp of the newest evidence.
+        user_name: what a user calls it ("Anna's desk"); empty = nobody named it.
     """
 
     id: int
@@ -148,6 +149,7 @@ class SceneObject:
     box: NDArray[np.float64]
     state: str = ObjectState.CONFIRMED
     last_seen_ns: int = 0
+    user_name: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""
@@ -157,6 +159,7 @@ class SceneObject:
             "score": round(float(self.score), 6),
             "state": self.state,
             "box": [round(float(v), 6) for v in self.box],
+            **({"user_name": self.user_name} if self.user_name else {}),
         }
 
 
@@ -261,6 +264,26 @@ class GroundingStatus(IntEnum):
     INVALID = 4
 
 
+@dataclass(frozen=True)
+class GroundedPhrase:
+    """A noun phrase of a sentence and the objects that it stands for.
+
+    Attributes:
+        text: the words, as they stand in the sentence.
+        start, end: characters [start, end) of the sentence as it was asked.
+        ids: of the objects, best first; empty where none was found.
+    """
+
+    text: str
+    start: int
+    end: int
+    ids: tuple[int, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return {"text": self.text, "start": self.start, "end": self.end, "ids": list(self.ids)}
+
+
 @dataclass(frozen=True, eq=False)
 class Grounding:
     """The answer to one sentence.
@@ -276,6 +299,7 @@ class Grounding:
         latency_ms: from the arrival of the query to its answer.
         count: of the objects that were asked for together ("the chairs", "how many cups", "what is on the table"),
             also where it is 0; None where one object was.
+        phrases: the noun phrases of the sentence, the one that was asked for first, with the objects they stand for.
     """
 
     text: str
@@ -285,3 +309,4 @@ class Grounding:
     tagged_text: str = ""
     latency_ms: float = 0.0
     count: int | None = None
+    phrases: tuple[GroundedPhrase, ...] = ()

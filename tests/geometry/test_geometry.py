@@ -139,3 +139,12 @@ def test_voxels_floor_negative_coordinates() -> None:
     coords = g.world_to_voxel(points, 0.02)
     assert coords.tolist() == [[-1, 0, 0], [1, -1, -2]]
     np.testing.assert_allclose(g.voxel_centers(coords, 0.02)[0], (-0.01, 0.01, 0.01))
+
+
+@pytest.mark.parametrize("focal", [1e300, 1e7, 1e-3, 1e-320])
+def test_focal_lengths_of_no_camera_are_refused(focal: float) -> None:
+    """1e300 was accepted, and ended in an OverflowError while space seen through was cleared."""
+    with pytest.raises(ValueError, match="fits no camera"):
+        g.Intrinsics(focal, 60.0, 39.5, 29.5, 80, 60)
+    with pytest.raises(ValueError, match="fy="):
+        g.Intrinsics(60.0, focal, 39.5, 29.5, 80, 60)

@@ -224,3 +224,23 @@ def test_long_texts_of_relation_words_do_not_explode():
     """A pattern that backtracks would take minutes here."""
     for text in ("the " * 250, "left of " * 120, "a chair of all the " * 55, "of all the a a a " * 60, "if you " * 140):
         assert parse(text[:1000]).text == text[:1000]
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("this is a wet floor sign. it is leaning against the wall", "sign"),
+        ("a hotel room bed", "bed"),
+        ("this object is a white bathtub", "bathtub"),
+        ("this chair faces two tables", "chair"),
+    ],
+)
+def test_what_stands_before_a_noun_is_no_noun(text: str, target: str) -> None:
+    found = parse(text, ["object", "bed"]).target
+    assert found is not None
+    assert found.noun == target
+
+
+def test_without_something_on_it_is_negated() -> None:
+    (said,) = (c for c in parse("pick the table without the lamp on it").constraints if c.relation == "supporting")
+    assert said.negated

@@ -323,3 +323,16 @@ def test_for_anchors_alone_it_is_the_same_as_for_all(relation):
     np.testing.assert_allclose(matrices[1][0][anchors], matrices[0][0][anchors], atol=1e-12)
     np.testing.assert_allclose(matrices[1][1][:, anchors], matrices[0][1][:, anchors], atol=1e-12)
     assert np.isfinite(matrices[2][1]).all()
+
+
+def test_the_end_of_a_table_is_a_short_side() -> None:
+    boxes = np.array([[0, 0, 0.4, 2.4, 0.9, 0.8, 0, 0, 0], [1.4, 0, 0.4, 0.4, 0.4, 0.8, 0, 0, 0],
+                      [0.5, 0.7, 0.4, 0.4, 0.4, 0.8, 0, 0, 0]], dtype=np.float64)  # fmt: skip
+    for turn in (0.0, np.pi / 2):
+        turned = boxes.copy()
+        c, s = np.cos(turn), np.sin(turn)
+        turned[:, :2] = boxes[:, :2] @ np.array([[c, -s], [s, c]]).T
+        turned[:, 6] = turn
+        at_end = SceneGeometry(turned).matrix("end")[:, 0]
+        assert at_end[1] > 0.5
+        assert at_end[1] > 2 * at_end[2]

@@ -34,7 +34,16 @@ def test_replay_answers_every_query(tmp_path: Path) -> None:
     assert [a["status"] for a in answers] == ["INVALID"] * 3  # nothing gives names here
     for answer, words in zip(answers, ("no language model", "control character", "empty"), strict=True):
         assert words in answer["reason"]
-        assert set(answer) == {"text", "status", "reason", "tagged_text", "latency_ms", "candidates"}
+        assert set(answer) == {
+            "text",
+            "status",
+            "reason",
+            "tagged_text",
+            "latency_ms",
+            "count",
+            "candidates",
+            "phrases",
+        }
 
 
 def test_a_node_is_asked_on_its_topics(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.language_scenes import camera, living_room, thing
 
-from embodied_perceptron.language import likelihood
+from embodied_perceptron.language import likelihood, wording
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.colors import color_names, color_scores
 from embodied_perceptron.language.lexicon import split_words
@@ -319,3 +319,39 @@ def test_what_a_robots_user_says():
     assert tune["right"] >= 95
     assert end["right"] >= 75
     assert tune["confidently wrong"] <= 2
+
+
+def test_phrases_stand_for_objects() -> None:
+    text = "bring me the book on the table next to the couch"
+    answer = ground_objects(text, living_room())
+    first, table, *others = answer.phrases
+    assert (first.text, first.ids) == ("the book", (answer.candidates[0].id,))
+    assert text[first.start : first.end] == first.text
+    assert table.text == "the table"
+    assert [o.label for o in living_room() if o.id in table.ids] == ["table"]
+    assert "the couch" in [p.text for p in others]
+
+
+def test_phrases_of_what_is_not_there_have_no_objects() -> None:
+    answer = ground_objects("the unicorn beside the couch", living_room())
+    assert answer.status == GroundingStatus.NOT_FOUND
+    assert [(p.text, len(p.ids)) for p in answer.phrases] == [("the unicorn", 0), ("the couch", 1)]
+
+
+def test_phrases_of_many() -> None:
+    answer = ground_objects("how many chairs are there", living_room())
+    assert answer.phrases[0].ids == tuple(o.id for o in answer.candidates)
+
+
+@pytest.mark.parametrize("word", ["country", "certain", "cables", "banking", "broad", "condition"])
+def test_english_words_are_no_slips(word: str) -> None:
+    assert meant_by(word) == ""
+
+
+def test_without_a_vocabulary_only_letters_in_the_wrong_order_are_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wording, "english_words", frozenset)
+    meant_by.cache_clear()
+    try:
+        assert [meant_by(w) for w in ("mircowave", "refrigirator", "certain")] == ["microwave", "", ""]
+    finally:
+        meant_by.cache_clear()

@@ -170,7 +170,11 @@ def test_interfaces_are_the_contract() -> None:
             *(("std_msgs/Header", "header"), ("string", "id"), ("string", "text"), ("uint8", "status")),
             *(("bool", "standing"), ("vision_msgs/Detection3D[]", "candidates"), ("string", "reason")),
             *(("string", "tagged_text"), ("float32", "latency_ms"), ("int32", "count")),
+            ("GroundedPhrase[]", "phrases"),
         ]
+    ]
+    assert sections(MSGS / "msg/GroundedPhrase.msg") == [
+        [("string", "text"), ("uint32", "start"), ("uint32", "end"), ("int64[]", "ids")]
     ]
     assert sections(MSGS / "action/Ground.action") == [
         [("string", "text"), ("uint32", "top_k"), ("string", "frame_id")],

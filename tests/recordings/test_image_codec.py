@@ -239,3 +239,16 @@ def test_compressed_depth_cut_short(depth: np.ndarray) -> None:
     for end in (5, 12, len(data) // 2):
         with pytest.raises(ImageDecodeError, match=r"cut short|neither PNG"):
             decode_compressed_depth(data[:end], "16UC1; compressedDepth png")
+
+
+@pytest.mark.parametrize("extension", [".png", ".jpg"])
+def test_a_small_file_that_claims_many_pixels_is_refused_before_memory_is_taken(extension):
+    data = bytearray(encode_color_file(np.zeros((16, 24, 3), np.uint8), extension))
+    assert decode_color_file(bytes(data)).shape == (16, 24, 3)
+    if extension == ".png":
+        data[16:24] = (30_000).to_bytes(4, "big") * 2
+    else:
+        at = data.index(b"\xff\xc0")
+        data[at + 5 : at + 9] = (60_000).to_bytes(2, "big") * 2
+    with pytest.raises(ImageDecodeError, match="pixels"):
+        decode_color_file(bytes(data))

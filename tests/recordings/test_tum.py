@@ -368,3 +368,34 @@ def test_damage_marks_carry_the_file(tmp_path: Path) -> None:
     assert isinstance(depths[0].depth_m, BadImage)
     assert "depth/000000.png" in depths[0].depth_m.reason
     assert read_tum_camera(tmp_path).depth_files[0][1].name == "000000.png"
+
+
+def one_image(folder: Path) -> None:
+    with TumWriter(folder, INTRINSICS) as writer:
+        writer.add(S, *images(0), pose(0))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("depth_invalid", None), ("depth_invalid", 3), ("depth_invalid", ["0"]), ("camera", []), ("world_frame", 3)],
+)
+def test_values_of_another_type_are_named(tmp_path, key, value):
+    one_image(tmp_path / "r")
+    spec = tmp_path / "r" / "camera.json"
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), key: value}))
+    with pytest.raises(RecordingError, match=key):
+        TumRecording(tmp_path / "r")
+
+
+def test_a_list_that_names_no_file(tmp_path):
+    one_image(tmp_path / "r")
+    (tmp_path / "r" / "rgb.txt").write_bytes(b"1.0 a\0b.png\n")
+    with pytest.raises(RecordingError, match="null"):
+        list(TumRecording(tmp_path / "r"))
+
+
+def test_deeply_nested_json_is_refused(tmp_path):
+    one_image(tmp_path / "r")
+    (tmp_path / "r" / "camera.json").write_text("[" * 100_000)
+    with pytest.raises(RecordingError, match=r"camera\.json"):
+        TumRecording(tmp_path / "r")

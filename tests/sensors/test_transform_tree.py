@@ -11,7 +11,16 @@ from embodied_perceptron.geometry.transforms import (
     make_transform,
     quaternion_to_rotation,
 )
-from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, TooEarly, TooOld, TransformTree, TreePoses
+from embodied_perceptron.sensors.poses import (
+    MAX_LINKS,
+    Disconnected,
+    Found,
+    Gap,
+    TooEarly,
+    TooOld,
+    TransformTree,
+    TreePoses,
+)
 
 S = 1_000_000_000
 
@@ -273,3 +282,15 @@ def test_what_is_rigid_agrees_with_matrix_algebra(seed: int, noise: float, mirro
             check_transform(T)
     else:
         np.testing.assert_array_equal(check_transform(T), T)
+
+
+def test_names_without_end_do_not_fill_the_memory() -> None:
+    """The tree grew with every name that somebody made up."""
+    tree = TransformTree()
+    for i in range(MAX_LINKS):
+        tree.insert_static("odom", f"frame{i}", np.eye(4))
+    for insert in (tree.insert_static, lambda parent, child, T: tree.insert(parent, child, 5, T)):
+        with pytest.raises(ValueError, match=r"one_more.*more than"):
+            insert("odom", "one_more", np.eye(4))
+    tree.insert("frame1", "frame0", 5, np.eye(4))  # known ones go on
+    assert len(tree.links) == MAX_LINKS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import threading
 import time
@@ -165,7 +164,7 @@ def test_a_click_means_the_first_box_that_its_ray_meets():
     assert first_hit(eye, ahead, (room_box, far)) is far  # one is in the room and means the thing
     assert first_hit(eye, np.array([0.0, 1.0, 0.0]), (room_box, far)) is room_box
     assert first_hit(near.box[:3], ahead, (near, inner)) is inner
-    assert first_hit(eye + [0, 5.0, 0], ahead, (near, far)) is None
+    assert first_hit(eye + 5.0 * np.eye(3)[1], ahead, (near, far)) is None
 
 
 # ---- the door

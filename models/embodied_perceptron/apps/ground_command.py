@@ -1,4 +1,5 @@
-"""``embodied-perceptron ground``: sentences answered over boxes of any detector, from file to file."""
+"""``embodied-perceptron ground``: sentences answered over boxes of any detector, from file to file; and
+``embodied-perceptron describe``: a saved map in grounded sentences."""
 
 from __future__ import annotations
 
@@ -31,6 +32,30 @@ def ground(
     typer.echo(f"{out}: {len(ms)} answers{median}")
 
 
+def describe(
+    map_file: Annotated[Path, typer.Argument(metavar="MAP", exists=True, dir_okay=False, help="A saved map.")],
+    dense: Annotated[bool, typer.Option("--dense", help="<p>a desk</p>[<obj_3>] instead of a desk <obj_3>.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Text, mentions, relations and boxes as JSON.")] = False,
+) -> None:
+    """Describe a saved map in sentences whose every noun carries its objects."""
+    from embodied_perceptron.language.description import describe as describe_objects  # torch loads only when needed
+    from embodied_perceptron.scene.live_map import saved_objects
+
+    objects = saved_objects(map_file)
+    description = describe_objects(objects, "dense" if dense else "plain")
+    if not as_json:
+        typer.echo(description.text)
+        return
+    entries = {
+        "text": description.text,
+        "mentions": [{"phrase": m.phrase, "ids": m.ids, "span": [m.start, m.end]} for m in description.mentions],
+        "relations": [{"subject": f.subject, "relation": f.relation, "anchor": f.anchor} for f in description.facts],
+        "objects": [o.as_dict() for o in objects],
+    }
+    typer.echo(json.dumps(entries, ensure_ascii=False, indent=1))
+
+
 def register(app: typer.Typer) -> None:
-    """Add the sub-command to ``app``."""
+    """Add the sub-commands to ``app``."""
     app.command("ground")(ground)
+    app.command("describe")(describe)

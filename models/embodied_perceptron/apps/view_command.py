@@ -28,13 +28,13 @@ def view(
     token: Annotated[str, typer.Option(help="What a browser must show; made anew where it is needed.")] = "",
     browser: Annotated[bool, typer.Option(help="Open the page.")] = True,
 ) -> None:
-    """Look at a saved map in the browser, and ask for what is in it. Ctrl-C ends it."""
+    """Look at a saved map in the browser, ask it, name and correct things (kept in the map). Ctrl-C ends it."""
     from embodied_perceptron.visualization.web import WebUnavailableError
     from embodied_perceptron.visualization.web_gate import PortTakenError
 
     perceptron = open_map(map_path)
     try:
-        viewer = serve_map(perceptron, host, port, token, title=map_path.resolve().name)
+        viewer = serve_map(perceptron, map_file(map_path), host, port, token)
     except WebUnavailableError as error:
         raise CommandError(str(error), EXIT_BAD_RESULT) from error
     except (PortTakenError, ValueError) as error:
@@ -51,6 +51,14 @@ def view(
             typer.echo("")
 
 
+def map_file(path: Path) -> Path:
+    """The map that a path means. Raises ``CommandError`` where there is none."""
+    file = path / MAP_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise CommandError(f"no map at {file}")
+    return file
+
+
 def open_map(path: Path) -> Perceptron:
     """A saved map (a file, or a folder with one) with its own configuration, objects and names, without a network.
 
@@ -60,9 +68,7 @@ def open_map(path: Path) -> Perceptron:
     from embodied_perceptron.mapping.storage import read_header, saved_config, saved_keyframe_config
     from embodied_perceptron.perceptron import Perceptron
 
-    file = path / MAP_NAME if path.is_dir() else path
-    if not file.is_file():
-        raise CommandError(f"no map at {file}")
+    file = map_file(path)
     header = read_header(file)
     config = PerceptronConfig(volume=saved_config(file, header), keyframes=saved_keyframe_config(file, header))
     perceptron = Perceptron(config)
@@ -70,15 +76,38 @@ def open_map(path: Path) -> Perceptron:
     return perceptron
 
 
-def serve_map(perceptron: Perceptron, host: str, port: int, token: str = "", title: str = "") -> WebViewer:
-    """A viewer of a map that does not change. Raises as ``WebViewer``."""
+def serve_map(perceptron: Perceptron, file: Path, host: str, port: int, token: str = "") -> WebViewer:
+    """A viewer of the map from ``file``, to which names and corrections are written. Raises as ``WebViewer``."""
     from embodied_perceptron.visualization.web import Controls, WebViewer
+
+    taught = threading.Lock()
+
+    def name(number: int, words: str) -> str:
+        with taught:
+            thing = perceptron.name_object(number, words)
+            keep()
+        return f"{thing.label} {number} is called {thing.user_name!r}" if thing.user_name else f"{number} has no name"
+
+    def correct(number: int, label: str, not_there: bool) -> str:
+        with taught:
+            thing = perceptron.correct_object(number, label, not_there)
+            keep()
+        return f"there is no {thing.label} {number}" if not_there else f"object {number} is a {thing.label}"
+
+    def keep() -> None:
+        perceptron.save(file)
+        viewer.show(perceptron.recall())
 
     def complain(trace: str) -> None:
         typer.secho(trace, err=True)
 
     viewer = WebViewer(
-        Controls(ask=perceptron.ground), host=host, port=port, token=token, title=title, on_error=complain
+        Controls(perceptron.ground, name, correct),
+        host=host,
+        port=port,
+        token=token,
+        title=file.resolve().parent.name if file.name == MAP_NAME else file.name,
+        on_error=complain,
     )
     viewer.show(perceptron.recall())
     return viewer

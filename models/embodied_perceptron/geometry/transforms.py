@@ -160,12 +160,16 @@ def rotation_angle_rad(R: FloatArray) -> float:
 # pinhole camera
 
 
+FOCAL_RANGE = (0.01, 100.0)  # focal lengths in image sizes: from 179 degrees to half a degree of view
+
+
 @dataclass(frozen=True)
 class Intrinsics:
     """Undistorted pinhole camera: pixel (u, v) = (fx x/z + cx, fy y/z + cy), integer coordinates at pixel centres.
 
-    Raises ``ValueError`` naming the field when a value is not finite, a focal length is not positive, the size is not
-    positive, or the principal point lies further than one image size outside of the image.
+    Raises ``ValueError`` naming the field when a value is not finite, a focal length is not positive or out of all
+    proportion (:data:`FOCAL_RANGE` image sizes), the size is not positive, or the principal point lies further than one
+    image size outside of the image.
     """
 
     fx: float
@@ -185,6 +189,11 @@ class Intrinsics:
         for name in ("fx", "fy"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"intrinsics: {name} must be positive, got {getattr(self, name)}")
+        for name, size in (("fx", self.width), ("fy", self.height)):
+            if (
+                not FOCAL_RANGE[0] * size <= getattr(self, name) <= FOCAL_RANGE[1] * max(size, 64)
+            ):  # tiny: of a larger one
+                raise ValueError(f"intrinsics: {name}={getattr(self, name)} fits no camera of {size} pixels")
         for name, size in (("cx", self.width), ("cy", self.height)):
             if not -size <= getattr(self, name) <= 2 * size:
                 raise ValueError(f"intrinsics: {name}={getattr(self, name)} is far outside of the image (size {size})")

@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.colors import color_names
 from embodied_perceptron.language.facing import FrontSource, check_source, front_probabilities
-from embodied_perceptron.language.lexicon import lexicon, pluralize
-from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning
+from embodied_perceptron.language.lexicon import lexicon, pluralize, split_words, word_set
+from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
-from embodied_perceptron.language.relations import SceneGeometry, viewer_of
+from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer, leftness
-from embodied_perceptron.results import UNNAMED, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import UNNAMED, GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.identity import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
@@ -119,7 +119,7 @@ def ground_objects(
     status, ranked, reason = answer.decide(query.top_k)
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     count = len(answer.meant) if meaning.every else None
-    return query.answer(status, ranked, reason, tagged, count)
+    return query.answer(status, ranked, reason, tagged, count, answer.phrases(status, ranked))
 
 
 def _finite(objects: Sequence[SceneObject], colors: Colors | None) -> tuple[Sequence[SceneObject], Colors | None]:
@@ -242,9 +242,9 @@ class _Answer:
         target = self.meaning.target
         assert target is not None
         kind = self.scorer.category
-        if kind.max(initial=0.0) < self.least_kind:
+        there = (kind >= self.least_kind) | ((kind >= _SAME_KIND) & self._kind_of(target.noun))
+        if not there.any():
             return self._by_sight(target.noun)
-        there = kind >= self.least_kind
         if (
             not there[: self.confirmed].any()
             and max(self.objects[i].score for i in np.flatnonzero(there)) < self.min_answer
@@ -282,6 +282,46 @@ class _Answer:
                 reason,
             )
         return GroundingStatus.FOUND, ranked[:top_k], self._reason(evidence, order[0])
+
+    def phrases(self, status: GroundingStatus, ranked: Sequence[SceneObject]) -> tuple[GroundedPhrase, ...]:
+        """What the sentence names: first what was asked for, with the ids of the answer, then what it is told by."""
+        meaning = self.meaning
+        assert meaning.target is not None
+        one = status == GroundingStatus.FOUND and not meaning.every
+        found = {meaning.target.span: self._phrase(meaning.target, [o.id for o in (ranked[:1] if one else ranked)])}
+        best = next((i for i, o in enumerate(self.objects) if ranked and o.id == ranked[0].id), None)
+        told = [(a, c) for c in meaning.constraints for a in c.anchors]
+        told += [(a, c) for anchor, _ in tuple(told) for c in anchor.constraints for a in c.anchors]
+        for phrase, constraint in (*told, *((m, None) for m in meaning.mentioned)):
+            if phrase.span not in found and phrase.noun != ANYTHING:
+                found[phrase.span] = self._phrase(phrase, self._stood_for(phrase, constraint, best))
+        return tuple(found.values())
+
+    def _phrase(self, phrase: ObjectPhrase, ids: Sequence[int]) -> GroundedPhrase:
+        text = self.meaning.text
+        first, last = phrase.span
+        for word in reversed(split_words(text[:first])):
+            if word.text not in _PHRASE_WORDS:
+                break
+            first = word.start
+        return GroundedPhrase(text[first:last], first, last, tuple(ids))
+
+    def _stood_for(self, phrase: ObjectPhrase, constraint: Constraint | None, target: int | None) -> list[int]:
+        """Ids of the objects that a phrase beside the target stands for: of all that are called so those that stand
+        best to the target."""
+        weight = self.scorer.anchor_weights(phrase)
+        if weight.max(initial=0.0) < _NAMED:
+            return []
+        if constraint is not None and target is not None:
+            name = constraint.relation if constraint.relation in PAIR_RELATIONS else "near"
+            holds = self.geometry.matrix(name)[target] * self.geometry.different[target]
+            weight = weight * (0.05 + holds)
+        order = [int(i) for i in np.argsort(-weight, kind="stable") if weight[i] >= 0.5 * weight.max()]
+        return [self.objects[i].id for i in (order if phrase.plural else order[:1])]
+
+    def _kind_of(self, noun: str) -> NDArray[np.bool_]:
+        """(N,) labels that say it: a "coffee table" is a "table", whatever other tables a detector knows."""
+        return np.array([label.endswith(f" {noun}") for label in self.labels], dtype=bool)
 
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         """Where no object has a fitting name: what the neural grounder points at, if it is sure."""
@@ -327,6 +367,8 @@ class _Answer:
     def _ranking(self, evidence: Evidence) -> tuple[list[int], F64]:
         """Candidates, one box for each thing, best first, with posterior probabilities."""
         possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
+        assert self.meaning.target is not None
+        possible |= (evidence.category >= _SAME_KIND) & self._kind_of(self.meaning.target.noun)
         one_thing = (self.geometry.iou > ONE_THING_IOU) | (self.geometry.inside > INSIDE_SHARE)
         order: list[int] = []
         for i in np.argsort(-evidence.log_score, kind="stable"):
@@ -474,6 +516,8 @@ class _Answer:
         return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")
 
 
+_PHRASE_WORDS = word_set("adjectives") - frozenset((",", ".", "with", "and"))
+_NAMED = 0.2  # weight below which an object is not what a phrase stands for
 _NO_LANDMARKS = frozenset(("object", "wall", "floor", "ceiling", "carpet"))
 _LANDMARK_M = 1.5
 
@@ -491,7 +535,8 @@ _SAID = {
     "left-of-all": "on the left", "right-of-all": "on the right", "viewer-left": "left, facing", "front": "in front of",
     "viewer-right": "right, facing", "closest": "closest to", "farthest": "farthest from", "left": "left of",
     "own-left": "to its own left, of", "own-right": "to its own right, of",
-    "right": "right of", "near": "near", "in": "in", "across": "across from", "corner": "in the corner",
+    "right": "right of", "near": "near", "in": "in", "across": "across from", "end": "at the end of",
+    "corner": "in the corner",
     "middle": "in the middle", "wall": "at the wall", "from-left": "from the left", "from-right": "from the right",
 }  # fmt: skip
 

@@ -27,6 +27,11 @@ def near(g: SceneGeometry) -> F64:
     return sigmoid((NEAR_M - g.gap) / 0.12)
 
 
+def touching(g: SceneGeometry) -> F64:
+    """(N, N) so close that nobody would say "not near": outlines within about 0.3 m."""
+    return sigmoid((0.3 - g.gap) / 0.08)
+
+
 def on(g: SceneGeometry) -> F64:
     """(N, N) carried: over its footprint or touching its side, neither far above its top nor at its foot."""
     bottom, middle = g.low[:, None, 2], g.center[:, None, 2]
@@ -91,6 +96,7 @@ def _any_reach(g: SceneGeometry) -> F64:
 
 HOLDS: dict[str, Callable[[SceneGeometry], F64]] = {
     "near": near,
+    "end": near,
     "on": on,
     "supporting": lambda g: on(g).T,
     "with": lambda g: sigmoid((2.5 - g.gap) / 0.2),  # said of parts and neighbours alike

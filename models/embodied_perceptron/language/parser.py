@@ -711,7 +711,8 @@ class Parser:
             if subject is None:
                 return None
             other = self._phrase(self.mentions[subject])
-            return Constraint(_INVERSE.get(name, name), (other,), span=span)
+            without = self._is_without(self.mentions[subject])  # "without a lamp on it"
+            return Constraint(_INVERSE.get(name, name), (other,), negated=without, span=span)
         if not anchors:
             return None
         phrases = tuple(self._phrase(self.mentions[k]) for k in anchors)
@@ -759,6 +760,10 @@ class Parser:
         own = self.tokens[first:last]
         near = self.tokens[max(0, first - 2) : last]
         return "without" in own or "no" in own or any(t in _NOT for t in near)
+
+    def _is_without(self, mention: Mention) -> bool:
+        word, place = governor(self.tokens, mention)
+        return word in ("without", "no") or (place > 0 and word in ("a", "any") and self.tokens[place - 1] in _NOT)
 
     def _possessive_sides(self) -> list[Constraint]:
         """'To its left is a lamp', 'with a lamp on its right': the target lies on the other side of the lamp."""
@@ -859,7 +864,7 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
     if (
         following is not None
         and len(following) <= 5
-        and all(t in _ADJECTIVES or t in _LIKE or _may_be_noun(t) for t in following)
+        and all(t in _ADJECTIVES or t in _LIKE or t in _SITES or _may_be_noun(t) for t in following)
     ):
         return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
@@ -879,6 +884,7 @@ def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
     return [Mention(start, start + 1, ANYTHING, plural=True), *mentions]
 
 
+_SITES = frozenset(("floor", "wall", "room", "home", "house"))  # "the hotel room bed" is a bed
 _LIKE = frozenset(("type", "style", "kind", "looking", "shaped", "sized", "colored", "coloured"))
 
 
@@ -922,6 +928,9 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
     return max(range(len(mentions)), key=lambda k: (scores[k], -k))
 
 
+_ANY_THING = frozenset(("object", "item", "thing", "structure"))
+
+
 def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: Counter[str], first_end: int) -> float:
     m = mentions[k]
     word, place = governor(tokens, m)
@@ -949,6 +958,8 @@ def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: 
         points += 1.0
     if m.noun in _VAGUE:
         points -= 0.8
+    elif m.noun in _ANY_THING:
+        points -= 3.0  # "this object is a white bathtub"
     compound = k + 1 < len(mentions) and mentions[k + 1].first == m.last
     if compound and tokens[m.last - 1] != ",":
         points -= 1.5

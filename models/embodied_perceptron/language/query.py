@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.language.parser import Meaning, parse
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 
 DEFAULT_TOP_K = 5
 MAX_QUERY_CHARACTERS = 1_000  # the longest human sentence of the public grounding sets has about 600
@@ -71,10 +71,12 @@ class Query:
         reason: str = "",
         tagged_text: str = "",
         count: int | None = None,
+        phrases: tuple[GroundedPhrase, ...] = (),
     ) -> Grounding:
         """The answer, given now: its latency is the time since arrival."""
         latency_ms = (time.monotonic() - self.arrived_s) * 1e3
-        return Grounding(printable_query(self.text), status, candidates, reason, tagged_text, latency_ms, count)
+        text = printable_query(self.text)
+        return Grounding(text, status, candidates, reason, tagged_text, latency_ms, count, phrases)
 
 
 def query_problem(text: object) -> str:

@@ -374,6 +374,17 @@ def _side(own: str, quarter_turns: int) -> Relation:
     return score
 
 
+def _end(g: SceneGeometry) -> F64:
+    """At a short side of the anchor: beyond one end of its longer axis, not at its long sides."""
+    size = g.size[:, :2]
+    length, width = size.max(1)[None], size.min(1)[None]
+    axis = np.where((size[:, 0] >= size[:, 1])[:, None], g.sides[:, 1], g.sides[:, 0])  # (N, 2)
+    along = np.abs((g.offset * axis[None]).sum(-1))
+    aside = np.abs(g.offset[..., 0] * axis[None, :, 1] - g.offset[..., 1] * axis[None, :, 0])
+    beyond = sigmoid((along - 0.5 * length + 0.1) / 0.12) * sigmoid((0.5 * width + 0.2 - aside) / 0.12)
+    return np.asarray(np.exp(-g.gap / 0.5) * (0.3 + 0.7 * beyond))
+
+
 def _across(g: SceneGeometry) -> F64:
     low, high = g.room
     width = min(float(high[0] - low[0]), float(high[1] - low[1]))
@@ -401,6 +412,7 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "own-left": _side("own-left", 1),
     "own-right": _side("own-right", 3),
     "across": _across,
+    "end": _end,
     "viewer-left": lambda g: g.viewer_side(1.0),
     "viewer-right": lambda g: g.viewer_side(-1.0),
 }

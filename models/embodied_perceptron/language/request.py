@@ -375,6 +375,8 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
         if not start <= m.first <= i + 1 or m.last >= len(words):
             continue
         head = words[m.last]
+        if head in ("faces", "stands") and m.last + 1 < len(words) and words[m.last + 1][0].isalnum():
+            break  # "the chair faces the wall"
         bare = _singular(head)
         name = " ".join(words[m.first : m.last + 1])
         if bare in _PARTS and m.noun in _WITH_DOORS:

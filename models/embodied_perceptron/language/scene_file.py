@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.answer import VOCABULARY, ground_objects
 from embodied_perceptron.language.facing import FrontSource
 from embodied_perceptron.results import Grounding, SceneObject
 
@@ -41,9 +41,14 @@ class DetectedScene:
     fronts: FrontSource
 
     def ground(self, text: str) -> Grounding:
-        """The answer to one sentence."""
+        """The answer to one sentence, that of a running perceptron about the same objects.
+
+        Where all names are its own, they mean what they mean there; names of another detector are read more freely.
+        """
+        own = all(o.label in VOCABULARY for o in self.objects)
+        vocabulary = VOCABULARY if own else None
         return ground_objects(
-            text, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=None
+            text, self.objects, self.viewpoint, colors=self.colors, fronts=self.fronts, vocabulary=vocabulary
         )
 
     def answer(self, scene: str, text: str) -> dict[str, Any]:

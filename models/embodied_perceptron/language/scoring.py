@@ -35,7 +35,8 @@ WEIGHTS = {
     "category": 2.0, "duplicate": 2.0, "confidence": 2.0, "context": 0.3,
     "closest": 0.8, "farthest": 0.8, "between": 1.0, "left": 0.9, "right": 0.9, "front": 0.6, "behind": 0.6,
     "own-left": 0.9, "own-right": 0.9,
-    "across": 0.4, "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
+    "across": 0.4, "end": 1.0,
+    "viewer-left": 1.0, "viewer-right": 1.0, "above": 1.0, "below": 1.0, "on": 1.0, "in": 1.0,
     "supporting": 0.8, "with": 0.8, "near": 1.0, "leftmost": 1.3, "rightmost": 1.3, "left-of-all": 0.65,
     "right-of-all": 0.65,
     "from-left": 1.0, "from-right": 1.0, "corner": 0.7, "middle": 0.8, "wall": 0.3, "large": 0.5, "small": 0.35,
@@ -228,6 +229,8 @@ class Scorer:
                 matrix = likelihood.HOLDS["viewer-left"](self.g)  # the sentence's own viewpoint decides the side
             else:
                 matrix = self._likelihood(c.relation)
+            if c.negated and c.relation == "near":
+                matrix = likelihood.touching(self.g)  # "not near" fails only where it is close by
             others = self.g.different[:, chosen]
             holds = (matrix[:, chosen] * others).max(axis=1, initial=0.0)
             holds = np.where(others.any(axis=1), holds, np.nan)  # "the other chair", where only one was detected

@@ -1,8 +1,9 @@
 """Words before they are read: slips of one or two letters corrected, and sentences of other languages recognised.
 
 Only words that are no English words are corrected, and only to words that the lexicon knows: "the mircowave" is a
-microwave, but "the cable" is no table. The English words that lie that near to one of the lexicon's stand in
-``words.json`` (``other_words``).
+microwave, but "the cable" is no table. Which words are English is read from the vocabulary of the installed text
+encoder's tokenizer, when the first unknown word comes. Without that package only letters in the wrong order are put
+right ("the mircowave"): every other correction would turn some English word into another.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from dataclasses import replace
 from functools import lru_cache
 
 from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
+from embodied_perceptron.nn.text_encoder import minilm_folder
 
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # letters that a word must have to be corrected by one, by two edits
 _SETS = (
     "prepositions", "orders", "adjectives", "vague", "partitives", "expletives", "determiners", "without_front",
-    "openers", "no_nouns", "rooms", "parts", "accessories", "request_words", "other_words",
+    "openers", "no_nouns", "rooms", "parts", "accessories", "request_words",
 )  # fmt: skip
 _NEEDED = (
     "second", "third", "fourth", "fifth", "first", "last", "left", "right", "leftmost", "rightmost", "between",
@@ -62,6 +64,16 @@ def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(word for word in meant if len(word) >= _ONE_SLIP and word.isalpha()), frozenset(known)
 
 
+@lru_cache(maxsize=1)
+def english_words() -> frozenset[str]:
+    """Whole words of the text encoder's vocabulary; empty where its package is not installed."""
+    try:
+        text = (minilm_folder() / "vocab.txt").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    return frozenset(word for word in text.split() if word.isascii() and word.isalpha())
+
+
 def _stumps(word: str, count: int) -> set[str]:
     """``word`` with up to ``count`` letters left out: what two words share that are few edits apart."""
     found, last = {word}, {word}
@@ -91,14 +103,27 @@ def meant_by(token: str) -> str:
         return ""
     if token.endswith("s") and token[:-1] in known:
         return ""
+    english = english_words()
+    if token in english or _stem(token) in english:
+        return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for stump in _stumps(token, most) for word in _index().get(stump, ())}
     ranked = sorted((edits(token, word), word[0] != token[0], word) for word in near)
     ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and r[1])]
+    if not english:
+        ranked = [r for r in ranked if sorted(r[2]) == sorted(token)]
     if not ranked:
         return ""
     alike = [word for slips, other_start, word in ranked if (slips, other_start) == ranked[0][:2]]
     return alike[0] if len({word.rstrip("s") for word in alike}) == 1 else ""
+
+
+def _stem(token: str) -> str:
+    """The word without an ending, as far as spelling tells; itself when it has none."""
+    for ending in ("s", "ed", "ing", "er", "ly"):
+        if token.endswith(ending) and len(token) - len(ending) >= _ONE_SLIP:
+            return token.removesuffix(ending)
+    return token
 
 
 def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:

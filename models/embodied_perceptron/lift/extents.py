@@ -110,7 +110,7 @@ def grow_to_surface(box: F64, points_m: F64) -> F64 | None:
     more = np.stack([low - moved[0], moved[1] - high]) * _CELL_M  # (2, 2) of the low and high sides
     if more.sum() < _LEAST_M:
         return None
-    result = box.copy()
+    result: NDArray[np.float64] = box.copy()
     shift = 0.5 * (more[1] - more[0])
     result[:2] += np.array([[c, -s], [s, c]]) @ shift
     result[3:5] += more.sum(axis=0)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_from_dict
@@ -25,6 +24,7 @@ from embodied_perceptron.mapping.blocks import split_coords
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.voxels import HITS, RECORD, VoxelRows
 from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, open_tensors
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 FORMAT = "embodied_perceptron.map"
@@ -42,7 +42,7 @@ def write_map(path: str | Path, tensors: dict[str, torch.Tensor], header: dict[s
     """
     # one entry only: safetensors writes several in random order, and equal maps shall be equal files
     metadata = {FORMAT: json.dumps({"version": VERSION, **header}, sort_keys=True)}
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, disk_errors(path):
         save_file(tensors, str(temporary), metadata=metadata)
 
 
@@ -80,13 +80,11 @@ def read_extra(path: str | Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _opened(path: str | Path) -> Iterator[Any]:
-    with open(path, "rb"):  # an OSError that names the path
-        pass
     try:
-        with safe_open(str(path), framework="pt") as file:
+        with open_tensors(path) as file:
             yield file
-    except SafetensorError as error:
-        raise MapFileError(f"{path} is damaged, cut short, or no map: {error}") from error
+    except TensorFileError as error:
+        raise MapFileError(f"no map: {error}") from error
 
 
 def _parse_header(path: str | Path, metadata: dict[str, str]) -> dict[str, Any]:

@@ -90,7 +90,10 @@ def write_json(path: str | Path, value: Any) -> None:
 
 
 def write_objects_json(path: str | Path, objects: Iterable[SceneObject]) -> None:
-    """``[{id, label, score, state, box: [9]}]``, sorted by id. Raises ``OSError``."""
+    """``[{id, label, score, state, box: [9]}]``, and ``user_name`` where there is one, sorted by id.
+
+    Raises ``OSError``.
+    """
     write_json(path, [thing.as_dict() for thing in sorted(objects, key=lambda thing: thing.id)])
 
 
@@ -100,7 +103,12 @@ def read_objects_json(path: str | Path) -> tuple[SceneObject, ...]:
         rows = json.loads(Path(path).read_text(encoding="utf-8"))
         return tuple(
             SceneObject(
-                int(r["id"]), str(r["label"]), float(r["score"]), np.array(r["box"], np.float64), str(r["state"])
+                int(r["id"]),
+                str(r["label"]),
+                float(r["score"]),
+                np.array(r["box"], np.float64),
+                str(r["state"]),
+                user_name=str(r.get("user_name", "")),
             )
             for r in rows
         )
@@ -135,7 +143,8 @@ def read_occupancy_npz(path: str | Path) -> SemanticVoxels:
 
 
 def write_groundings_json(path: str | Path, groundings: Iterable[Grounding]) -> None:
-    """``[{text, status, reason, tagged_text, latency_ms, candidates: [objects]}]`` in the order given.
+    """``[{text, status, reason, tagged_text, latency_ms, count, candidates: [objects], phrases: [{text, start, end,
+    ids}]}]`` in the order given.
 
     Raises ``OSError``.
     """
@@ -146,7 +155,9 @@ def write_groundings_json(path: str | Path, groundings: Iterable[Grounding]) -> 
             "reason": grounding.reason,
             "tagged_text": grounding.tagged_text,
             "latency_ms": round(grounding.latency_ms, 3),
+            "count": grounding.count,
             "candidates": [thing.as_dict() for thing in grounding.candidates],
+            "phrases": [phrase.as_dict() for phrase in grounding.phrases],
         }
         for grounding in groundings
     ]

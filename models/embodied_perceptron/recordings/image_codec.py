@@ -106,6 +106,7 @@ def encode_image(image: NDArray[Any]) -> tuple[str, int, NDArray[np.uint8]]:
 # --------------------------------------------------------------------------------------------------------------------
 # compressed images
 
+MAX_PIXELS = 2**26  # of a compressed image: what it claims is believed only so far before memory is taken for it
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8"
 
@@ -124,9 +125,37 @@ def _check_complete(flat: NDArray[np.uint8]) -> None:
         raise ImageDecodeError(f"compressed image is neither PNG nor JPEG: it begins with {head[:4]!r}")
 
 
+def _check_size(flat: NDArray[np.uint8]) -> None:
+    """A few kilobytes may claim gigabytes of pixels."""
+    width, height = _claimed_size(flat)
+    if width * height > MAX_PIXELS:
+        raise ImageDecodeError(f"compressed image claims {width}x{height} pixels, at most {MAX_PIXELS} are decoded")
+
+
+def _claimed_size(flat: NDArray[np.uint8]) -> tuple[int, int]:
+    """(width, height) by the header of a PNG or JPEG; zeros where there is none: the decoder refuses such."""
+    if flat[:8].tobytes() == _PNG_MAGIC:
+        width, height = struct.unpack(">II", flat[16:24].tobytes()) if flat.size >= 24 else (0, 0)
+        return width, height
+    at, largest = 2, (0, 0)
+    while at + 9 <= flat.size:  # segments: FF marker, length of what follows (itself included), content
+        marker = int(flat[at + 1])
+        if flat[at] != 0xFF or marker == 0xDA:  # pixels begin
+            break
+        if marker == 0xFF:  # padding
+            at += 1
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", flat[at + 5 : at + 9].tobytes())
+            largest = max(largest, (width, height), key=lambda size: size[0] * size[1])
+        at += 2 if 0xD0 <= marker <= 0xD8 or marker == 0x01 else 2 + int(flat[at + 2]) * 256 + int(flat[at + 3])
+    return largest
+
+
 def _imdecode(data: Bytes, flags: int) -> NDArray[Any]:
     flat = _as_flat_uint8(data)
     _check_complete(flat)
+    _check_size(flat)
     image = cv2.imdecode(flat, flags)
     if image is None:
         kind = "PNG" if flat[:4].tobytes() == _PNG_MAGIC[:4] else "JPEG"

@@ -35,7 +35,6 @@ from embodied_perceptron.geometry.transforms import (
 )
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.recordings.image_codec import (
-    ImageDecodeError,
     decode_color_file,
     decode_depth_file,
     encode_color_file,
@@ -266,7 +265,7 @@ def _read_image(path: Path, decode: Callable[[bytes], NDArray[ImageT]]) -> NDArr
         return decode(path.read_bytes())
     except OSError as error:
         raise RecordingError(f"cannot read {path}: {error.strerror}") from error
-    except ImageDecodeError as error:
+    except ValueError as error:  # a damaged image, or a list that names no file
         raise RecordingError(f"{path}: {error}") from error
 
 
@@ -321,6 +320,12 @@ def _read_camera_json(path: Path) -> dict[str, Any]:
         raise RecordingError(
             f"{path}: unknown key(s) {', '.join(unknown)}; known: {', '.join(_REQUIRED_KEYS + _OPTIONAL_KEYS)}"
         )
+    for key in ("camera", "camera_frame", "world_frame", "base_frame"):
+        if not isinstance(spec.get(key), (str, type(None))):
+            raise RecordingError(f"{path}: {key} must be text, got {spec[key]!r:.100}")
+    invalid = spec.get("depth_invalid", [])
+    if not isinstance(invalid, list) or not all(type(value) is int and 0 <= value < 2**16 for value in invalid):
+        raise RecordingError(f"{path}: depth_invalid must list numbers of 16 bits, got {invalid!r:.100}")
     if not spec["depth_scale"] > 0:
         raise RecordingError(f"{path}: depth_scale must be positive, got {spec['depth_scale']}")
     if (spec.get("base_frame") is None) != (spec.get("T_base_camera") is None):
@@ -381,7 +386,7 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RecordingError(f"{path}: {error}") from error
 
 

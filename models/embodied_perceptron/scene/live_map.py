@@ -15,10 +15,12 @@ of the image features is guarded by the features themselves.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,8 @@ from embodied_perceptron.mapping.correction import Correction
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
-from embodied_perceptron.results import SceneObject
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.results import ObjectState, SceneObject
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
@@ -37,7 +40,24 @@ from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
+LABELS_SUFFIX = ".labels.json"
 _OBJECTS, _SEMANTIC, _FRAME = "objects", "semantic", "map_frame"  # entries of a map file
+
+
+def saved_objects(path: str | Path) -> tuple[SceneObject, ...]:
+    """The confirmed objects of a saved map, without reading the rest of it.
+
+    Raises :class:`MapFileError` for a file that is no map or has no objects, ``OSError`` where there is none.
+    """
+    objects = ObjectMap()
+    saved = read_extra(path).get(_OBJECTS)
+    if saved is None:
+        raise MapFileError(f"{path}: a map without objects")
+    try:
+        objects.load_json(saved)
+    except ValueError as error:
+        raise MapFileError(f"{path}: {error}") from error
+    return objects.objects((ObjectState.CONFIRMED,))
 
 
 class LiveMap:
@@ -46,7 +66,8 @@ class LiveMap:
     Args:
         config: everything tunable.
         volume: voxels, keyframes, features; may hold frames already.
-        cell_classes: names of the labelled cells that are restored from files; None = of no cells.
+        cell_classes: names of the labelled cells that are restored from files; None = whatever they are: nothing
+            here labels others.
     """
 
     def __init__(
@@ -66,6 +87,8 @@ class LiveMap:
     def save(self, path: str | Path) -> None:
         """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
 
+        What users corrected is written as labels too, to ``<name>.labels.json`` beside it.
+
         Raises ``OSError`` when it cannot be written.
         """
         with self._scene_lock, self._volume_lock:
@@ -73,7 +96,16 @@ class LiveMap:
             extra = {_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning, _FRAME: self._frame.to_json()}
             tensors, header = self.volume.pack(extra)
             tensors |= cells
+            labels = self._labels()
         write_map(path, tensors, header)
+        if labels["corrections"] or labels["names"]:
+            text = json.dumps(labels, ensure_ascii=False, indent=1)
+            write_atomically(labels_path(path), (text + "\n").encode("utf-8"))
+
+    def _labels(self) -> dict[str, Any]:
+        """What users said: of each corrected object box, label and what it was called, and the names."""
+        names = [o.as_dict() for o in self._objects.objects() if o.user_name]
+        return {"version": 1, "corrections": self._objects.corrections.to_list(), "names": names}
 
     def load(self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None) -> None:
         """Replace the map by a saved one; images are encoded anew at the next perception.
@@ -111,7 +143,7 @@ class LiveMap:
             frame.put(T_world_saved)
             self._frame = frame
             cells = semantic.cells()
-            if cells is not None and cells.classes == self._cell_classes:
+            if cells is not None and self._cell_classes in (None, cells.classes):
                 self._semantic = semantic
             self._publish()
 
@@ -186,6 +218,32 @@ class LiveMap:
             self._publish()
         return cleared
 
+    def name_object(self, number: int, name: str) -> SceneObject:
+        """Call object ``number`` by a user's name, which is kept with the map; empty takes the name away.
+
+        Raises ``ValueError`` for a name that is none, is a class, or is another object's, ``LookupError`` where there
+        is no such object; nothing has changed then.
+        """
+        return self._told(lambda: self._objects.name(number, name))
+
+    def correct_object(self, number: int, label: str = "", not_there: bool = False) -> SceneObject:
+        """Object ``number`` is a ``label``, whatever the network says, or is ``not_there`` at all.
+
+        Returns it as it is now, or was. Raises ``ValueError`` for no label, or a label of what is not there, and as
+        :meth:`name_object`.
+        """
+        if not_there and label.strip():
+            raise ValueError(f"an object is either a {label!r} or not there")
+        if not_there:
+            return self._told(lambda: self._objects.deny(number))
+        return self._told(lambda: self._objects.relabel(number, label))
+
+    def _told(self, change: Callable[[], SceneObject]) -> SceneObject:
+        with self._scene_lock, self._volume_lock:
+            thing = change()
+            self._publish()
+        return thing
+
     def statistics(self) -> VolumeStatistics:
         """Size and history of the volume."""
         with self._volume_lock:
@@ -206,3 +264,8 @@ class LiveMap:
         self._floor.forget()
         self._cameras = LatestCameraPoses()
         self._frame.clear()
+
+
+def labels_path(path: str | Path) -> Path:
+    """Where the labels of a map's corrections stand."""
+    return Path(path).with_suffix(LABELS_SUFFIX)

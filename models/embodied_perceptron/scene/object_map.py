@@ -42,6 +42,7 @@ from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
+from embodied_perceptron.scene.corrections import Correction, Corrections, check_user_name, check_words
 from embodied_perceptron.scene.identity import (
     INSIDE_SHARE,
     association_affinity,
@@ -130,12 +131,14 @@ class _Track:
     surroundings: float  # voxels around, above and below the box then
     is_back: bool  # it was out of view since it was found
     reference: float  # score at which a box is as likely wrong as right
+    user_name: str = ""  # what a user calls it
+    user_label: str = ""  # what a user says that it is
     looked_at: int = 0  # number of the last update that looked at its place; not kept in files
     published: SceneObject | None = None  # as of now; None = to be made anew
 
     @property
     def label(self) -> str:
-        return max(sorted(self.votes), key=lambda name: self.votes[name])
+        return self.user_label or max(sorted(self.votes), key=lambda name: self.votes[name])
 
     def name_share(self, label: str) -> float:
         """Posterior probability of a name."""
@@ -144,6 +147,8 @@ class _Track:
     @property
     def is_settled(self) -> bool:
         """Whether its name is beyond doubt."""
+        if self.user_label:
+            return True
         return self.found >= _SETTLED_FOUND and self.name_share(self.label) >= _SETTLED_SHARE
 
     def rate(self, score: float, prior: int) -> None:
@@ -167,6 +172,7 @@ class _Track:
         self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
         for label, votes in other.votes.items():
             self.votes[label] = self.votes.get(label, 0.0) + votes
+        self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
         self.published = None
 
     def probability(self, config: ObjectsConfig, reference: float) -> float:
@@ -175,7 +181,8 @@ class _Track:
     def as_object(self, config: ObjectsConfig) -> SceneObject:
         if self.published is None:
             score = self.probability(config, self.reference)
-            self.published = SceneObject(self.id, self.label, score, self.box.copy(), self.state, self.last_seen_ns)
+            box, seen_ns = self.box.copy(), self.last_seen_ns
+            self.published = SceneObject(self.id, self.label, score, box, self.state, seen_ns, self.user_name)
         return self.published
 
 
@@ -191,6 +198,7 @@ class ObjectMap:
         self._next_id = 1
         self._updated_ns = 0
         self._updates = 0
+        self.corrections = Corrections()
 
     def __len__(self) -> int:
         return len(self._tracks)
@@ -237,7 +245,7 @@ class ObjectMap:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
         self._updates += 1
-        found = _distinct(found.above(scores.keep), snapshot)
+        found = self.corrections.without_denied(_distinct(found.above(scores.keep), snapshot))
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
         matched = self._match(near, found, cut)
@@ -255,12 +263,47 @@ class ObjectMap:
                 self._set_state(track)
                 self._grid.put(track.id, track.box)
 
+    def name(self, number: int, user_name: str) -> SceneObject:
+        """Call an object by a user's name; empty takes the name away.
+
+        Raises ``ValueError`` for a name that is none, is a class, or is another object's, ``LookupError`` without the
+        object.
+        """
+        track, known = self._tracked(number), {t.label for t in self._tracks.values()}
+        wanted = check_user_name(user_name, known) if user_name.strip() else ""
+        others = [t for t in self._tracks.values() if t.id != number and t.user_name.casefold() == wanted.casefold()]
+        if wanted and others:
+            raise ValueError(f"{wanted!r} is the name of object {others[0].id} already: take it away there first")
+        track.user_name, track.published = wanted, None
+        return track.as_object(self.config)
+
+    def relabel(self, number: int, label: str) -> SceneObject:
+        """An object is what a user says, whatever is found there later. Raises as :meth:`name`."""
+        track, wanted = self._tracked(number), check_words(label, "label")
+        self.corrections.remember(Correction(number, track.box.copy(), track.label, wanted, self._updated_ns))
+        track.user_label, track.published = wanted, None
+        return track.as_object(self.config)
+
+    def deny(self, number: int) -> SceneObject:
+        """There is no such thing: it goes, and the like is not found there again. Raises ``LookupError``."""
+        track = self._tracked(number)
+        self.corrections.remember(Correction(number, track.box.copy(), track.label, "", self._updated_ns))
+        gone = track.as_object(self.config)
+        self._remove(track)
+        return gone
+
+    def _tracked(self, number: int) -> _Track:
+        if number not in self._tracks:
+            raise LookupError(f"there is no object {number}")
+        return self._tracks[number]
+
     def remove_inside(self, box: NDArray[np.float64]) -> tuple[int, ...]:
         """Forget objects whose centre lies in the (9,) ``box``; returns their ids."""
         R = box_rotations(box[None])[0]
         gone = [t for t in self._tracks.values() if (np.abs((t.box[:3] - box[:3]) @ R) <= box[3:6] / 2).all()]
         for track in gone:
             self._remove(track)
+        self.corrections.forget_inside(box)
         return tuple(t.id for t in gone)
 
     def move(self, motion_at: Callable[[int], NDArray[np.float64]]) -> None:
@@ -274,6 +317,7 @@ class ObjectMap:
                 moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
                 track.box, track.published = canonical_boxes(moved)[0], None
                 self._grid.put(track.id, track.box)
+        self.corrections.move(motion_at)
 
     def clear(self) -> None:
         """Forget all objects. Ids start at 1 again: it is a new map."""
@@ -281,6 +325,7 @@ class ObjectMap:
         self._grid = _GroundGrid(_CELL_M)
         self._next_id = 1
         self._updated_ns = 0
+        self.corrections = Corrections()
 
     # ------------------------------------------------------------------------------------------------------- matching
 
@@ -518,6 +563,7 @@ class ObjectMap:
             del entry["published"], entry["looked_at"]
             tracks.append(entry)
         data = {"version": _VERSION, "next_id": self._next_id, "updated_ns": self._updated_ns, "objects": tracks}
+        data["corrections"] = self.corrections.to_list()
         return json.dumps(data, sort_keys=True)
 
     def load_json(self, text: str) -> None:
@@ -532,6 +578,7 @@ class ObjectMap:
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
             tracks = [_track_from(_as_of_now(entry, version)) for entry in data["objects"]]
             next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
+            corrections = Corrections.from_list(data.get("corrections", []))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"objects cannot be read: {type(error).__name__}: {error}") from error
         ids = [t.id for t in tracks]
@@ -542,6 +589,7 @@ class ObjectMap:
         for track in tracks:
             self._grid.put(track.id, track.box)
         self._next_id, self._updated_ns = next_id, updated_ns
+        self.corrections = corrections
 
 
 def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
@@ -568,6 +616,8 @@ def _track_from(entry: dict[str, Any]) -> _Track:
     track = _Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})
     if track.box.shape != (9,) or not np.isfinite(track.box).all():
         raise ValueError(f"object {track.id} has the box {entry['box']}")
+    if not isinstance(track.user_name, str) or not isinstance(track.user_label, str):
+        raise ValueError(f"object {track.id} has the names {track.user_name!r} and {track.user_label!r}")
     if track.state not in ObjectState.ALL or not track.votes:
         raise ValueError(f"object {track.id} has state {track.state!r} and labels {track.votes}")
     if not all(math.isfinite(v) for v in (track.log_odds, track.score, track.weight, track.unfound_s)):

@@ -27,6 +27,7 @@ from embodied_perceptron.geometry.transforms import FloatArray, check_transform,
 from embodied_perceptron.sensors.stamps import StampJudge
 
 NS_PER_S = 1_000_000_000
+MAX_LINKS = 10_000  # of a transform tree; robots have hundreds
 _NEAR_NS = NS_PER_S
 
 
@@ -369,6 +370,8 @@ class TransformTree:
             return link
         if parent == child or child in self._ancestors(parent):
             raise ValueError(f"transform {parent!r} -> {child!r} would close a loop: {child!r} is above {parent!r}")
+        if link is None and len(self._links) >= MAX_LINKS:  # whoever invents names must not fill the memory
+            raise ValueError(f"transform {parent!r} -> {child!r}: more than {MAX_LINKS} frames are known")
         if link is not None:
             self.reparented[child] = self.reparented.get(child, 0) + 1
         link = self._links[child] = _Link(parent, self._buffer(parent, child), StampJudge(self._jump_ns or 0))

@@ -54,7 +54,7 @@ def color_of(thing: SceneObject, colors: Mapping[int, Color] | None) -> Color:
 
 def label_of(thing: SceneObject) -> str:
     """What stands beside an object in pictures."""
-    return f"{thing.label} {thing.id}"
+    return f"{thing.user_name or thing.label} {thing.id}"
 
 
 def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:

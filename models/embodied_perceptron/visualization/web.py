@@ -363,7 +363,8 @@ class _Page:
             return
         low, high = np.percentile(points, 2, axis=0), np.percentile(points, 98, axis=0)
         middle, reach = 0.5 * (low + high), float(np.linalg.norm(high - low))
-        self._home = (middle + reach * np.array([-0.45, -0.65, 0.75]), middle)
+        eye = middle + reach * np.array([-0.45, -0.65, 0.75])
+        self._home = (eye.astype(np.float64), middle.astype(np.float64))
         for client in self._server.get_clients().values():
             client.camera.position, client.camera.look_at = self._home
 
@@ -401,7 +402,7 @@ class _Page:
         for i, label in enumerate(self._labels):
             if i < len(named):
                 label.text = shortened(f"{label_of(named[i])} ({named[i].score:.2f})")
-                label.position = named[i].box[:3] + [0.0, 0.0, named[i].box[5] / 2 + 0.05]
+                label.position = named[i].box[:3] + np.array([0.0, 0.0, named[i].box[5] / 2 + 0.05])
             label.visible = i < len(named)
 
     def _show_solid(self, objects: Sequence[SceneObject], colors: Sequence[tuple[int, int, int]]) -> None:
@@ -685,7 +686,7 @@ def _start_server(title: str) -> Any:
             f"the web viewer needs viser: pip install 'embodied-perceptron[web]': {error}"
         ) from error
 
-    class Server(viser.ViserServer):  # type: ignore[misc]
+    class Server(viser.ViserServer):
         def request_share_url(self, verbose: bool = True) -> str | None:
             return None  # would open a tunnel from anywhere to this robot
 

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from embodied_perceptron.nn.official import OfficialTask, map_state_dict
 from embodied_perceptron.recordings.files import atomic_path
+from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, open_tensors
 
 FORMAT = "embodied_perceptron.weights"
 VERSION = 1
@@ -56,20 +56,18 @@ def save_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     header = {"config": checkpoint.config, "classes": list(checkpoint.classes), "extra": checkpoint.extra}
     metadata = {"format": FORMAT, "version": str(VERSION), "header": json.dumps(header)}
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in checkpoint.state.items()}
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, disk_errors(path):
         save_file(tensors, str(temporary), metadata=metadata)
 
 
 def read_tensors(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Tensors and metadata of a safetensors file of any kind. Raises as :func:`load_checkpoint`."""
-    with open(path, "rb"):  # an OSError that names the path
-        pass
     try:
-        with safe_open(str(path), framework="pt") as file:
+        with open_tensors(path) as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged, cut short, or no safetensors file: {error}") from error
+    except TensorFileError as error:
+        raise CheckpointError(f"no safetensors file: {error}") from error
     return tensors, metadata
 
 

@@ -24,6 +24,7 @@ from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
 from embodied_perceptron.results import (
+    GroundedPhrase,
     Grounding,
     GroundingStatus,
     OccupancyGrid2d,
@@ -424,7 +425,8 @@ def test_markers_say_label_and_id_and_have_the_size_of_the_box():
 @pytest.mark.parametrize("status", list(GroundingStatus))
 def test_grounding_round_trip(status):
     candidates = tuple(random_object(RNG, i) for i in (4, 5, 6)) if status in (1, 3) else ()
-    grounding = Grounding("the chair", status, candidates, "because", "<p>chair</p>[<obj_4>]", 12.5)
+    phrases = (GroundedPhrase("the chair", 0, 9, (4, 7)), GroundedPhrase("sofa", 13, 17))
+    grounding = Grounding("the chair", status, candidates, "because", "<p>chair</p>[<obj_4>]", 12.5, 1, phrases)
     message = objects.grounding_to_message(grounding, "q", True, 9, "odom")
     back = objects.message_to_grounding(message)
     assert (back.text, back.status, back.reason, back.tagged_text) == (
@@ -433,6 +435,7 @@ def test_grounding_round_trip(status):
         grounding.reason,
         grounding.tagged_text,
     )
+    assert (back.count, back.phrases) == (1, phrases)
     assert [c.id for c in back.candidates] == [c.id for c in candidates]
     assert back.latency_ms == pytest.approx(12.5)
     assert (message.id, message.standing) == ("q", True)

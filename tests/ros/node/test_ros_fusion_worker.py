@@ -28,9 +28,10 @@ from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth
 from embodied_perceptron.config import AssemblerConfig, PerceptronConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup, TooEarly
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image
-from embodied_perceptron_ros.node.fusion_worker import INTERNAL_ERROR, OVERLOAD, FusionWorker
+from embodied_perceptron_ros.node.fusion_worker import INTERNAL_ERROR, OVERLOAD, FusionWorker, ReadyFrames
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.inputs import Inbox, Received
 
@@ -501,3 +502,58 @@ def test_overload_drops_the_oldest_and_fuses_the_newest(rig, monkeypatch):
     rig.wait(fused=3, **{OVERLOAD: 6})
     assert rig.perceptron.newest_frame.frame.stamp_ns == rig.stamp_ns
     assert rig.worker.counts.received == 9
+
+
+@pytest.mark.parametrize("cameras", [("front", "rear"), ("a", "b", "c", "d", "e")])
+@pytest.mark.parametrize("backlog", [1, 2, 3])
+def test_an_overloaded_node_fuses_every_camera_alike(monkeypatch, cameras, backlog):
+    """All cameras bring a frame while one is fused, again and again."""
+    rig, rounds = Rig(cameras), 30
+    rig.backlog = backlog
+    whole, fused = rig.perceptron.integrate, Counter()
+
+    def slow(posed):
+        fused[posed.frame.camera] += 1
+        if fused.total() <= rounds:
+            rig.frame()
+        return whole(posed)
+
+    monkeypatch.setattr(rig.perceptron, "integrate", slow)
+    try:
+        rig.frame()
+        wait_until(lambda: fused.total() > rounds and rig.worker.counts.pending == 0, 20, f"{fused}")
+        counts = rig.worker.counts
+    finally:
+        rig.worker.stop()
+    assert set(fused) == set(cameras)
+    assert max(fused.values()) - min(fused.values()) <= backlog + 1, fused
+    assert counts.received == len(cameras) * (rounds + 1) == counts.fused + counts.dropped[OVERLOAD]
+
+
+def test_a_slow_camera_loses_nothing_beside_a_fast_one():
+    """One that brings a frame for every fifth of the other has its turn at once."""
+    ready, lost, taken = ReadyFrames(), Counter(), Counter()
+    for k in range(100):
+        ready.extend([posed("fast", k * MS)] + ([posed("slow", k * MS)] if k % 5 == 0 else []))
+        while len(ready) > 2:
+            lost[ready.shed().frame.camera] += 1
+        if k % 2:  # half of what the fast one brings
+            taken[ready.take().frame.camera] += 1
+    assert lost["slow"] == 0
+    assert taken["slow"] == 20
+    assert taken["fast"] == 30
+
+
+def test_frames_of_one_camera_are_fused_in_their_order():
+    ready = ReadyFrames()
+    ready.extend(posed(camera, k * MS) for k in range(4) for camera in ("a", "b"))
+    assert [p.frame.stamp_ns // MS for p in ready.take_all_of({"b"})] == [0, 1, 2, 3]
+    assert ready.shed().frame.stamp_ns == 0
+    assert [ready.take().frame.stamp_ns // MS for _ in range(len(ready))] == [1, 2, 3]
+
+
+def posed(camera: str, stamp_ns: int) -> PosedFrame:
+    """A frame of few pixels."""
+    k = Intrinsics(4.0, 4.0, 1.5, 1.5, 4, 4)
+    frame = RgbdFrame(stamp_ns, camera, np.zeros((4, 4, 3), np.uint8), np.ones((4, 4), np.float32), k)
+    return PosedFrame(frame, np.eye(4))

@@ -16,12 +16,14 @@ pytest.importorskip("embodied_perceptron_msgs")
 pytest.importorskip("ament_index_python")
 
 from sensor_msgs.msg import CompressedImage
+from std_srvs.srv import Trigger
 from support.launch_stand_in import only, start
 from support.lift_world import CUP_BOX, THINGS, K, boxes_of, tour
 from support.ros_detections import detections_2d
 from support.ros_live import OPTICAL, Peer, running_node, wait_until
 from vision_msgs.msg import Detection3DArray
 
+from embodied_perceptron.language.description import read_mentions
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_header
@@ -130,6 +132,19 @@ def test_detections_end_as_named_boxes_in_the_map(live):
     assert int(lift["found"]) == 2 * sum(len(b) for _, b in recorded.frames)
     wait_until(lambda: accounted(peer), 20, "every detection is lifted or dropped")
     assert lift["state"] == "none"  # the detector is not the node's
+
+
+def test_the_map_is_described_by_a_service(live):
+    peer, _ = live
+    boxes = peer.listen("/perception/boxes", Detection3DArray)
+    wait_until(lambda: boxes and "cup" in named(boxes), 30)
+    answer = peer.call("/perception/describe", Trigger)
+    assert answer.success
+    ids = {m.phrase: m.ids for m in read_mentions(answer.message)}
+    assert {"table", "cup"} <= set(ids), answer.message
+    known = {int(d.id): d.results[0].hypothesis.class_id for d in boxes[-1].detections}
+    assert all(known.get(number) == "cup" for number in ids["cup"]), (answer.message, known)
+    assert "On the table" in answer.message
 
 
 CUP = ("cup", [100.0, 100.0, 140.0, 140.0], 0.9)

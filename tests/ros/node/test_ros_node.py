@@ -90,7 +90,9 @@ class Stream:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory):
-    with running_node(tmp_path_factory.mktemp("live"), max_pose_wait_s=0.3) as (process, peer):
+    # services may write and read in the folders of all tests
+    maps = tmp_path_factory.getbasetemp()
+    with running_node(tmp_path_factory.mktemp("live"), max_pose_wait_s=0.3, map_folder=maps) as (process, peer):
         yield process, peer, Stream(peer)
 
 
@@ -309,6 +311,8 @@ def test_services_fail_in_words(live, tmp_path):
         ("save_map", SaveMap, SaveMap.Request(path=str(tmp_path / "no" / "folder.map")), "no"),
         ("load_map", LoadMap, LoadMap.Request(path=str(tmp_path / "absent.map")), "absent"),
         ("load_map", LoadMap, LoadMap.Request(path=str(damaged)), "damaged"),
+        ("save_map", SaveMap, SaveMap.Request(path="/tmp/outside.map"), "map_folder"),
+        ("load_map", LoadMap, LoadMap.Request(path="../outside.map"), "map_folder"),
         ("clear_box", ClearBox, ClearBox.Request(), "box"),
         ("clear_box", ClearBox, ClearBox.Request(frame_id="nowhere"), "nowhere"),
     ):
@@ -449,7 +453,7 @@ def test_parameters_are_described(live):
 
 
 def test_lifecycle(tmp_path):
-    with running_node(tmp_path, autostart=False) as (_, peer):
+    with running_node(tmp_path, autostart=False, map_folder=tmp_path) as (_, peer):
         assert peer.state() == "unconfigured"
         assert not peer.change_state(Transition.TRANSITION_ACTIVATE)
         assert peer.change_state(Transition.TRANSITION_CONFIGURE, START_S)  # compiles

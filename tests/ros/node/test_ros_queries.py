@@ -26,6 +26,7 @@ from embodied_perceptron_ros.node.queries import (
     Answer,
     QueryError,
     QueryWorker,
+    RateLimit,
     answer_key,
     invalid,
     parse_query,
@@ -299,3 +300,13 @@ def test_what_waits_is_answered_at_the_end():
     assert sorted(a.query.id for a in h.answers) == ["0", "1", "2", "3"]
     h.worker.submit(Query("chair", id="late"), h.deliver)
     assert h.answers[-1].grounding.status == GroundingStatus.INVALID
+
+
+def test_a_rate_limit_allows_a_burst_and_then_its_rate() -> None:
+    now = [0.0]
+    limit = RateLimit(10, clock=lambda: now[0])
+    assert sum(limit.allows(2.0) for _ in range(100)) == 10
+    now[0] += 3.0
+    assert sum(limit.allows(2.0) for _ in range(100)) == 6
+    now[0] += 1000.0  # rest does not make the burst larger
+    assert sum(limit.allows(2.0) for _ in range(100)) == 10

@@ -229,10 +229,11 @@ def test_objects_of_an_earlier_replay_give_the_same_figures_also_far_from_the_or
     figures = evaluate_recording(recording, labels, tmp_path / "a", SHAPES, pictures=False)
     again = evaluate_recording(recording, labels, tmp_path / "b", None, tmp_path / "a" / "objects.json", pictures=False)
     assert again == figures
+    T_world_map = [[1, 0, 0, 1000], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
     shifted = [thing(1, "tv", ROOM.things[1].box - [1000, 0, 0, 0, 0, 0, 0, 0, 0])]
     (tmp_path / "far").mkdir()
     write_objects_json(tmp_path / "far" / "objects.json", shifted)
-    (tmp_path / "far" / "timings.json").write_text('{"anchor_m": [1000, 0, 0]}')
+    (tmp_path / "far" / "timings.json").write_text(json.dumps({"T_world_map": T_world_map}))
     far = evaluate_recording(recording, labels, tmp_path / "c", None, tmp_path / "far" / "objects.json", pictures=False)
     assert far["right"] == 1
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.apps.replay import replay
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry.boxes import box_corners
+from embodied_perceptron.geometry.boxes import box_corners, transform_boxes
 from embodied_perceptron.geometry.transforms import invert_transform, transform_points
 from embodied_perceptron.recordings.artifacts import read_objects_json, write_json, write_objects_json
 from embodied_perceptron.recordings.files import write_atomically
@@ -91,21 +92,25 @@ def _replayed(source: Recording, config: PerceptronConfig, max_frames: int | Non
     result = replay(source, config, max_frames=max_frames)
     if result.fused == 0:
         raise ValueError(f"no frame of {source.source} could be fused: {result.dropped or 'it has none'}")
-    return _moved(result.perception.objects, result.perception.anchor_m)
+    return _moved(result.perception.objects, result.perception.T_world_map)
 
 
 def _read(path: Path) -> tuple[SceneObject, ...]:
-    """Objects of an earlier replay; where their map lay far from the world's origin, ``timings.json`` says so."""
+    """Objects of an earlier replay; where their map was not the world, ``timings.json`` says so."""
     beside = path.with_name("timings.json")
-    anchor_m = np.zeros(3)
+    T_world_map = np.eye(4)
     if beside.is_file():
-        anchor_m = np.array(json.loads(beside.read_text(encoding="utf-8")).get("anchor_m", anchor_m), np.float64)
-    return _moved(read_objects_json(path), anchor_m)
+        T_world_map = np.array(
+            json.loads(beside.read_text(encoding="utf-8")).get("T_world_map", T_world_map), np.float64
+        )
+    return _moved(read_objects_json(path), T_world_map)
 
 
-def _moved(objects: Sequence[SceneObject], anchor_m: NDArray[np.float64]) -> tuple[SceneObject, ...]:
-    shift = np.concatenate([anchor_m, np.zeros(6)])
-    return tuple(replace(o, box=o.box + shift) for o in objects)
+def _moved(objects: Sequence[SceneObject], T_world_map: NDArray[np.float64]) -> tuple[SceneObject, ...]:
+    if np.array_equal(T_world_map, np.eye(4)) or not objects:
+        return tuple(objects)
+    boxes = transform_boxes(T_world_map, torch.from_numpy(np.stack([o.box for o in objects]))).numpy()
+    return tuple(replace(o, box=box) for o, box in zip(objects, boxes, strict=True))
 
 
 # --------------------------------------------------------------------------------------------------------------------

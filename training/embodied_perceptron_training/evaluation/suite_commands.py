@@ -1,4 +1,4 @@
-"""``embodied-perceptron evaluate pope|arkitscenerefer|openlex3d``: suites of other systems, from the command line."""
+"""``embodied-perceptron evaluate pope|arkitscenerefer|openlex3d|robustness``: suites of other systems."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
     app.command("pope")(pope)
     app.command("arkitscenerefer")(arkitscenerefer)
     app.command("openlex3d")(openlex3d)
+    app.command("robustness")(robustness)
 
 
 def pope(
@@ -123,6 +124,40 @@ def openlex3d(
         suite_files.write_openlex3d,
         workers,
     )
+
+
+def robustness(
+    data: Data,
+    out: Out,
+    split: Split = "test",
+    weights: Weights = "tiny",
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many homes.")] = 6,
+    levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
+    views: Annotated[int, typer.Option(min=1, help="Targets of each home and axis, each in a view of its own.")] = 4,
+    workers: Workers = 2,
+    detector: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector to score too.")
+    ] = None,
+    detector_layout: Annotated[str, typer.Option(help="Of its outputs: nanodet, yolov8, yolox, rtdetr ...")] = "",
+) -> None:
+    """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
+    from embodied_perceptron.recordings.files import write_atomically
+    from embodied_perceptron_training.evaluation import robustness as axes  # torch loads only when needed
+    from embodied_perceptron_training.evaluation import suites
+
+    suite = suites.SuiteSpec(str(data), split, weights, scenes, views)
+
+    def run(_: SuiteSpec, workers: int, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
+        file = "" if detector is None else str(detector)
+        return axes.run_robustness(axes.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
+
+    done: list[SuiteRun[axes.AxisResult]] = []
+    _suite("robustness", suite, out, run, dict, lambda _, result, folder: done.append(result), workers)
+    results = done[0].results
+    write_atomically(out / "curves.json", axes.curves_json(results).encode())
+    write_atomically(out / "metrics.png", axes.curves_png(results))
+    tables = (out / "metrics.md").read_text(encoding="utf-8")
+    write_atomically(out / "metrics.md", (tables + axes.curves_markdown(results)).encode())
 
 
 def _suite(

@@ -29,6 +29,10 @@ PUBLISHED: Mapping[str, tuple[str, str]] = {
         "3DVG-Transformer IoU@0.25 2.21, Dist@0.3 11.70; ScanRefer 0.54, 9.84; OFA lifted from frames of the detected "
         "class Dist@0.3 25.51",
     ),
+    "robustness": (
+        "BEHAVIOR Vision Suite (Ge et al., CVPR 2024)",
+        "curves of open-vocabulary 2-D detectors stand in the paper as pictures; no table to compare with",
+    ),
     "openlex3d": (
         "OpenLex3D (Billi et al., NeurIPS 2025), top-5 synonyms on Replica / ScanNet++ / HM3D",
         "ConceptGraphs (GPT) 47 / 43 / 45; HOV-SG 45 / 40 / 33; OpenMask3D 43 / 27 / 31; ConceptFusion 32 / 29 / 23",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ _CONFIG_HELP = "YAML file with the node's parameters; default: the one of the pa
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("perceive")(perceive_command)
+    app.command("ask")(ask_command)
     app.command("simulate")(simulate_command)
     app.command("demo")(demo_command)
 
@@ -164,6 +166,29 @@ def _list_parameters() -> None:
                 declaration.description,
             )
     Console().print(table)
+
+
+def ask_command(
+    sentence: Annotated[str, typer.Argument(help='What is meant: "the chair by the window".')],
+    namespace: Annotated[str, typer.Option(help="Namespace of the node, as it was given to perceive.")] = "",
+    frame: Annotated[str, typer.Option(help="Frame of the answer; empty = the node's output frame.")] = "",
+    top_k: Annotated[int, typer.Option(min=0, max=1000, help="Candidates at most; 0 = the node's default.")] = 0,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds to wait for node and answer.")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The whole answer as JSON.")] = False,
+) -> None:
+    """Ask a running node for an object. Exit code 0: found; 1: not found, ambiguous or invalid; 3: no node answers."""
+    require_ros()
+    from embodied_perceptron_ros.players.asking import EXIT_CODES, NoAnswerError, answer_as_dict, answer_lines, ask_node
+
+    try:
+        answer = ask_node(sentence, namespace, frame, top_k, timeout)
+    except NoAnswerError as error:
+        _fail(error, 3)
+    if as_json:
+        typer.echo(json.dumps(answer_as_dict(answer), ensure_ascii=False, indent=1, allow_nan=False))
+    else:
+        typer.echo("\n".join(answer_lines(answer)))
+    raise typer.Exit(EXIT_CODES[answer.status])
 
 
 def simulate_command(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import torch
+from embodied_perceptron_msgs.msg import GroundedPhrase as GroundedPhraseMessage
 from embodied_perceptron_msgs.msg import GroundingResult
-from geometry_msgs.msg import Point, Vector3
+from geometry_msgs.msg import Point, PoseStamped, Vector3
 from numpy.typing import NDArray
 from std_msgs.msg import ColorRGBA
 from vision_msgs.msg import (
@@ -22,8 +24,8 @@ from visualization_msgs.msg import Marker, MarkerArray
 
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
-from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
-from embodied_perceptron.visualization.drawing import color_of_class
+from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.visualization.drawing import color_of_class, label_of
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
 _UNIT_CORNERS = 0.5 * CORNER_SIGNS.numpy().astype(np.float64)
@@ -116,7 +118,7 @@ def object_markers(
     for item in objects:
         r, g, b = color_of_class(item.label)
         rgb = r / 255, g / 255, b / 255
-        text = f"{item.label} {item.id} ({item.score:.2f})"
+        text = f"{label_of(item)} ({item.score:.2f})"
         markers += _box_marker_triple(item.box, rgb, text, namespace, item.id, stamp_ns, frame_id, T_out_world)
     return _with_deletions(markers, shown, stamp_ns, frame_id)
 
@@ -188,10 +190,19 @@ def grounding_to_message(
     stamp_ns: int,
     frame_id: str,
     T_out_world: NDArray[np.float64] | None = None,
+    approach: NDArray[np.float64] | None = None,
+    distance_m: float = math.nan,
 ) -> GroundingResult:
-    """Answer -> embodied_perceptron_msgs/GroundingResult, its candidates best first."""
+    """Answer -> embodied_perceptron_msgs/GroundingResult, its candidates best first.
+
+    ``approach``: (4, 4) pose to go to, in the world like the candidates; None = there is none.
+    """
+    header = make_header(stamp_ns, frame_id)
+    pose = PoseStamped(header=header)
+    if approach is not None:
+        pose.pose = matrix_to_pose(approach if T_out_world is None else T_out_world @ approach)
     return GroundingResult(
-        header=make_header(stamp_ns, frame_id),
+        header=header,
         id=query_id,
         text=grounding.text,
         status=int(grounding.status),
@@ -201,17 +212,28 @@ def grounding_to_message(
         tagged_text=grounding.tagged_text,
         latency_ms=float(grounding.latency_ms),
         count=-1 if grounding.count is None else grounding.count,
+        phrases=[GroundedPhraseMessage(**phrase.as_dict()) for phrase in grounding.phrases],
+        user_name=grounding.candidates[0].user_name if grounding.candidates else "",
+        reachable=approach is not None,
+        approach=pose,
+        distance=float(distance_m),
     )
 
 
 def message_to_grounding(message: GroundingResult) -> Grounding:
     """embodied_perceptron_msgs/GroundingResult -> answer, its candidates in the message's frame."""
+    candidates = tuple(detection_to_object(d) for d in message.candidates)
+    if candidates and message.user_name:
+        candidates = (replace(candidates[0], user_name=message.user_name), *candidates[1:])
     return Grounding(
         text=message.text,
         status=GroundingStatus(message.status),
-        candidates=tuple(detection_to_object(d) for d in message.candidates),
+        candidates=candidates,
         reason=message.reason,
         tagged_text=message.tagged_text,
         latency_ms=float(message.latency_ms),
         count=None if message.count < 0 else int(message.count),
+        phrases=tuple(
+            GroundedPhrase(p.text, int(p.start), int(p.end), tuple(int(i) for i in p.ids)) for p in message.phrases
+        ),
     )

@@ -27,6 +27,7 @@ from embodied_perceptron_ros.node.transforms import TransformSource
 
 Poses = dict[tuple[str, int], NDArray[np.float64]]
 _HOLD_S = 10.0
+_MAX_POSES = 100_000  # a pose each second of a day
 
 
 class CorrectionError(ValueError):
@@ -49,6 +50,8 @@ def corrected_poses(
 
     Raises :class:`CorrectionError` for another frame, a pose that is none, and what ``T_child_camera`` raises.
     """
+    if len(path.poses) > _MAX_POSES:
+        raise CorrectionError(f"corrected poses must be at most {_MAX_POSES}, got {len(path.poses)}")
     if path.header.frame_id.lstrip("/") != fusion_frame.lstrip("/"):
         raise CorrectionError(f"corrected poses must be in {fusion_frame!r}, got {path.header.frame_id!r}")
     cameras: dict[int, list[str]] = {}
@@ -121,6 +124,8 @@ class KeyframeCorrections:
 
     def _on_path(self, path: Path) -> None:
         with self._condition:
+            if self._waiting is not None:  # they come faster than the map can follow
+                self._health.count("corrections_superseded")
             self._waiting = path
             self._condition.notify()
 

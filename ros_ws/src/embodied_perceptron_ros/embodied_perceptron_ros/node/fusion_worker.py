@@ -6,8 +6,8 @@ import dataclasses
 import threading
 import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,48 @@ class CameraPoses:
         return self._transforms.lookup(self._fusion_frame, frame, stamp_ns)
 
 
+class ReadyFrames:
+    """Frames with their poses that wait for fusion; cameras take turns, each in the order of its frames.
+
+    Under overload every camera gets the same share: the next frame is of the camera that had its turn longest ago,
+    and what has to go is the oldest of the camera that has most waiting.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[PosedFrame] = []  # oldest first
+        self._turns: dict[str, int] = {}  # camera -> number of its last turn
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def extend(self, frames: Iterable[PosedFrame]) -> None:
+        """Frames of one camera come in the order of their stamps."""
+        self._frames.extend(frames)
+
+    def take(self) -> PosedFrame:
+        """The oldest of the camera whose turn it is. Raises ValueError when none waits."""
+        index = min(range(len(self._frames)), key=lambda i: self._last_turn(self._frames[i].frame.camera))
+        self._turn += 1
+        self._turns[self._frames[index].frame.camera] = self._turn
+        return self._frames.pop(index)
+
+    def shed(self) -> PosedFrame:
+        """The one to do without; of cameras with equally many, the one that had its turn last loses."""
+        waiting = Counter(posed.frame.camera for posed in self._frames)
+        camera = max(waiting, key=lambda name: (waiting[name], self._last_turn(name)))
+        return self._frames.pop(next(i for i, posed in enumerate(self._frames) if posed.frame.camera == camera))
+
+    def take_all_of(self, cameras: Collection[str]) -> list[PosedFrame]:
+        """All that wait of some cameras."""
+        taken = [posed for posed in self._frames if posed.frame.camera in cameras]
+        self._frames = [posed for posed in self._frames if posed.frame.camera not in cameras]
+        return taken
+
+    def _last_turn(self, camera: str) -> int:
+        return self._turns.get(camera, 0)
+
+
 class FusionWorker:
     """See the module's docstring. All public methods may be called from any thread."""
 
@@ -90,7 +132,7 @@ class FusionWorker:
         self._now_ns = now_ns
         self._max_backlog = max_backlog
         self._reset_on_time_jump = reset_on_time_jump
-        self._ready: deque[PosedFrame] = deque()
+        self._ready = ReadyFrames()
         self._calibrations: dict[str, tuple[Any, CameraModel | BadCalibration]] = {}
         self._own_drops: Counter[str] = Counter()
         self._fused = 0
@@ -169,7 +211,7 @@ class FusionWorker:
             # frames that all waited for one transform come at once: that is no sign of overload
             self._late = self._assembler.late
         while len(self._ready) > self._max_backlog() + self._late:
-            dropped = self._ready.popleft()
+            dropped = self._ready.shed()
             self._drop(OVERLOAD, dropped.frame.camera, "fusion does not keep up with the cameras")
         for drop in self._assembler.take_drops():
             self._health.explain_drop(drop.reason, drop.detail)
@@ -179,7 +221,7 @@ class FusionWorker:
         try:
             if self._ready:
                 self._late = max(self._late - 1, 0)
-                self._fuse(self._ready.popleft())
+                self._fuse(self._ready.take())
         finally:
             self._update_counts()
 
@@ -275,8 +317,7 @@ class FusionWorker:
         """What waits from before a jump goes; the map stays, or is reset where that is wanted and time began anew."""
         for jump in self._assembler.take_jumps():
             self._health.count("time_jumps")
-            for posed in [p for p in self._ready if p.frame.camera in jump.cameras]:
-                self._ready.remove(posed)
+            for posed in self._ready.take_all_of(jump.cameras):
                 self._drop(DropReason.TIME_JUMP, posed.frame.camera, "was ready when time went on elsewhere")
             shift = f"time of {', '.join(jump.cameras)} went on {jump.shift_ns / 1e9:+.3f} s away"
             if not (jump.restart and self._reset_on_time_jump()):

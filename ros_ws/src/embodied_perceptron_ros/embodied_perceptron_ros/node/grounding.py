@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future as ThreadFuture
@@ -24,17 +25,19 @@ from visualization_msgs.msg import MarkerArray
 from embodied_perceptron.geometry.transforms import invert_transform
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Grounding
+from embodied_perceptron.results import Grounding, GroundingStatus
+from embodied_perceptron.scene.approach import floor_distance
 from embodied_perceptron.sensors.poses import Found, TooEarly
 from embodied_perceptron_ros.conversion.objects import MarkerKey, grounding_markers, grounding_to_message
 from embodied_perceptron_ros.conversion.values import stamp_to_ns
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.parameters import NodeParameters
-from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, invalid, parse_query
+from embodied_perceptron_ros.node.queries import Answer, Begin, QueryError, QueryWorker, RateLimit, invalid, parse_query
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
+_BURST = 1000  # queries at once that no rate limit refuses
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
 _INACTIVE = "the node is not active"
 
@@ -92,6 +95,7 @@ class GroundingInterface:
         self._parameters = parameters
         self._camera_frame = camera_frame
         self._publish_lock = threading.Lock()  # answers come from the query thread and, when refused, from callbacks
+        self._rate = RateLimit(_BURST)
         self._shown: set[MarkerKey] = set()
         self._worker: QueryWorker | None = None
         self._on_answer: Callable[[Grounding], None] | None = None
@@ -211,6 +215,16 @@ class GroundingInterface:
             return
         worker.submit(query, deliver, begin)
 
+    def _within_rate(self) -> bool:
+        """Whether a query more is within ``max_queries_hz``, of all ways to ask together; otherwise it is counted."""
+        allowed = self._rate.allows(self._parameters().max_queries_hz)
+        if not allowed:
+            self._health.count("queries_over_rate")
+        return allowed
+
+    def _too_fast(self) -> str:
+        return f"more than {self._parameters().max_queries_hz:g} queries a second (parameter max_queries_hz)"
+
     def _stamp_ns(self) -> int:
         newest = self._perceptron.newest_frame
         return 0 if newest is None else newest.frame.stamp_ns
@@ -229,11 +243,25 @@ class GroundingInterface:
             frame_id, T = parameters.fusion_frame, T_fusion_map
         else:
             frame_id, T = pose.frame_id, pose.T_out_world
-        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T)
+        way = self._way_to(grounding)
+        message = grounding_to_message(grounding, query.id, query.standing, stamp_ns, frame_id, T, *way)
         markers, self._shown = grounding_markers(grounding, self._shown, stamp_ns, frame_id, T)
         if self._on_answer is not None:
             self._on_answer(grounding)
         return message, markers
+
+    def _way_to(self, grounding: Grounding) -> tuple[NDArray[np.float64] | None, float]:
+        """Where to go for the object that was found, and how far it is from the robot as it stands now."""
+        if grounding.status != GroundingStatus.FOUND or not grounding.candidates:
+            return None, math.nan
+        thing = grounding.candidates[0]
+        try:
+            here = self._viewpoint(0)
+        except ViewpointError:
+            here = None
+        robot_m = None if here is None else here[:2, 3]
+        distance_m = math.nan if robot_m is None else float(floor_distance(thing.box, robot_m[None])[0])
+        return self._perceptron.approach(thing, robot_m, self._parameters().robot_radius_m), distance_m
 
     def _publish_answer(self, answer: Answer) -> None:
         with self._publish_lock:
@@ -246,6 +274,9 @@ class GroundingInterface:
     def _on_query(self, message: String) -> None:
         worker = self._worker
         if worker is None:  # taken from the wire just before deactivation
+            return
+        if not self._within_rate():
+            worker.refuse(Query(""), self._too_fast(), self._publish_answer)
             return
         try:
             query = parse_query(message.data)
@@ -266,7 +297,10 @@ class GroundingInterface:
                 self._markers.publish(markers)
             done.set_result(message)
 
-        self._submit(query, deliver, begin)
+        if self._within_rate():
+            self._submit(query, deliver, begin)
+        else:
+            deliver(Answer(query, invalid(query, self._too_fast())))
         return done
 
     async def _execute_goal(self, goal: Any) -> Ground.Result:

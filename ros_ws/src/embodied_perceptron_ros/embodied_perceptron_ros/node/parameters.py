@@ -26,6 +26,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron.config import PerceptronConfig, load_config
+from embodied_perceptron_ros.node.map_folder import MapFolder
 
 Kind = Literal["color", "depth", "info"]
 TIME_JUMP_ACTIONS = ("keep", "reset")
@@ -69,6 +70,7 @@ DECLARATIONS: dict[str, _Declaration] = {
     "autostart": _D(True, "Configure and activate on start, without a lifecycle manager"),
     "config_file": _D("", "YAML file with the configuration of the algorithm; empty = built-in defaults"),
     "map_file": _D("", "Map to load when the node is configured; empty = start with an empty map"),
+    "map_folder": _D("", "Folder below which ~/save_map and ~/load_map write and read; empty = the user's data folder"),
     "cameras": _D(["camera"], "Names of the cameras; each has parameters <name>.color_topic and so on"),
     "fusion_frame": _D("odom", "Frame in which the map is built; must be continuous (REP-105)"),
     "output_frame": _D("", "Frame of everything published; empty = the fusion frame", live=True),
@@ -106,7 +108,13 @@ DECLARATIONS: dict[str, _Declaration] = {
     "max_backlog": _D(3, "Frames that may wait for fusion; the oldest is dropped beyond it", 1, 100, live=True),
     "query_queue_size": _D(64, "Queries that may wait; further ones are answered INVALID at once", 1, 10_000),
     "max_standing_queries": _D(16, "Standing queries at a time; further ones are answered INVALID", 0, 1000),
+    "max_queries_hz": _D(
+        100.0, "Queries a second beyond a burst; further ones are INVALID unread", 0.1, 1e4, live=True
+    ),
     "default_top_k": _D(5, "Candidates in an answer where the query does not say", 1, 100, live=True),
+    "robot_radius_m": _D(
+        0.3, "Room that the robot needs around it where an answer tells it to go", 0.05, 1.4, live=True
+    ),
     "weights": _D(
         "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
     ),
@@ -189,6 +197,7 @@ class NodeParameters:
     autostart: bool
     config_file: str
     map_file: str
+    map_folder: str
     fusion_frame: str
     output_frame: str
     base_frame: str
@@ -211,7 +220,9 @@ class NodeParameters:
     max_backlog: int
     query_queue_size: int
     max_standing_queries: int
+    max_queries_hz: float
     default_top_k: int
+    robot_radius_m: float
     cameras: tuple[CameraParameters, ...]
     config: PerceptronConfig
 
@@ -352,6 +363,7 @@ def effective_values(parameters: NodeParameters) -> dict[str, Any]:
     values |= {name: getattr(config.grid, field) for name, field in _GRID_OVERRIDES.items()}
     values |= {name: getattr(config.lift, field) for name, field in _LIFT_OVERRIDES.items()}
     values["weights"] = config.network.weights or NO_WEIGHTS
+    values["map_folder"] = str(MapFolder(parameters.map_folder).path)
     for camera in parameters.cameras:
         values |= {f"{camera.name}.{key}": getattr(camera, key) for key in CAMERA_DECLARATIONS}
     return values

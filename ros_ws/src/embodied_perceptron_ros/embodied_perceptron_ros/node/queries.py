@@ -30,6 +30,27 @@ _FIELDS: dict[str, type] = {
 _LATEST_STAMP_S = 2**31  # of builtin_interfaces/Time
 
 
+class RateLimit:
+    """At most so many events a second in the long run, and a burst at once. From one thread, or where a lost count does
+    not matter."""
+
+    def __init__(self, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._burst = burst
+        self._clock = clock
+        self._left = float(burst)
+        self._since_s = clock()
+
+    def allows(self, per_s: float) -> bool:
+        """Whether one more event is within the limit; if so it counts."""
+        now_s = self._clock()
+        self._left = min(self._left + (now_s - self._since_s) * per_s, float(self._burst))
+        self._since_s = now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
 class QueryError(ValueError):
     """A query that cannot be read; carries what is known of it, so that the answer can name it."""
 

@@ -1,4 +1,5 @@
-"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``.
+"""Map services: ``~/save_map``, ``~/load_map``, ``~/reset``, ``~/clear_box``, ``~/describe``, ``~/name_object``,
+``~/correct_object``.
 
 They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
 moment that the map itself is touched. A failure is an answer (``success`` false, ``message`` says why), never an
@@ -9,20 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-from embodied_perceptron_msgs.srv import ClearBox, LoadMap, SaveMap
+from embodied_perceptron_msgs.srv import ClearBox, CorrectObject, LoadMap, NameObject, SaveMap
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from std_srvs.srv import Trigger
 
+from embodied_perceptron.language.description import describe
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import GroundingStatus
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
+from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
+
+_MAX_WAITING = 16  # calls at a time; each may take seconds
 
 
 class MapServices:
@@ -35,14 +40,17 @@ class MapServices:
         transforms: TransformSource,
         fusion_frame: str,
         on_map_replaced: Callable[[], None],
+        map_folder: MapFolder,
     ) -> None:
-        """``on_map_replaced`` is called after the map was changed by hand."""
+        """``on_map_replaced`` is called after the map was changed by hand; maps lie below ``map_folder``."""
         self._node = node
         self._perceptron = perceptron
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="map_services")
         self._transforms = transforms
         self._fusion_frame = fusion_frame
         self._on_map_replaced = on_map_replaced
+        self._map_folder = map_folder
+        self._unfinished = 0
         group = ReentrantCallbackGroup()  # a slow save must not keep the others waiting
         self._services = [
             node.create_service(kind, f"~/{name}", callback, callback_group=group)
@@ -50,7 +58,10 @@ class MapServices:
                 (SaveMap, "save_map", self._save),
                 (LoadMap, "load_map", self._load),
                 (Trigger, "reset", self._reset),
+                (Trigger, "describe", self._describe),
                 (ClearBox, "clear_box", self._clear_box),
+                (NameObject, "name_object", self._name_object),
+                (CorrectObject, "correct_object", self._correct_object),
             )
         ]
 
@@ -62,8 +73,15 @@ class MapServices:
         self._services = []
 
     async def _run(self, job: Callable[[], str], response: Any) -> Any:
-        future = self._thread.submit(job)
-        await await_in_executor(self._node, future)
+        if self._unfinished >= _MAX_WAITING:
+            response.message = f"too many calls of map services wait (more than {_MAX_WAITING})"
+            return response
+        self._unfinished += 1  # calls begin and end in the executor's thread
+        try:
+            future = self._thread.submit(job)
+            await await_in_executor(self._node, future)
+        finally:
+            self._unfinished -= 1
         try:
             response.message = future.result()
             response.success = True
@@ -76,7 +94,7 @@ class MapServices:
 
     async def _save(self, request: SaveMap.Request, response: SaveMap.Response) -> SaveMap.Response:
         def job() -> str:
-            path = _path(request.path)
+            path = self._map_folder.to_write(request.path)
             self._perceptron.save(path)
             return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
 
@@ -84,7 +102,7 @@ class MapServices:
 
     async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
         def job() -> str:
-            path = _path(request.path)
+            path = self._map_folder.to_read(request.path)
             self._perceptron.load(path, pose_to_matrix(request.pose))
             self._on_map_replaced()
             return f"loaded {path}"
@@ -98,6 +116,10 @@ class MapServices:
             return "the map is empty"
 
         return await self._run(job, response)
+
+    async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """The message is the description; its ids are those of ``~/boxes``."""
+        return await self._run(lambda: describe(self._perceptron.objects).text, response)
 
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
@@ -114,8 +136,45 @@ class MapServices:
 
         return await self._run(job, response)
 
+    async def _name_object(self, request: NameObject.Request, response: NameObject.Response) -> NameObject.Response:
+        def job() -> str:
+            number = self._meant(request.id)
+            response.id = str(number)
+            return self.name_object(number, request.name)
 
-def _path(text: str) -> Path:
-    if not text.strip() or "\0" in text:
-        raise ValueError(f"path must name a file, got {text!r}")
-    return Path(text).expanduser()
+        return await self._run(job, response)
+
+    async def _correct_object(
+        self, request: CorrectObject.Request, response: CorrectObject.Response
+    ) -> CorrectObject.Response:
+        def job() -> str:
+            number = self._meant(request.id)
+            response.id = str(number)
+            return self.correct_object(number, request.label, request.not_there)
+
+        return await self._run(job, response)
+
+    def name_object(self, number: int, name: str) -> str:
+        """What was done, in words. Raises as :meth:`Perceptron.name_object`."""
+        thing = self._perceptron.name_object(number, name)
+        self._on_map_replaced()
+        if not thing.user_name:
+            return f"{thing.label} {thing.id} has no name of yours any more"
+        return f"{thing.label} {thing.id} is called {thing.user_name!r}"
+
+    def correct_object(self, number: int, label: str, not_there: bool) -> str:
+        """What was done, in words. Raises as :meth:`Perceptron.correct_object`."""
+        thing = self._perceptron.correct_object(number, label, not_there)
+        self._on_map_replaced()
+        return f"there is no {thing.label} {thing.id}" if not_there else f"object {thing.id} is a {thing.label}"
+
+    def _meant(self, text: str) -> int:
+        """The id that a text gives, or of the one object that a sentence means."""
+        if text.strip().isdecimal():
+            return int(text)
+        answer = self._perceptron.ground(text)
+        if answer.status != GroundingStatus.FOUND or (answer.count or 1) > 1:
+            raise ValueError(f"{answer.text!r} means no single object: {answer.status.name} {answer.reason}")
+        if not answer.candidates[0].id:
+            raise ValueError(f"what {answer.text!r} means is no object of the map yet")
+        return answer.candidates[0].id

@@ -21,6 +21,8 @@ def open_web_viewer(node: Any, configured: ConfiguredMap) -> WebViewer:
     viewer = WebViewer(
         Controls(
             ask=configured.grounding.ask,
+            name=configured.services.name_object,
+            correct=configured.services.correct_object,
             standing=lambda: configured.grounding.standing,
             health=lambda: health_lines(node, configured),
         ),

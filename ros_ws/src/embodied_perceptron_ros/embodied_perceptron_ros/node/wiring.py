@@ -23,6 +23,7 @@ from embodied_perceptron_ros.node.detections import DetectionInputs, lift_diagno
 from embodied_perceptron_ros.node.fusion_worker import FusionWorker
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.inputs import CameraSubscriptions, Inbox
+from embodied_perceptron_ros.node.map_folder import MapFolder
 from embodied_perceptron_ros.node.outputs import LiveViewer, Outputs
 from embodied_perceptron_ros.node.perception_worker import PerceptionWorker
 from embodied_perceptron_ros.node.services import MapServices
@@ -81,6 +82,7 @@ class ConfiguredMap:
                 self.transforms,
                 parameters.fusion_frame,
                 lambda: self.on_map_replaced(),
+                MapFolder(parameters.map_folder),
             )
             parts.callback(self.services.close)
             self.grounding = GroundingInterface(

@@ -184,6 +184,7 @@ def replay_over_ros(
     recording = open_recording(plan.source)
     total = len(recording)
     parameters = {**recording_parameters(recording, plan.reliable), **plan.parameters}
+    parameters["map_folder"] = str(plan.out.absolute())
     total = min(total, plan.max_frames) if plan.max_frames else total
     executable, player_arguments = player_command(plan.source, plan.rate)
     if isinstance(recording, BagRecording):

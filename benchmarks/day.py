@@ -1,0 +1,339 @@
+"""A day in minutes: the online algorithm without ROS, one frame for each second of the robot's day.
+
+    python benchmarks/day.py                       # the first hour: table, and out/bench/day.json
+    python benchmarks/day.py --frames 86400        # the whole day
+
+A robot drives round a furnished room; every tenth frame is perceived and followed by a query. Every ten minutes a piece
+of furniture is carried elsewhere, every quarter of an hour a SLAM system corrects all keyframes by two centimetres
+(there and back), every hour the map is saved, and every fourth time loaded again. What stays in its place must keep its
+id; what was carried must be found at its new place and nowhere else; memory and latency must not grow. Slopes are
+those of a straight line through the medians of ten minutes each, without the first tenth of the run, with their 95 %
+interval.
+
+No network: its cost per update is the matter of online.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
+
+# isort: split
+from scipy import stats
+
+from embodied_perceptron.config import KeyframeConfig, ObjectsConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.mapping.volume import warm_up
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "day.json"
+K = Intrinsics(34.0, 34.0, 31.5, 23.5, 64, 48)
+S = 1_000_000_000
+PERCEIVE_EVERY, WINDOW_S, MOVE_EVERY_S, CORRECT_EVERY_S, SAVE_EVERY_S = 10, 600, 600, 900, 3600
+POSES = 180  # of a round
+SHIFT_M = 0.02
+ROOM = (np.array([-2.6, -2.2, 0.0]), np.array([2.6, 2.2, 2.4]))
+# low and high corners; these stay
+STAYING = (
+    ((1.7, -0.5, 0.0), (2.3, 0.5, 0.75)),
+    ((-2.3, 0.9, 0.0), (-1.6, 1.7, 0.55)),
+    ((-0.4, 1.5, 0.0), (0.3, 2.0, 1.1)),
+)
+CARRIED_SIZE = (0.5, 0.5, 0.9)
+PLACES = ((-1.9, -1.5), (0.2, -1.6), (1.4, 1.5), (-0.9, -1.6))  # centres, on the floor, of what is carried
+MEMORY_LIMIT_MIB_PER_DAY = 50.0
+LATENCY_LIMIT = 0.10  # of the median, over the run
+
+
+def furniture(place: int) -> list[NDArray[np.float64]]:
+    """(2, 3) corners of every piece, the carried one last."""
+    w, d, h = CARRIED_SIZE
+    x, y = PLACES[place]
+    carried = ((x - w / 2, y - d / 2, 0.0), (x + w / 2, y + d / 2, h))
+    return [np.array(piece) for piece in (*STAYING, carried)]
+
+
+def drive() -> list[NDArray[np.float64]]:
+    """Camera poses of one round, looking outwards and a little down."""
+    poses = []
+    for i in range(POSES):
+        angle = 2 * np.pi * i / POSES
+        forward = np.array([np.cos(angle), np.sin(angle), -0.35])
+        forward /= np.linalg.norm(forward)
+        right = np.cross(forward, [0.0, 0.0, 1.0])
+        right /= np.linalg.norm(right)
+        eye = np.array([-0.5 * np.cos(angle), -0.4 * np.sin(angle), 1.3])
+        poses.append(make_transform(np.stack([right, np.cross(forward, right), forward], axis=1), eye))
+    return poses
+
+
+def photograph(T: NDArray[np.float64], pieces: Sequence[NDArray[np.float64]]) -> tuple[Any, NDArray[np.float32]]:
+    """Colour and depth of the room from ``T``; noise grows with the square of depth, one pixel in fifty is missing."""
+    u, v = np.meshgrid(np.arange(K.width), np.arange(K.height))
+    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1) @ T[:3, :3].T
+    eye = T[:3, 3]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        depth = np.maximum((ROOM[0] - eye) / rays, (ROOM[1] - eye) / rays).min(-1)
+        for low, high in pieces:
+            a, b = (low - eye) / rays, (high - eye) / rays
+            enter, leave = np.minimum(a, b).max(-1), np.maximum(a, b).min(-1)
+            depth = np.where((enter < leave) & (enter > 0), np.minimum(depth, enter), depth)
+    points = eye + depth[..., None] * rays
+    rng = np.random.default_rng(int(1e6 * abs(T[0, 3] + 3 * T[1, 3])))
+    depth = depth + 0.0015 * depth**2 * rng.normal(size=depth.shape)
+    depth[rng.random(depth.shape) < 0.02] = 0.0
+    color = (127 + 120 * np.sin(points * [3.1, 4.3, 5.7])).astype(np.uint8)
+    return color, depth.astype(np.float32)
+
+
+class World:
+    """Pictures by second of the day; those of one place and layout are rendered once."""
+
+    def __init__(self) -> None:
+        self._poses = drive()
+        self._pictures: dict[tuple[int, int], tuple[Any, NDArray[np.float32]]] = {}
+
+    @staticmethod
+    def place(second: int) -> int:
+        """Where the carried piece stands."""
+        return second // MOVE_EVERY_S % len(PLACES)
+
+    @staticmethod
+    def shift_m(second: int) -> float:
+        """By how much the SLAM system's frame is off, along x."""
+        return SHIFT_M * (second // CORRECT_EVERY_S % 2)
+
+    def frame(self, second: int) -> PosedFrame:
+        index, place = second % POSES, self.place(second)
+        if (index, place) not in self._pictures:
+            self._pictures[index, place] = photograph(self._poses[index], furniture(place))
+        T = self._poses[index].copy()
+        T[0, 3] += self.shift_m(second)
+        return PosedFrame(RgbdFrame((second + 1) * S, "front", *self._pictures[index, place], K), T)
+
+
+@dataclass
+class Window:
+    """Ten minutes.
+
+    Attributes:
+        integrate_ms, perceive_ms, query_ms: medians.
+        staying_found, staying_kept: pieces that stay, found at the end; of those, with the id that they had first.
+        carried_found: the carried piece stands at its place; ghosts: confirmed objects where it had stood.
+    """
+
+    end_s: int
+    memory_mib: float
+    integrate_ms: float
+    perceive_ms: float
+    query_ms: float
+    objects: int
+    staying_found: int
+    staying_kept: int
+    carried_found: bool
+    ghosts: int
+
+
+@dataclass
+class Day:
+    """A run so far."""
+
+    windows: list[Window] = field(default_factory=list)
+    unexplained: list[str] = field(default_factory=list)
+    fused: int = 0
+    not_fused: int = 0
+    saves: int = 0
+    loads: int = 0
+    corrections: int = 0
+    queries: int = 0
+    seconds: float = 0.0
+
+
+def resident_mib() -> float:
+    """Resident memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def object_at(objects: Sequence[Any], low: NDArray[np.float64], high: NDArray[np.float64]) -> int | None:
+    """Id of the object whose centre lies over a piece of furniture and whose size is like its."""
+    for item in objects:
+        center, size = item.box[:3], np.sort(item.box[3:5])
+        over = (center[:2] > low[:2]).all() and (center[:2] < high[:2]).all()
+        if over and (size < 2.0 * np.sort((high - low)[:2])).all():
+            return int(item.id)
+    return None
+
+
+def live_through(frames: int, folder: Path) -> Iterator[Day]:
+    """The day so far, after each ten minutes of it."""
+    config = PerceptronConfig(
+        volume=VolumeConfig(voxel_size_m=0.06, max_blocks=6000),
+        keyframes=KeyframeConfig(max_count=40),
+        objects=ObjectsConfig(),
+    )
+    it, world, day = Perceptron(config), World(), Day()
+    first_ids: dict[int, int] = {}
+    spent: dict[str, list[float]] = {"integrate": [], "perceive": [], "query": []}
+    began = time.monotonic()
+    for second in range(frames):
+        if second and second % CORRECT_EVERY_S == 0:
+            step = world.shift_m(second) - world.shift_m(second - 1)
+            moved = {
+                name: make_transform(np.eye(3), np.array([step, 0, 0])) @ T for name, T in it.keyframe_poses().items()
+            }
+            correction = it.correct_keyframes(moved)
+            day.corrections += correction.corrected > 0
+            if correction.unknown:
+                day.unexplained.append(f"{second} s: keyframes unknown in a correction")
+        if second and second % SAVE_EVERY_S == 0:
+            it.save(folder / "day.map")
+            day.saves += 1
+            if day.saves % 4 == 0:
+                it.load(folder / "day.map")
+                day.loads += 1
+        report = _timed(spent["integrate"], lambda: it.integrate(world.frame(second)))  # noqa: B023
+        day.fused += report.fused
+        day.not_fused += not report.fused
+        if second % PERCEIVE_EVERY == PERCEIVE_EVERY - 1:
+            _timed(spent["perceive"], lambda: it.perceive((second + 1) * S))  # noqa: B023
+            answer = _timed(spent["query"], lambda: it.ground("the largest thing next to the wall"))
+            day.queries += 1
+            if answer.status == GroundingStatus.INVALID and "no language model" not in answer.reason:
+                day.unexplained.append(f"{second} s: {answer.reason}")
+        if second % WINDOW_S == WINDOW_S - 1:
+            day.windows.append(_window(it, world, second, first_ids, spent))
+            day.seconds = time.monotonic() - began
+            for values in spent.values():
+                values.clear()
+            yield day
+
+
+def _timed(times: list[float], call: Any) -> Any:
+    start = time.process_time()
+    result = call()
+    times.append((time.process_time() - start) * 1e3)
+    return result
+
+
+def _window(
+    it: Perceptron, world: World, second: int, first_ids: dict[int, int], spent: dict[str, list[float]]
+) -> Window:
+    shift = np.array([world.shift_m(second), 0, 0])
+    objects = it.objects
+    found = {i: object_at(objects, low + shift, high + shift) for i, (low, high) in enumerate(np.array(STAYING))}
+    there = {i: number for i, number in found.items() if number is not None}
+    for i, number in there.items():
+        first_ids.setdefault(i, number)
+    place = world.place(second)
+    elsewhere = [furniture(other)[-1] for other in range(len(PLACES)) if other != place]
+    return Window(
+        end_s=second + 1,
+        memory_mib=round(resident_mib(), 1),
+        **{f"{name}_ms": round(float(np.median(values)), 3) for name, values in spent.items()},
+        objects=len(objects),
+        staying_found=len(there),
+        staying_kept=sum(first_ids[i] == number for i, number in there.items()),
+        carried_found=object_at(objects, *(furniture(place)[-1] + shift)) is not None,
+        ghosts=sum(object_at(objects, *(piece + shift)) is not None for piece in elsewhere),
+    )
+
+
+def slope(end_s: Sequence[float], values: Sequence[float]) -> dict[str, float] | None:
+    """Per day, with half of its 95 % interval; None for fewer than four points."""
+    if len(values) < 4:
+        return None
+    line = stats.linregress(end_s, values)
+    half = float(stats.t.ppf(0.975, len(values) - 2) * line.stderr)
+    return {"per_day": round(float(line.slope) * 86_400, 3), "plus_minus": round(half * 86_400, 3)}
+
+
+def summarise(day: Day, frames: int) -> dict[str, Any]:
+    """Contents of ``day.json``. Healthy: nothing unexplained, and no slope whose whole interval is above its limit."""
+    steady = [w for w in day.windows if w.end_s > 0.1 * frames]
+    end_s = [float(w.end_s) for w in steady]
+    slopes = {
+        name: slope(end_s, [getattr(w, name) for w in steady])
+        for name in ("memory_mib", "integrate_ms", "perceive_ms", "query_ms")
+    }
+    grows = []
+    for name, found in slopes.items():
+        if found is None:
+            continue
+        least = found["per_day"] - found["plus_minus"]
+        typical = float(np.median([getattr(w, name) for w in steady]))
+        over_run = least * frames / 86_400
+        limit = (
+            MEMORY_LIMIT_MIB_PER_DAY * max(frames / 86_400, 0.5) if name == "memory_mib" else LATENCY_LIMIT * typical
+        )
+        if over_run > limit:
+            grows.append(name)
+    seen = sum(w.staying_found for w in steady)
+    return {
+        "frames": frames,
+        "wall_s": round(day.seconds, 1),
+        "frames_per_s": round(frames / day.seconds, 1) if day.seconds else None,
+        "fused": day.fused,
+        "not_fused": day.not_fused,
+        "queries": day.queries,
+        "corrections": day.corrections,
+        "saves": day.saves,
+        "loads": day.loads,
+        "slopes": slopes,
+        "grows": grows,
+        "staying_found": round(seen / (len(STAYING) * len(steady)), 4) if steady else None,
+        "ids_kept": round(sum(w.staying_kept for w in steady) / seen, 4) if seen else None,
+        "carried_found": round(sum(w.carried_found for w in steady) / len(steady), 4) if steady else None,
+        "ghosts": sum(w.ghosts for w in steady),
+        "unexplained": day.unexplained,
+        "healthy": bool(steady) and not grows and not day.unexplained,
+        "windows": [asdict(w) for w in day.windows],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=3600, help="seconds of the day")
+    parser.add_argument("--out", type=Path, default=OUT)
+    args = parser.parse_args()
+    if args.frames < WINDOW_S:
+        parser.error(f"--frames must be at least {WINDOW_S}")
+    console = Console(width=120)
+    warm_up()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for day in live_through(args.frames, Path(folder)):
+            done = day.windows[-1].end_s
+            result = summarise(day, done)
+            args.out.write_text(json.dumps(result, indent=2) + "\n")  # a day that is cut short has its figures
+            if done % 3600 == 0 or done == args.frames:
+                console.print(
+                    f"{done / 3600:.1f} h, {result['frames_per_s']} frames/s: {day.windows[-1]}", soft_wrap=True
+                )
+    table = Table("figure", "value")
+    for name, value in result.items():
+        if name != "windows":
+            table.add_row(name, str(value))
+    console.print(table)
+    return 0 if result["healthy"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,369 @@
+"""Scene descriptions whose every noun phrase carries its objects, and how much of such a text is true.
+
+    A desk <obj_3> by the window <obj_9>. On the desk <obj_3>: a laptop <obj_4> and two books <obj_5> <obj_6>.
+
+A description is made from boxes by rules, so that it says nothing that the map does not hold. The dense form writes
+``<p>a desk</p>[<obj_3>]`` (3D-GRAND, arXiv 2406.05132); :func:`read_mentions` reads both forms of anybody's text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.language.lexicon import lexicon, pluralize
+from embodied_perceptron.language.likelihood import NEAR_M, above, inside, on
+from embodied_perceptron.language.relations import SceneGeometry
+from embodied_perceptron.results import UNNAMED, SceneObject
+
+F64 = NDArray[np.float64]
+Relation = Literal["on", "in", "under"]
+Form = Literal["plain", "dense"]
+
+_HOLDS = 0.6  # from here on a relation is said
+_RESTS_M = 0.12  # between a bottom and the top that carries it: boxes are wrong by so much
+_INSIDE_SHARE = 0.75
+_STRUCTURE = frozenset(("floor", "ceiling", "wall"))
+# what stands within their boxes is under them, not in them
+_OPEN_BELOW = frozenset(("table", "desk", "chair", "bed", "bench", "stool", "couch", "counter", "stand"))
+_LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
+_NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_PLACED = {"on": "On", "in": "In", "under": "Under"}
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One relation that geometry decides: ``subject`` is on, in or under ``anchor``; ids."""
+
+    subject: int
+    relation: Relation
+    anchor: int
+
+
+@dataclass(frozen=True)
+class Mention:
+    """A noun phrase of a text and the objects that it carries.
+
+    Attributes:
+        phrase: without its article and number.
+        ids: of objects; empty where it carries none.
+        start, end: characters of the phrase with its tags.
+    """
+
+    phrase: str
+    ids: tuple[int, ...]
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """A text about a scene, with what it speaks of.
+
+    Attributes:
+        text: sentences.
+        mentions: in their order.
+        facts: that it states.
+    """
+
+    text: str
+    mentions: tuple[Mention, ...]
+    facts: tuple[Fact, ...]
+
+
+def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
+    """What lies on, in or under what, by their boxes alone; at most one fact for each object, the surest.
+
+    A thing is *on* what its bottom rests on, *in* what holds most of it, *under* what is over it and does not carry it.
+    """
+    if len(objects) < 2:
+        return ()
+    boxes = np.stack([o.box for o in objects]).astype(np.float64)
+    geometry = SceneGeometry(boxes)
+    rises = geometry.low[:, None, 2] - geometry.high[None, :, 2]
+    rests = on(geometry) * (np.abs(rises) <= _RESTS_M) * (geometry.footprint_share > 0.3)
+    share = (geometry.overlap / np.maximum(geometry.extent[:, None], 1e-3)).clip(0.0, 1.0).prod(-1)
+    open_below = np.array([any(word in _OPEN_BELOW for word in o.label.split()) for o in objects])[None]
+    held = (
+        ~open_below
+        * inside(geometry)
+        * (share >= _INSIDE_SHARE)
+        * (geometry.volume[:, None] < 0.7 * geometry.volume[None])
+    )
+    over = above(geometry).T * (geometry.low[None, :, 2] - geometry.low[:, None, 2] > _RESTS_M)
+    reaches = geometry.high[:, None, 2] <= geometry.high[None, :, 2]
+    tucked = (
+        open_below
+        * (geometry.footprint_share > 0.5)
+        * reaches
+        * (geometry.low[:, None, 2] < geometry.low[None, :, 2] + 0.1)
+    )
+    beneath = np.maximum(over * (geometry.footprint_share > 0.5), 0.8 * tucked) * (rests.T < _HOLDS)
+    structure = np.array([o.label in _STRUCTURE for o in objects])
+    facts = []
+    strengths: list[tuple[Relation, F64]] = [("on", rests), ("in", held), ("under", beneath)]
+    for matrix in (m for _, m in strengths):
+        np.fill_diagonal(matrix, 0.0)
+        matrix[:, structure] = 0.0
+        matrix[structure, :] = 0.0
+    for i, thing in enumerate(objects):
+        # of several that hold it the smallest: a cup on a tray on a table
+        holding = [(geometry.volume[j], r, j) for r, m in strengths for j in range(len(objects)) if m[i, j] >= _HOLDS]
+        best = min(holding, default=None)
+        if best is not None:
+            facts.append(Fact(thing.id, best[1], objects[best[2]].id))
+    return _without_circles(facts)
+
+
+def _without_circles(facts: Sequence[Fact]) -> tuple[Fact, ...]:
+    anchor_of: dict[int, int] = {}
+    kept = []
+    for fact in facts:
+        at: int | None = fact.anchor
+        while at is not None and at != fact.subject:
+            at = anchor_of.get(at)
+        if at is None:
+            anchor_of[fact.subject] = fact.anchor
+            kept.append(fact)
+    return tuple(kept)
+
+
+def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Description:
+    """A grounded description of a map's objects: the large things and what they are by, then what is on, in and under
+    each. Every object that has a name is mentioned; walls, floors and ceilings are not.
+
+    ``form``: ``plain`` writes ``a desk <obj_3>``, ``dense`` ``<p>a desk</p>[<obj_3>]``.
+    """
+    things = [o for o in objects if o.label not in (*_STRUCTURE, UNNAMED) and np.isfinite(o.box).all()]
+    things.sort(key=lambda o: (_rank(o.label), -float(o.box[3:6].prod()), o.id))
+    facts = decide_relations(things)
+    placed = {fact.subject: fact for fact in facts}
+    by_id = {o.id: o for o in things}
+    writer = _Writer(form)
+    if not things:
+        writer.say("There is nothing to describe.")
+        return writer.done(())
+    free = [o for o in things if o.id not in placed]
+    bounds = Bounds.of(np.stack([o.box for o in free])) if free else None
+    said: list[int] = []
+    for group in _alike(free):
+        writer.start()
+        writer.name(group, definite=False)
+        # by what was named before and is nearest
+        near = None if bounds is None or len(group) > 1 else _nearest(free, bounds, free.index(group[0]), said)
+        if near is not None:
+            writer.say(" by ")
+            writer.name([near], definite=True)
+        writer.say(".")
+        said += [free.index(o) for o in group]
+    for anchor in things:
+        for relation in ("on", "in", "under"):
+            group = [by_id[f.subject] for f in facts if f.anchor == anchor.id and f.relation == relation]
+            if not group:
+                continue
+            writer.start()
+            writer.say(f"{_PLACED[relation]} ")
+            writer.name([anchor], definite=True)
+            writer.say(": ")
+            parts = _alike(group)
+            for number, part in enumerate(parts):
+                if number:
+                    writer.say(" and " if number == len(parts) - 1 else ", ")
+                writer.name(part, definite=False, capital=False)
+            writer.say(".")
+    return writer.done(facts)
+
+
+def _rank(label: str) -> int:
+    return _LANDMARKS.index(label) if label in _LANDMARKS else len(_LANDMARKS)
+
+
+def _alike(objects: Sequence[SceneObject]) -> list[list[SceneObject]]:
+    """Things of one name that stand close to each other are named together."""
+    groups: list[list[SceneObject]] = []
+    for thing in objects:
+        for group in groups:
+            apart = min(float(np.linalg.norm(thing.box[:3] - other.box[:3])) for other in group)
+            if group[0].label == thing.label and apart < 2 * NEAR_M:
+                group.append(thing)
+                break
+        else:
+            groups.append([thing])
+    return groups
+
+
+def _nearest(things: Sequence[SceneObject], bounds: Bounds, row: int, said: Sequence[int]) -> SceneObject | None:
+    gaps = []
+    for j in said:
+        if things[j].label != things[row].label:
+            apart = np.maximum(bounds.low[row] - bounds.high[j], bounds.low[j] - bounds.high[row])
+            gaps.append((float(np.linalg.norm(np.maximum(apart, 0.0))), j))
+    best = min(gaps, default=None)
+    return things[best[1]] if best is not None and best[0] <= NEAR_M else None
+
+
+class _Writer:
+    """The text so far, and where it mentions what."""
+
+    def __init__(self, form: Form) -> None:
+        if form not in ("plain", "dense"):
+            raise ValueError(f"form must be plain or dense, got {form!r}")
+        self._form = form
+        self._text = ""
+        self._mentions: list[Mention] = []
+
+    def start(self) -> None:
+        self._text += " " if self._text else ""
+
+    def say(self, words: str) -> None:
+        self._text += words
+
+    def name(self, group: Sequence[SceneObject], definite: bool, capital: bool | None = None) -> None:
+        """A noun phrase with its objects; with a capital where a sentence begins."""
+        label, count = group[0].label, len(group)
+        noun = label if count == 1 else pluralize(label)
+        number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
+        lead = "the" if definite else (_article(label) if count == 1 else number)
+        begins = (not self._text or self._text.endswith(". ")) if capital is None else capital
+        words = f"{lead[0].upper()}{lead[1:]} {noun}" if begins else f"{lead} {noun}"
+        tags = [f"<obj_{o.id}>" for o in group]
+        start = len(self._text)
+        self._text += f"{words} {' '.join(tags)}" if self._form == "plain" else f"<p>{words}</p>[{', '.join(tags)}]"
+        self._mentions.append(Mention(noun, tuple(o.id for o in group), start, len(self._text)))
+
+    def done(self, facts: tuple[Fact, ...]) -> Description:
+        return Description(self._text, tuple(self._mentions), facts)
+
+
+def _article(noun: str) -> str:
+    if lexicon().always_plural(noun):
+        return "some"
+    return "an" if noun[:1] in "aeiou" else "a"
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# anybody's text
+
+_ID = r"<?obj(?:ect)?_(\d+)>?"
+_DENSE = re.compile(rf"<p>(?P<phrase>[^<]*)</p>\s*\[(?P<ids>(?:\s*{_ID}\s*,?)*)\]")
+_PLAIN = re.compile(r"(?P<phrase>[^\W\d_][\w' -]*?)\s*(?P<ids><obj_\d+>(?:[\s,]*<obj_\d+>)*)")
+_LEADS = ("a", "an", "the", "some", "its", "his", "her", "their", "this", "that", "these", "those", "another")
+_LEAD = re.compile(rf"^(?:{'|'.join((*_LEADS, *_NUMBERS))}|\d+)\s+", re.IGNORECASE)
+_BREAK = re.compile(rf"\b(?:{'|'.join((*_LEADS, *_NUMBERS))}|and|by|on|in|under|of|with|near|is|are)\b", re.IGNORECASE)
+_MOST_WORDS = 5
+
+
+def read_mentions(text: str) -> tuple[Mention, ...]:
+    """The tagged noun phrases of a text, of either form; in the plain one a phrase is what follows the last article."""
+    dense = list(_DENSE.finditer(text))
+    found = dense if dense else list(_PLAIN.finditer(text))
+    mentions = []
+    for match in found:
+        words, start = match["phrase"], match.start()
+        if not dense:
+            breaks = list(_BREAK.finditer(words))
+            if breaks:  # an article belongs to the phrase
+                at = breaks[-1].start() if breaks[-1].group().lower() in (*_LEADS, *_NUMBERS) else breaks[-1].end()
+                start, words = start + at, words[at:]
+            start += len(words) - len(words.lstrip())
+            if len(words.split()) > _MOST_WORDS:
+                words = " ".join(words.split()[-_MOST_WORDS:])
+        words = words.strip()
+        phrase = _LEAD.sub("", words).strip().lower()
+        ids = tuple(int(number) for number in re.findall(r"\d+", match["ids"]))
+        mentions.append(Mention(phrase, ids, start, match.end()))
+    return tuple(mentions)
+
+
+@dataclass(frozen=True)
+class GroundingScore:
+    """What of a text's mentions is true; counts of (mention, object) pairs, a mention without an object is one.
+
+    Attributes:
+        right: the object is there and answers to the phrase.
+        misnamed: something is there that does not.
+        hallucinated: nothing is there, or the mention carries no object.
+        mentioned: true objects that a right mention speaks of; ``there``: all of them.
+    """
+
+    right: int = 0
+    misnamed: int = 0
+    hallucinated: int = 0
+    mentioned: int = 0
+    there: int = 0
+
+    def __add__(self, other: GroundingScore) -> GroundingScore:
+        return GroundingScore(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All five."""
+        return self.right, self.misnamed, self.hallucinated, self.mentioned, self.there
+
+    def as_dict(self) -> dict[str, float]:
+        """Percent: ``precision``, ``hallucinated``, ``misnamed`` of the mentions, ``recall`` of the objects."""
+        said, there = max(self.right + self.misnamed + self.hallucinated, 1), max(self.there, 1)
+        return {
+            "precision": 100.0 * self.right / said,
+            "misnamed": 100.0 * self.misnamed / said,
+            "hallucinated": 100.0 * self.hallucinated / said,
+            "recall": 100.0 * self.mentioned / there,
+        }
+
+
+_SAME_THING = 0.75  # likeness of noun and label
+
+
+def score_mentions(
+    mentions: Sequence[Mention],
+    objects: Sequence[SceneObject],
+    truth: Sequence[SceneObject] | None = None,
+    min_iou: float = 0.25,
+    likeness: Callable[[str, str], float] | None = None,
+) -> GroundingScore:
+    """How much of a text holds.
+
+    Args:
+        mentions: of the text.
+        objects: whose ids it uses.
+        truth: what really stands there, joined with ``objects`` by their boxes; None = ``objects`` are the truth.
+        min_iou: from which overlap on two boxes are of one thing.
+        likeness: of a noun and a label; None = the lexicon's.
+    """
+    alike = likeness if likeness is not None else _likeness
+    real = objects if truth is None else truth
+    rows = {o.id: row for row, o in enumerate(objects)}
+    if truth is None:
+        there = np.eye(len(objects), dtype=bool)
+    else:
+        boxes = [np.array([o.box for o in part], dtype=np.float64).reshape(-1, 9) for part in (objects, truth)]
+        there = Bounds.of(boxes[0]).iou(Bounds.of(boxes[1])) >= min_iou
+    right = misnamed = hallucinated = 0
+    met: set[int] = set()
+    for mention in mentions:
+        hallucinated += not mention.ids
+        for known in mention.ids:
+            columns = np.flatnonzero(there[rows[known]]) if known in rows else np.zeros(0, np.intp)
+            fits = [int(j) for j in columns if alike(mention.phrase, real[int(j)].label) >= _SAME_THING]
+            right += bool(fits)
+            misnamed += not fits and len(columns) > 0
+            hallucinated += len(columns) == 0
+            met.update(fits)
+    countable = [j for j, o in enumerate(real) if o.label not in (*_STRUCTURE, UNNAMED)]
+    return GroundingScore(right, misnamed, hallucinated, len(met & set(countable)), len(countable))
+
+
+def _likeness(phrase: str, label: str) -> float:
+    """Of a noun phrase and a label; the phrase's last words are its noun."""
+    words = phrase.split()
+    ends = [" ".join(words[first:]) for first in range(len(words))]
+    singular = [form for end in ends for form in (end, end.removesuffix("es"), end.removesuffix("s"))]
+    if label in singular or pluralize(label) in ends:
+        return 1.0
+    return max((lexicon().similarity(form, label) for form in singular), default=0.0)

@@ -1,0 +1,138 @@
+"""One question to a running node, through its service ``~/ask``: what ``embodied-perceptron ask`` does."""
+
+from __future__ import annotations
+
+import math
+import time
+import unicodedata
+from typing import Any
+
+import rclpy
+from embodied_perceptron_msgs.msg import GroundingResult
+from embodied_perceptron_msgs.srv import Ask
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from vision_msgs.msg import Detection3D
+
+SERVICE = "perception/ask"
+STATUS_NAMES = {
+    GroundingResult.FOUND: "FOUND",
+    GroundingResult.NOT_FOUND: "NOT_FOUND",
+    GroundingResult.AMBIGUOUS: "AMBIGUOUS",
+    GroundingResult.INVALID: "INVALID",
+}
+EXIT_CODES = {status: int(status != GroundingResult.FOUND) for status in STATUS_NAMES}
+
+
+class NoAnswerError(RuntimeError):
+    """No node is there, or it does not answer in time."""
+
+
+def service_name(namespace: str) -> str:
+    """The service of a node in ``namespace``, which may have slashes or not."""
+    inner = namespace.strip("/")
+    return f"/{inner}/{SERVICE}" if inner else f"/{SERVICE}"
+
+
+def ask_node(
+    sentence: str, namespace: str = "", frame_id: str = "", top_k: int = 0, timeout_s: float = 10.0
+) -> GroundingResult:
+    """The answer of the node in ``namespace``. Raises :class:`NoAnswerError`."""
+    end_s, name = time.monotonic() + timeout_s, service_name(namespace)
+    context = Context()
+    rclpy.init(context=context)
+    try:
+        node = Node("ask", context=context, enable_rosout=False, start_parameter_services=False)
+        executor = SingleThreadedExecutor(context=context)
+        executor.add_node(node)
+        try:
+            client = node.create_client(Ask, name)
+            if not client.wait_for_service(timeout_sec=timeout_s):
+                there = sorted(n for n, _ in node.get_service_names_and_types() if n.endswith(f"/{SERVICE}"))
+                others = f": there is {', '.join(there)}" if there else ": is the node running, in this ROS_DOMAIN_ID?"
+                raise NoAnswerError(f"nobody offers {name}{others}")
+            future = client.call_async(Ask.Request(text=sentence, top_k=top_k, frame_id=frame_id))
+            executor.spin_until_future_complete(future, timeout_sec=max(0.1, end_s - time.monotonic()))
+            if not future.done():
+                raise NoAnswerError(f"{name} did not answer within {timeout_s:g} s")
+            result: GroundingResult = future.result().result
+            return result
+        finally:
+            executor.shutdown()
+            node.destroy_node()
+    finally:
+        rclpy.shutdown(context=context)
+
+
+def answer_lines(answer: GroundingResult) -> list[str]:
+    """The answer for a terminal: status and reason, then the candidates, then where to go."""
+    lines = [f"{STATUS_NAMES[answer.status]}: {_plain(answer.reason)}".rstrip(": ")]
+    for rank, candidate in enumerate(answer.candidates):
+        name = f" {_plain(answer.user_name)!r}" if rank == 0 and answer.user_name else ""
+        lines.append("  " + _candidate_line(candidate, name))
+    if answer.candidates and math.isfinite(answer.distance):
+        lines.append(f"  {answer.distance:.2f} m away")
+    if answer.reachable:
+        at, yaw = answer.approach.pose.position, _yaw(answer.approach.pose.orientation)
+        frame = answer.approach.header.frame_id
+        lines.append(f"  go to x {at.x:.2f} y {at.y:.2f} yaw {math.degrees(yaw):.0f} deg in {frame}")
+    return lines
+
+
+def _candidate_line(candidate: Detection3D, name: str) -> str:
+    hypothesis = candidate.results[0].hypothesis
+    at, size = candidate.bbox.center.position, candidate.bbox.size
+    return (
+        f"{_plain(hypothesis.class_id)} {candidate.id}{name} ({hypothesis.score:.2f}) at "
+        f"{at.x:.2f} {at.y:.2f} {at.z:.2f} m, {size.x:.2f} x {size.y:.2f} x {size.z:.2f} m, {candidate.header.frame_id}"
+    )
+
+
+def _plain(text: str) -> str:
+    """Without anything that a terminal would obey."""
+    return "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in text)
+
+
+def _yaw(q: Any) -> float:
+    return math.atan2(2.0 * (q.w * q.z + q.x * q.y), 1.0 - 2.0 * (q.y * q.y + q.z * q.z))
+
+
+def answer_as_dict(answer: GroundingResult) -> dict[str, Any]:
+    """The answer as JSON values; what is unknown is null."""
+    candidates = [
+        {
+            "id": c.id,
+            "label": c.results[0].hypothesis.class_id,
+            "score": c.results[0].hypothesis.score,
+            "position": _vector(c.bbox.center.position),
+            "orientation": _quaternion(c.bbox.center.orientation),
+            "size": _vector(c.bbox.size),
+        }
+        for c in answer.candidates
+    ]
+    approach = None
+    if answer.reachable:
+        pose = answer.approach.pose
+        approach = {"position": _vector(pose.position), "orientation": _quaternion(pose.orientation)}
+    return {
+        "text": answer.text,
+        "status": STATUS_NAMES[answer.status],
+        "reason": answer.reason,
+        "frame_id": answer.header.frame_id,
+        "tagged_text": answer.tagged_text,
+        "user_name": answer.user_name,
+        "count": None if answer.count < 0 else answer.count,
+        "distance": answer.distance if math.isfinite(answer.distance) else None,
+        "approach": approach,
+        "candidates": candidates,
+        "latency_ms": answer.latency_ms,
+    }
+
+
+def _vector(v: Any) -> list[float]:
+    return [v.x, v.y, v.z]
+
+
+def _quaternion(q: Any) -> list[float]:
+    return [q.x, q.y, q.z, q.w]

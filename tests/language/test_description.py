@@ -1,0 +1,154 @@
+"""Grounded descriptions: what is said holds, and what does not hold is counted."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from support.language_scenes import living_room, thing
+from support.lift_world import KnowingDetector, config, tour
+from typer.testing import CliRunner
+
+from embodied_perceptron.apps.cli import build_app
+from embodied_perceptron.language.description import (
+    Fact,
+    Mention,
+    decide_relations,
+    describe,
+    read_mentions,
+    score_mentions,
+)
+from embodied_perceptron.lift.pipeline import DetectionLift, LiftSettings
+from embodied_perceptron.lift.scheduler import SchedulerRules
+from embodied_perceptron.perceptron import Perceptron
+
+TABLE = thing(3, "table", (0, 0, 0.37), (1.6, 0.8, 0.74))
+LAPTOP = thing(4, "laptop", (0.2, 0.1, 0.85), (0.3, 0.2, 0.22))
+CUP = thing(5, "cup", (-0.4, 0.1, 0.79), (0.08, 0.08, 0.1))
+BIN = thing(6, "bin", (0.3, 0.0, 0.2), (0.3, 0.3, 0.4))
+CABINET = thing(7, "cabinet", (3, 0, 0.9), (1.0, 0.6, 1.8))
+BOX = thing(8, "box", (3.1, 0, 0.6), (0.3, 0.3, 0.3))
+
+
+def test_geometry_decides_on_in_and_under():
+    assert set(decide_relations([TABLE, LAPTOP, CUP, BIN, CABINET, BOX])) == {
+        Fact(4, "on", 3),
+        Fact(5, "on", 3),
+        Fact(6, "under", 3),
+        Fact(8, "in", 7),
+    }
+
+
+def test_apart_from_each_other_nothing_is_related():
+    far = [thing(i, "chair", (3.0 * i, 0, 0.45), (0.5, 0.5, 0.9)) for i in range(4)]
+    assert decide_relations(far) == ()
+    assert decide_relations([]) == decide_relations([TABLE]) == ()
+
+
+def test_order_of_the_objects_does_not_matter():
+    objects = [TABLE, LAPTOP, CUP, BIN, CABINET, BOX]
+    assert set(decide_relations(objects[::-1])) == set(decide_relations(objects))
+    assert describe(objects[::-1]).text == describe(objects).text
+
+
+def test_things_on_things_lie_on_the_nearest():
+    tray = thing(9, "tray", (-0.4, 0.1, 0.75), (0.4, 0.3, 0.02))
+    cup = thing(5, "cup", (-0.4, 0.1, 0.81), (0.08, 0.08, 0.1))
+    assert set(decide_relations([TABLE, tray, cup])) == {Fact(9, "on", 3), Fact(5, "on", 9)}
+
+
+def test_a_description_reads_well():
+    window = thing(9, "window", (0, 0.6, 1.5), (1.0, 0.1, 1.0))
+    text = describe([TABLE, LAPTOP, CUP, window]).text
+    assert text == (
+        "A window <obj_9>. A table <obj_3> by the window <obj_9>. "
+        "On the table <obj_3>: a laptop <obj_4> and a cup <obj_5>."
+    )
+    dense = describe([TABLE, CUP], "dense").text
+    assert dense == "<p>A table</p>[<obj_3>]. On <p>the table</p>[<obj_3>]: <p>a cup</p>[<obj_5>]."
+    with pytest.raises(ValueError, match="form"):
+        describe([TABLE], "other")
+
+
+def test_several_alike_are_named_together():
+    chairs = [thing(i, "chair", (0.8 * i, 0, 0.45), (0.5, 0.5, 0.9)) for i in (1, 2, 3)]
+    assert describe(chairs).text == "Three chairs <obj_1> <obj_2> <obj_3>."
+
+
+def test_nothing_and_nameless_things():
+    nothing = describe([])
+    assert nothing.text == "There is nothing to describe."
+    assert nothing.mentions == ()
+    assert describe([thing(1, "object", (0, 0, 0), (1, 1, 1)), thing(2, "wall", (0, 0, 0), (1, 1, 1))]) == nothing
+    broken = thing(3, "cup", (0, 0, 0), (1, 1, 1))
+    broken.box[0] = np.nan
+    assert describe([broken]) == nothing
+
+
+@pytest.mark.parametrize("form", ["plain", "dense"])
+def test_every_named_object_is_mentioned_and_what_is_read_is_what_was_said(form):
+    room = living_room()
+    description = describe(room, form)
+    assert read_mentions(description.text) == description.mentions
+    for mention in description.mentions:
+        assert description.text[mention.start : mention.end].count("obj_") == len(mention.ids)
+    score = score_mentions(read_mentions(description.text), room).as_dict()
+    assert score == {"precision": 100.0, "misnamed": 0.0, "hallucinated": 0.0, "recall": 100.0}
+
+
+def test_mentions_of_others_texts():
+    text = "There is <p>three-seat sofa</p>[<obj_0>] near <p>two chairs</p>[<obj_1>, <obj_12>] and <p>a ghost</p>[]."
+    found = [(m.phrase, m.ids) for m in read_mentions(text)]
+    assert found == [("three-seat sofa", (0,)), ("chairs", (1, 12)), ("ghost", ())]
+    assert read_mentions("nothing is tagged here") == ()
+    assert [m.ids for m in read_mentions("<p>a lamp</p>[obj_3]")] == [(3,)]
+
+
+def test_hallucinations_by_hand():
+    mentions = [
+        Mention("big table", (3,), 0, 0),  # right
+        Mention("cups", (5, 77), 0, 0),  # one right, one is no object
+        Mention("zebra", (4,), 0, 0),  # a laptop is there
+        Mention("ghost", (), 0, 0),
+    ]
+    score = score_mentions(mentions, [TABLE, LAPTOP, CUP, BIN])
+    assert score.counts == (2, 1, 2, 2, 4)
+    assert score.as_dict() == {"precision": 40.0, "misnamed": 20.0, "hallucinated": 40.0, "recall": 50.0}
+    assert (score + score).as_dict() == score.as_dict()
+
+
+def test_a_map_against_what_really_stands_there():
+    found = [TABLE, thing(10, "cup", (5, 5, 1), (0.1, 0.1, 0.1))]
+    mentions = [Mention("table", (3,), 0, 0), Mention("cup", (10,), 0, 0)]
+    truth = [thing(100, "table", (0.05, 0, 0.37), (1.5, 0.8, 0.74)), thing(101, "lamp", (9, 9, 1), (0.2, 0.2, 0.4))]
+    assert score_mentions(mentions, found, truth).counts == (1, 0, 1, 1, 2)
+    assert score_mentions(mentions, found, []).counts == (0, 0, 2, 0, 0)
+    assert score_mentions([], found, truth).as_dict()["precision"] == 0.0
+
+
+def test_a_saved_map_is_described_from_the_command_line(tmp_path):
+    room = tmp_path / "room.safetensors"
+    perceptron = Perceptron(config())
+    frames, shown = tour(8)
+    perceptron.lift = DetectionLift(
+        lambda: KnowingDetector(shown), LiftSettings(schedule=SchedulerRules(max_rate_hz=50.0, burst=50))
+    )
+    for posed in frames:
+        perceptron.integrate(posed)
+    for _ in range(3):
+        perceptron.perceive()
+    perceptron.save(room)
+    text = CliRunner().invoke(build_app([]), ["describe", str(room)])
+    assert text.exit_code == 0, text.output
+    score = score_mentions(read_mentions(text.output), perceptron.objects).as_dict()
+    assert score["precision"] == score["recall"] == 100.0
+    said = json.loads(CliRunner().invoke(build_app([]), ["describe", str(room), "--json"]).output)
+    cup = next(o["id"] for o in said["objects"] if o["label"] == "cup")
+    table = next(o["id"] for o in said["objects"] if o["label"] == "table")
+    assert {"subject": cup, "relation": "on", "anchor": table} in said["relations"]
+    dense = CliRunner().invoke(build_app([]), ["describe", str(room), "--dense"]).output
+    assert f"<p>a cup</p>[<obj_{cup}>]" in dense
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(b"nothing")
+    assert CliRunner().invoke(build_app([]), ["describe", str(broken)]).exit_code != 0

@@ -1,0 +1,138 @@
+"""Over real topics: ask on the command line, names and corrections by services, the viewer in the browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import pytest
+
+pytest.importorskip("rclpy", reason="ROS 2 is absent")
+
+from embodied_perceptron_msgs.srv import Ask, CorrectObject, LoadMap, NameObject, SaveMap
+from support.browser import Page, open_browser
+from support.ros_live import running_node, scene_depth, turned, wait_until
+from vision_msgs.msg import Detection3DArray
+
+from embodied_perceptron.scene.live_map import labels_path
+
+pytestmark = pytest.mark.ros
+MS = 1_000_000
+
+
+def ask(domain, *arguments):
+    """Exit code, stdout, stderr of the command in a process of its own."""
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    done = subprocess.run(
+        [sys.executable, "-m", "embodied_perceptron.apps.cli", "ask", *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def look_around(peer, boxes):
+    """Frames until the box is an object."""
+    stamp_ns = 1_000_000_000
+
+    def found():
+        nonlocal stamp_ns
+        for _ in range(2):
+            stamp_ns += 100 * MS
+            peer.send_frame(stamp_ns, depth_m=scene_depth(), T=turned(0.02 * np.sin(stamp_ns)))
+        return boxes and boxes[-1].detections
+
+    wait_until(found, 60, "an object")
+    return boxes[-1].detections
+
+
+def test_names_corrections_and_questions(tmp_path):
+    with running_node(tmp_path) as (_, peer):
+        domain = peer.context.get_domain_id()
+        code, _, said = ask(domain, "the chair", "--namespace", "nowhere", "--timeout", "3")
+        assert (code, "nobody offers /nowhere/perception/ask" in said) == (3, True)
+        boxes = peer.listen("/perception/boxes", Detection3DArray)
+        number = look_around(peer, boxes)[0].id
+
+        def name(what, words):
+            return peer.call("/perception/name_object", NameObject, NameObject.Request(id=what, name=words))
+
+        for bad, reason in (("chair", "name of a class"), ("x" * 10_240, "at most 100"), ("<b>\n</b>", "control")):
+            answer = name(number, bad)
+            assert (answer.success, reason in answer.message) == (False, True), answer
+        assert "no object 99" in name("99", "Anna's crate").message
+        named = name(number, "Anna's <b>crate</b>")
+        assert (named.success, named.id) == (True, number), named
+        code, said, problem = ask(domain, "where is anna's <b>crate</b>?")
+        assert code == 0, problem
+        assert said.startswith("FOUND")
+        assert "'Anna's <b>crate</b>'" in said.replace('"', "'")
+        code, said, _ = ask(domain, "Anna's <b>crate</b>", "--json")
+        told = json.loads(said)
+        assert (code, told["status"], told["candidates"][0]["id"]) == (0, "FOUND", number)
+        assert told["user_name"] == "Anna's <b>crate</b>"
+        assert 0.3 < told["distance"] < 3.0
+        code, said, _ = ask(domain, "the elephant", "--json")
+        assert (code, json.loads(said)["status"], json.loads(said)["approach"]) == (1, "INVALID", None) or code == 1
+
+        path = tmp_path / "home.safetensors"
+        wrong = CorrectObject.Request(id="Anna's <b>crate</b>", label="crate")
+        corrected = peer.call("/perception/correct_object", CorrectObject, wrong)
+        assert (corrected.success, corrected.id) == (True, number), corrected
+        wait_until(lambda: boxes[-1].detections[0].results[0].hypothesis.class_id == "crate", 20, "the label")
+        assert peer.call("/perception/save_map", SaveMap, SaveMap.Request(path=str(path))).success
+        labels = json.loads(labels_path(path).read_text())
+        assert [(c["id"], c["was"], c["label"]) for c in labels["corrections"]] == [(int(number), "object", "crate")]
+        both = CorrectObject.Request(id=number, label="crate", not_there=True)
+        assert not peer.call("/perception/correct_object", CorrectObject, both).success
+        gone = CorrectObject.Request(id=number, not_there=True)
+        assert peer.call("/perception/correct_object", CorrectObject, gone).success
+        answer = peer.call("/perception/ask", Ask, Ask.Request(text="Anna's <b>crate</b>")).result
+        assert answer.status != answer.FOUND
+        assert peer.call("/perception/load_map", LoadMap, LoadMap.Request(path=str(path))).success
+        answer = peer.call("/perception/ask", Ask, Ask.Request(text="Anna's <b>crate</b>")).result
+        assert (answer.status, answer.candidates[0].id, answer.user_name) == (1, number, "Anna's <b>crate</b>")
+
+
+@pytest.mark.timeout(400)
+def test_the_viewer_of_a_live_node(tmp_path):
+    pytest.importorskip("viser", reason="viser is absent (extra web)")
+    with running_node(tmp_path, viewer="web", web_port=0) as (process, peer), open_browser(tmp_path / "p") as browser:
+        boxes = peer.listen("/perception/boxes", Detection3DArray)
+        number = look_around(peer, boxes)[0].id
+        line = next(part for part in process.output.splitlines() if "the map is shown at" in part)
+        page = Page(browser, line.rsplit(" ", 1)[1])
+        page.wait_for_text("frames fused", 120)
+        page.wait_for(lambda: f"object {number}" in browser.page_source, "the object among those to choose", 120)
+        named = peer.call("/perception/name_object", NameObject, NameObject.Request(id=number, name="Anna's crate"))
+        assert named.success, named.message
+        page.wait_for(lambda: f"Anna's crate {number}" in browser.page_source, "its name", 120)
+        page.ask("where is Anna's crate?")
+        page.wait_for_text("FOUND", 120)
+        assert f"Anna's crate {number}" in page.text()
+
+
+def test_a_taken_port_is_said_by_name(tmp_path):
+    pytest.importorskip("viser", reason="viser is absent (extra web)")
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with running_node(tmp_path, viewer="web", web_port=port, autostart=False) as (process, peer):
+            assert peer.change_state(1, 100.0)
+            assert not peer.change_state(3, 20.0)
+            assert peer.state() == "inactive"
+            assert f"cannot listen on 127.0.0.1, port {port}" in process.output
+            taken.close()
+            assert peer.change_state(3, 20.0)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20) as page:
+                assert page.status == 200

@@ -1,0 +1,106 @@
+"""Paths of map services: everything below one folder, nothing outside, and errors that name the folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("rclpy")
+
+from embodied_perceptron_ros.node.map_folder import MapFolder, MapPathError, default_map_folder
+
+
+@pytest.fixture
+def maps(tmp_path: Path) -> MapFolder:
+    (tmp_path / "maps" / "floor1").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret.map").write_bytes(b"secret")
+    return MapFolder(str(tmp_path / "maps"))
+
+
+@pytest.mark.parametrize("text", ["home.map", "floor1/home.map", "./home.map", "a b ä.map", "~/home.map", "..map"])
+def test_relative_names_lie_below(maps: MapFolder, text: str) -> None:
+    file = maps.to_write(text)
+    assert file.is_relative_to(maps.path)
+    assert file == Path(os.path.normpath(maps.path / text))
+
+
+def test_absolute_names_below_are_taken(maps: MapFolder) -> None:
+    assert maps.to_write(f"{maps.path}/home.map") == maps.path / "home.map"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../elsewhere/secret.map",
+        "floor1/../../elsewhere/secret.map",
+        "/etc/passwd",
+        "floor1/../home.map",
+        "/",
+        ".",
+        "..",
+    ],
+)
+def test_what_lies_outside_is_refused_by_name(maps: MapFolder, text: str) -> None:
+    for resolve in (maps.to_write, maps.to_read):
+        with pytest.raises(MapPathError) as raised:
+            resolve(text)
+        assert str(maps.path) in str(raised.value)
+        assert "map_folder" in str(raised.value)
+
+
+def test_a_sibling_with_the_same_beginning_is_outside(maps: MapFolder) -> None:
+    with pytest.raises(MapPathError):
+        maps.to_write(f"{maps.path}2/home.map")
+
+
+def test_links_out_are_refused_links_within_are_not(maps: MapFolder, tmp_path: Path) -> None:
+    (maps.path / "out").symlink_to(tmp_path / "elsewhere")
+    (maps.path / "file").symlink_to(tmp_path / "elsewhere" / "secret.map")
+    (maps.path / "dangling").symlink_to(tmp_path / "elsewhere" / "new.map")
+    for text in ("out/secret.map", "out/new.map", "file", "dangling"):
+        for resolve in (maps.to_write, maps.to_read):
+            with pytest.raises(MapPathError, match="link"):
+                resolve(text)
+    (maps.path / "home.map").write_bytes(b"")
+    (maps.path / "latest").symlink_to("home.map")
+    assert maps.to_read("latest") == maps.path / "home.map"
+
+
+def test_a_folder_that_is_itself_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "maps").symlink_to(tmp_path / "disk")
+    maps = MapFolder(str(tmp_path / "maps"))
+    assert maps.to_write("home.map") == tmp_path / "disk" / "home.map"
+    assert maps.to_write(str(tmp_path / "maps" / "home.map")) == tmp_path / "disk" / "home.map"
+
+
+@pytest.mark.parametrize("text", ["", "  ", "a\0b", "a\nb", "x" * 5000])
+def test_names_that_are_none(maps: MapFolder, text: str) -> None:
+    with pytest.raises(MapPathError, match="path must name a file"):
+        maps.to_write(text)
+
+
+def test_pipes_and_devices_are_not_opened(maps: MapFolder) -> None:
+    os.mkfifo(maps.path / "pipe")
+    for resolve in (maps.to_write, maps.to_read):
+        with pytest.raises(MapPathError, match="no plain file"):
+            resolve("pipe")
+        with pytest.raises(MapPathError, match="no plain file"):
+            resolve("floor1")
+
+
+def test_absent_maps_are_an_error_of_the_system(maps: MapFolder) -> None:
+    with pytest.raises(FileNotFoundError, match="absent"):
+        maps.to_read("absent.map")
+
+
+def test_the_default_lies_in_the_users_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert default_map_folder() == tmp_path / "embodied_perceptron" / "maps"
+    assert MapFolder().to_write("home.map").parent.is_dir()
+    monkeypatch.setenv("XDG_DATA_HOME", "relative")  # the specification: such a value is to be ignored
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_map_folder() == tmp_path / ".local" / "share" / "embodied_perceptron" / "maps"

@@ -1,0 +1,89 @@
+"""The SROS 2 policy against the node itself: everything that it uses is allowed, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("rclpy")
+pytest.importorskip("tf2_msgs")
+pytest.importorskip("embodied_perceptron_msgs")
+
+import rclpy
+from rclpy.context import Context
+from rclpy.parameter import Parameter
+
+from embodied_perceptron_ros.node.perception_node import PerceptionNode
+
+ROOT = Path(__file__).resolve().parents[3]
+POLICY = ROOT / "ros_ws" / "src" / "embodied_perceptron_ros" / "security" / "perception.policy.xml"
+pytestmark = [pytest.mark.ros, pytest.mark.timeout(180)]
+
+# heard only with other parameters (transports of images), or only where the middleware sees fit
+OPTIONAL = {
+    "subscribe": {
+        *("/color/image_raw/compressed", "/depth/image_raw/compressed", "/depth/image_raw/compressedDepth"),
+        *("/bond", "/parameter_events", "/clock"),
+    },
+    "publish": {"/rosout"},
+    "reply": set(),
+}
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[PerceptionNode]:
+    context = Context()
+    rclpy.init(context=context)
+    values = {"autostart": False, "weights": "none", "voxel_size_m": 0.05, "max_blocks": 2000}
+    node = PerceptionNode(context=context, parameter_overrides=[Parameter(n, value=v) for n, v in values.items()])
+    node.trigger_configure()
+    node.trigger_activate()
+    yield node
+    node.close()
+    node.destroy_node()
+    rclpy.shutdown(context=context)
+
+
+def allowed(right: str) -> set[str]:
+    profile = ElementTree.parse(POLICY).getroot().find("enclaves/enclave/profiles/profile")
+    assert profile is not None
+    assert (profile.get("ns"), profile.get("node")) == ("/", "perception")
+    return {str(item.text) for group in profile if group.get(right) == "ALLOW" for item in group}
+
+
+@pytest.mark.parametrize("right", ["subscribe", "publish", "reply"])
+def test_the_policy_is_what_the_node_uses(node: PerceptionNode, right: str) -> None:
+    names = {
+        "subscribe": node.get_subscriber_names_and_types_by_node,
+        "publish": node.get_publisher_names_and_types_by_node,
+        "reply": node.get_service_names_and_types_by_node,
+    }[right]
+    needed, used, deadline = allowed(right) - OPTIONAL[right], set[str](), time.monotonic() + 20
+    while needed - used and time.monotonic() < deadline:  # the graph learns of the node's own entities a little later
+        used = {name for name, _ in names("perception", "/") if "/_action/" not in name}
+        time.sleep(0.1)
+    assert used - allowed(right) == set(), "the node would not get these"
+    assert allowed(right) - used - OPTIONAL[right] == set(), "the node has no use for these"
+
+
+def test_actions_are_those_of_the_node(node: PerceptionNode) -> None:
+    services = [name for name, _ in node.get_service_names_and_types_by_node("perception", "/")]
+    actions = {name.partition("/_action/")[0] for name in services if "/_action/" in name}
+    assert actions == allowed("execute")
+
+
+def test_the_page_names_what_there_is(node: PerceptionNode) -> None:
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    for name in ("map_folder", "max_queries_hz", "query_queue_size", "max_standing_queries", "keyframe_path_topic"):
+        assert name in page
+        assert node.has_parameter(name)
+    assert POLICY.name in page
+    cmake = (POLICY.parents[1] / "CMakeLists.txt").read_text(encoding="utf-8")
+    folders = re.search(r"foreach\(folder ([^)]*)\)", cmake)
+    assert folders is not None
+    assert "security" in folders[1].split()

@@ -1,0 +1,178 @@
+"""What users say about objects: names of their own, other labels, things that are not there; kept with the map."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from support.online_world import perceptron, walk
+from support.scene_builder import box_surface, snapshot_of
+
+from embodied_perceptron.results import Detections
+from embodied_perceptron.scene.corrections import MAX_NAME, Correction, Corrections, check_user_name
+from embodied_perceptron.scene.live_map import labels_path
+from embodied_perceptron.scene.object_map import ObjectMap
+
+DESK = np.array([1.0, 0.5, 0.4, 1.2, 0.6, 0.8, 0.3, 0.0, 0.0])
+CHAIR = np.array([-1.0, 0.5, 0.4, 0.5, 0.5, 0.8, 0.0, 0.0, 0.0])
+STEP_NS = 300_000_000
+
+
+def scene():
+    return snapshot_of(np.concatenate([box_surface(b[:3], b[3:6]) for b in (DESK, CHAIR)]))
+
+
+def seen(labels=("desk", "chair"), boxes=(DESK, CHAIR)):
+    return Detections(np.stack(boxes), np.full(len(boxes), 0.9), tuple(labels))
+
+
+@pytest.fixture
+def objects():
+    made = ObjectMap()
+    for i in range(5):
+        made.update(seen(), scene(), (i + 1) * STEP_NS)
+    assert [o.label for o in made.objects()] == ["desk", "chair"]
+    return made
+
+
+def later(objects, found, first=6, count=5):
+    for i in range(count):
+        objects.update(found, scene(), (first + i) * STEP_NS)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "  ", "12", "a\nb", "x" * (MAX_NAME + 1), "y" * 10_240, "chair", "The Chair", "Desk"]
+)
+def test_names_that_are_none_are_refused(name):
+    with pytest.raises(ValueError, match="name"):
+        check_user_name(name)
+
+
+def test_labels_of_the_map_are_classes_too():
+    assert check_user_name("zorgle") == "zorgle"
+    with pytest.raises(ValueError, match="name of a class"):
+        check_user_name("the Zorgle", ["zorgle"])
+
+
+def test_a_name_stays_with_its_object(objects):
+    named = objects.name(1, "  Anna's desk ")
+    assert (named.user_name, named.label) == ("Anna's desk", "desk")
+    later(objects, seen())
+    assert [o.user_name for o in objects.objects()] == ["Anna's desk", ""]
+    again = ObjectMap()
+    again.load_json(objects.to_json())
+    assert [o.user_name for o in again.objects()] == ["Anna's desk", ""]
+    assert again.to_json() == objects.to_json()
+    assert objects.name(1, "").user_name == ""
+
+
+def test_one_name_is_one_object(objects):
+    objects.name(1, "Anna's desk")
+    with pytest.raises(ValueError, match="the name of object 1 already"):
+        objects.name(2, "anna's DESK")
+    with pytest.raises(LookupError, match="there is no object 7"):
+        objects.name(7, "Bob")
+    assert objects.objects()[1].user_name == ""
+    objects.name(1, "Anna's desk")  # again: nothing new
+
+
+def test_a_corrected_label_outlasts_what_the_network_says(objects):
+    assert objects.relabel(1, "workbench").label == "workbench"
+    later(objects, seen(), count=30)
+    assert [(o.id, o.label) for o in objects.objects()] == [(1, "workbench"), (2, "chair")]
+    objects.relabel(1, "table")  # a contradiction: the last word counts
+    assert [(e.was, e.label) for e in objects.corrections.entries] == [("desk", "table")]
+    again = ObjectMap()
+    again.load_json(objects.to_json())
+    later(again, seen(), first=40)
+    assert [(o.id, o.label) for o in again.objects()] == [(1, "table"), (2, "chair")]
+
+
+def test_what_is_not_there_does_not_come_back_until_its_place_is_cleared(objects):
+    assert objects.deny(2).label == "chair"
+    assert [o.id for o in objects.objects()] == [1]
+    later(objects, seen())
+    assert [o.id for o in objects.objects()] == [1]
+    again = ObjectMap()
+    again.load_json(objects.to_json())
+    later(again, seen(), first=20)
+    assert [o.id for o in again.objects()] == [1]
+    later(again, seen(("desk", "lamp")), first=30)  # something else may stand there
+    assert [o.label for o in again.objects()] == ["desk", "lamp"]
+    objects.remove_inside(np.array([-1.0, 0.5, 0.4, 2.0, 2.0, 2.0, 0, 0, 0]))
+    later(objects, seen(), first=40)
+    assert [o.label for o in objects.objects()] == ["desk", "chair"]
+
+
+def test_denied_things_elsewhere_and_of_other_names_are_kept():
+    denied = Corrections([Correction(1, CHAIR, "chair", "", 0)])
+    moved = CHAIR + np.eye(9)[0] * 2.0
+    found = seen(("chair", "lamp", "chair", "object"), (CHAIR, CHAIR, moved, CHAIR))
+    assert denied.without_denied(found).labels == ("lamp", "chair")
+    assert Corrections([Correction(1, CHAIR, "chair", "stool", 0)]).without_denied(found).labels == found.labels
+    empty = found.take(np.zeros(0, np.int64))
+    assert len(denied.without_denied(empty)) == 0
+
+
+def test_corrections_move_with_the_world(objects):
+    objects.deny(2)
+    T = np.eye(4)
+    T[0, 3] = 3.0
+    objects.move(lambda stamp_ns: T)
+    assert objects.corrections.entries[0].box[:3] == pytest.approx(CHAIR[:3] + T[:3, 3])
+    assert objects.corrections.entries[0].box[3:6] == pytest.approx(CHAIR[3:6])
+
+
+@pytest.mark.parametrize("damage", [{"user_name": 3}, {"user_label": None}])
+def test_damaged_names_are_refused(objects, damage):
+    data = json.loads(objects.to_json())
+    data["objects"][0] |= damage
+    with pytest.raises(ValueError, match="object 1 has the names"):
+        ObjectMap().load_json(json.dumps(data))
+
+
+def test_damaged_corrections_are_refused(objects):
+    objects.deny(2)
+    data = json.loads(objects.to_json())
+    data["corrections"][0]["box"] = [1, 2]
+    with pytest.raises(ValueError, match="correction of object 2"):
+        ObjectMap().load_json(json.dumps(data))
+    del data["corrections"][0]["box"]
+    with pytest.raises(ValueError, match="objects cannot be read"):
+        ObjectMap().load_json(json.dumps(data))
+
+
+def test_a_map_keeps_names_and_writes_labels(tmp_path):
+    live = perceptron()
+    for posed in walk(1, 6):
+        live.integrate(posed)
+        live.perceive()
+    ids = [o.id for o in live.objects]
+    assert len(ids) >= 2
+    path = tmp_path / "home.safetensors"
+    live.save(path)
+    assert not labels_path(path).exists()  # nobody said anything
+    live.name_object(ids[0], "Anna's corner")
+    live.correct_object(ids[1], "workbench")
+    with pytest.raises(ValueError, match="either a 'x' or not there"):
+        live.correct_object(ids[0], "x", not_there=True)
+    with pytest.raises(ValueError, match="label"):
+        live.correct_object(ids[0])
+    live.save(path)
+    labels = json.loads(labels_path(path).read_text())
+    assert [(c["id"], c["label"]) for c in labels["corrections"]] == [(ids[1], "workbench")]
+    assert [(n["id"], n["user_name"]) for n in labels["names"]] == [(ids[0], "Anna's corner")]
+    other = perceptron()
+    other.load(path)
+    by_id = {o.id: o for o in other.objects}
+    assert (by_id[ids[0]].user_name, by_id[ids[1]].label) == ("Anna's corner", "workbench")
+    for text in ("where is anna's corner?", "Anna’s  corner", "go to Anna's corner"):
+        answer = other.ground(text)
+        assert (answer.status.name, answer.candidates[0].id) == ("FOUND", ids[0])
+        assert answer.candidates[0].user_name == "Anna's corner"
+    before = other.recall()
+    assert [o.id for o in before.objects] == [o.id for o in other.objects]
+    assert len(before.voxels) == len(live.recall().voxels) > 0
+    other.correct_object(ids[1], not_there=True)
+    assert ids[1] not in [o.id for o in other.objects]
