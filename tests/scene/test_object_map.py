@@ -9,7 +9,7 @@ import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids, world
 from support.scene_builder import snapshot_of
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import ObjectsConfig, ScorePolicy
 from embodied_perceptron.results import Detections, ObjectState
 from embodied_perceptron.scene.identity import blend_boxes, box_affinity
 from embodied_perceptron.scene.object_map import ObjectMap, count_voxels, without_bottom
@@ -32,6 +32,18 @@ def test_tentative_then_confirmed_with_the_same_id():
     assert thing.box == pytest.approx(A)
     assert thing.last_seen_ns == 7  # from the voxels, not from the clock
     assert thing.score == pytest.approx(expected_score(0.8 * 3 / (3 + 2), 3))  # as if two looks had found nothing
+
+
+def test_probabilities_follow_from_the_score_of_even_odds():
+    objects, known = ObjectMap(), ObjectMap()
+    for i in range(3):
+        objects.update(found(A, B), world(A, B), i)
+        known.update(found(A, B), world(A, B), i, scores=ScorePolicy(0.3, even=0.5))
+    doubted = objects.probabilities(0.5)
+    assert doubted == pytest.approx([o.score for o in known.objects()])  # whatever they are published from
+    assert objects.probabilities(0.1) == pytest.approx([o.score for o in objects.objects()])
+    assert all(a < o.score for a, o in zip(doubted, objects.objects(), strict=True))
+    assert objects.probabilities(0.5, (ObjectState.STALE,)) == ()
 
 
 def test_order_of_detections_does_not_move_ids():
