@@ -36,7 +36,7 @@ def test_objects_have_names_and_cells_have_labels():
     assert any(abs(o.box[7:]).max() > 0.01 for o in seen.objects)  # nine degrees, tilt included
     assert seen.semantic.classes == CELLS
     assert len(seen.semantic.labels) > 0
-    assert {"copy", "snapshot", "floor", "network", "objects", "semantic", "grid"} == set(seen.stage_ms)
+    assert {"copy", "snapshot", "floor", "network", "extents", "objects", "semantic", "grid"} == set(seen.stage_ms)
     assert seen.diagnostics == ()
 
 

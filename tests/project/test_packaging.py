@@ -38,7 +38,7 @@ ROSDEP_KEYS = {
 }
 WITHOUT_KEY = {"safetensors"}  # rosdep has none; package.xml says so
 EXTRAS = {
-    *("rerun", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
+    *("rerun", "viser", "onnxruntime", "onnx", "onnxscript", "transformers", "tokenizers"),
     *("MinkowskiEngine", "MinkowskiEngineBackend"),
 }
 # used without an import statement: build tools and RViz
@@ -170,7 +170,8 @@ def test_interfaces_are_the_contract() -> None:
             *(("std_msgs/Header", "header"), ("string", "id"), ("string", "text"), ("uint8", "status")),
             *(("bool", "standing"), ("vision_msgs/Detection3D[]", "candidates"), ("string", "reason")),
             *(("string", "tagged_text"), ("float32", "latency_ms"), ("int32", "count")),
-            ("GroundedPhrase[]", "phrases"),
+            *(("string", "user_name"), ("bool", "reachable"), ("geometry_msgs/PoseStamped", "approach")),
+            *(("float32", "distance"), ("GroundedPhrase[]", "phrases")),
         ]
     ]
     assert sections(MSGS / "msg/GroundedPhrase.msg") == [
@@ -183,6 +184,12 @@ def test_interfaces_are_the_contract() -> None:
     ]
     answer = [("bool", "success"), ("string", "message")]
     assert sections(MSGS / "srv/SaveMap.srv") == [[("string", "path")], answer]
+    told = [*answer, ("string", "id")]
+    assert sections(MSGS / "srv/NameObject.srv") == [[("string", "id"), ("string", "name")], told]
+    assert sections(MSGS / "srv/CorrectObject.srv") == [
+        [("string", "id"), ("string", "label"), ("bool", "not_there")],
+        told,
+    ]
     assert sections(MSGS / "srv/LoadMap.srv") == [[("string", "path"), ("geometry_msgs/Pose", "pose")], answer]
     assert sections(MSGS / "srv/Ask.srv") == [
         [("string", "text"), ("uint32", "top_k"), ("string", "frame_id"), ("builtin_interfaces/Time", "stamp")],

@@ -31,7 +31,7 @@ def app() -> typer.Typer:
 
 
 def test_commands_are_registered(app: typer.Typer) -> None:
-    assert {c.name for c in app.registered_commands} == {"perceive", "simulate", "demo"}
+    assert {c.name for c in app.registered_commands} == {"perceive", "simulate", "demo", "ask"}
 
 
 def test_every_parameter_is_listed(app: typer.Typer) -> None:

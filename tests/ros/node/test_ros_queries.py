@@ -103,6 +103,7 @@ def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
         _perceptron=perceptron,
         _shown=set(),
         _on_answer=None,
+        _way_to=lambda grounding: (None, float("nan")),
     )
     query = parse_query(message)
     answer = Answer(query, GroundingInterface._ask(node, query))
