@@ -48,7 +48,7 @@ class NamedQuery:
                 name = self.asked.text[place.start : place.end]
                 if place.added:
                     text = re.sub(rf"\bthe (<p>)?{place.word}", rf"\1{place.word}", text)
-                text = re.sub(rf"{place.word}(?:es|s)?", lambda _, name=name: name, text)
+                text = re.sub(rf"{place.word}(?:es|s)?", name.replace("\\", r"\\"), text)
             return text
 
         candidates = tuple(

@@ -229,10 +229,10 @@ class DetectionHead(nn.Module):
         layers += [layer for layer in (self.object, self.presence) if layer is not None]
         for layer in layers:
             nn.init.normal_(layer.kernel, std=0.01)
-        for layer in (self.classify, self.presence):
-            if layer is not None:
-                assert layer.bias is not None
-                nn.init.constant_(layer.bias, -4.595)  # sigmoid = 0.01
+        for scored in (self.classify, self.presence):
+            if scored is not None:
+                assert scored.bias is not None
+                nn.init.constant_(scored.bias, -4.595)  # sigmoid = 0.01
         nn.init.ones_(self.scales)
 
     def forward(

@@ -686,7 +686,7 @@ def _start_server(title: str) -> Any:
             f"the web viewer needs viser: pip install 'embodied-perceptron[web]': {error}"
         ) from error
 
-    class Server(viser.ViserServer):  # type: ignore[misc]
+    class Server(viser.ViserServer):
         def request_share_url(self, verbose: bool = True) -> str | None:
             return None  # would open a tunnel from anywhere to this robot
 
