@@ -86,7 +86,7 @@ class Asker:
         self.node = Node("perception", context=self.context)
         parameters = SimpleNamespace(
             default_top_k=None, fusion_frame="odom", output_frame="odom", viewpoint_frame="", query_queue_size=100,
-            max_standing_queries=2,
+            max_standing_queries=2, max_queries_hz=1000.0, robot_radius_m=0.25,
         )  # fmt: skip
         self.interface = GroundingInterface(
             self.node, perceptron_with_names(), SimpleNamespace(), Health("test"), lambda: parameters, lambda name: ""
