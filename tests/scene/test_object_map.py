@@ -186,6 +186,21 @@ def test_label_by_vote_and_score_by_mean():
     assert thing.score == pytest.approx(expected_score(2.1 / (3 + 2), 3))
 
 
+@pytest.mark.parametrize("corrected", [False, True])
+def test_a_map_made_anew_by_a_correction_keeps_the_ids_of_what_shows_thinner(corrected):
+    """Of its keyframes alone it shows a piece of the thing at first; otherwise that means that the rest is gone."""
+    objects = ObjectMap()
+    piece = (A[0], A[1] - A[4] / 2 + 0.03, *A[2:4], 0.06, *A[5:])
+    for i in range(3):
+        objects.update(found(A, B), world(A, B), i)
+    if corrected:
+        objects.move(lambda _: np.eye(4))
+    objects.update(found(piece, B), world(piece, B), 3)
+    assert (1 in [o.id for o in objects.objects()]) == corrected
+    objects.update(found(A, B), world(A, B), 4)
+    assert (1 in ids(objects, ObjectState.CONFIRMED)) == corrected
+
+
 def test_remove_inside_and_clear():
     objects = ObjectMap()
     objects.update(found(A, B), world(A, B), 0)

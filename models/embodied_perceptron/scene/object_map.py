@@ -129,7 +129,7 @@ class _Track:
     last_seen_ns: int  # newest evidence for it then
     support: float  # voxels in the box when it was found
     surroundings: float  # voxels around, above and below the box then
-    is_back: bool  # it was out of view since it was found
+    is_back: bool  # since it was found it was out of view, or the map was made anew
     reference: float  # score at which a box is as likely wrong as right
     user_name: str = ""  # what a user calls it
     user_label: str = ""  # what a user says that it is
@@ -312,6 +312,7 @@ class ObjectMap:
         ``motion_at(stamp_ns)`` is the (4, 4) rigid motion, old world -> new world, of what was seen at that time.
         """
         for track in self._tracks.values():
+            track.is_back = True  # the map was made anew of its keyframes alone: thinner, as where one comes back to
             T = motion_at(track.last_seen_ns or track.found_ns)
             if not np.allclose(T, np.eye(4), atol=1e-12):
                 moved = transform_boxes(T, torch.from_numpy(track.box[None])).numpy()
