@@ -7,7 +7,7 @@ Two ways to perceive: ``detector``: boxes with names as a network that reads the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -408,6 +408,26 @@ def revisit_after_eviction() -> Outcome:
     return before.outcome()
 
 
+def two_cameras() -> Outcome:
+    """A second camera looks from the side at a third of the rate; a chair is removed: one object for each thing."""
+    gone = chair((0.3, 0.4), 0.3)
+    world, stay = _room(gone)
+    robot = Robot(world)
+
+    def side(t: float) -> None:
+        if robot.frames % 3 == 0:
+            stamp_ns = robot.frames * SECOND_NS // HZ + SECOND_NS // 20
+            posed = world.frame(look_at((-2.0, -1.2, 1.3), (0.3, 0.8, 0.4)), stamp_ns)
+            robot.perceptron.integrate(replace(posed, frame=replace(posed.frame, camera="side")))
+
+    robot.run(3, side)
+    before = Before(robot, stay)
+    since = robot.now_s
+    world.things.remove(gone)
+    robot.run(4, side)
+    return before.outcome(_gone(robot, gone, since))
+
+
 SCENARIOS: dict[str, Callable[[], Outcome]] = {
     "removed": removed,
     "removed, 10 % dropout": lambda: removed(dropout=0.1),
@@ -429,6 +449,7 @@ SCENARIOS: dict[str, Callable[[], Outcome]] = {
     "a person walks by": passer_by,
     "a person walks by, geometry": lambda: passer_by(geometry=True),
     "speckle": speckle,
+    "two cameras at different rates": two_cameras,
     "carried while seen": carried,
     "revisit after eviction": revisit_after_eviction,
 }
