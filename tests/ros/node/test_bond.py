@@ -8,16 +8,18 @@ import pytest
 import rclpy
 from bond.msg import Status
 from rclpy.executors import SingleThreadedExecutor
+from support.ros_live import own_domain
 
 from embodied_perceptron_ros.node.bond import Heartbeat
 
 
 @pytest.fixture
 def context():
-    context = rclpy.Context()
-    rclpy.init(context=context)
-    yield context
-    rclpy.try_shutdown(context=context)
+    with own_domain() as domain:
+        context = rclpy.Context()
+        rclpy.init(context=context, domain_id=domain)
+        yield context
+        rclpy.try_shutdown(context=context)
 
 
 def spin_until(executor, condition, timeout_s=10.0):

@@ -16,7 +16,9 @@ pytest.importorskip("embodied_perceptron_msgs")
 
 import rclpy
 from rclpy.context import Context
+from rclpy.lifecycle import TransitionCallbackReturn
 from rclpy.parameter import Parameter
+from support.ros_live import own_domain
 
 from embodied_perceptron_ros.node.perception_node import PerceptionNode
 
@@ -37,16 +39,17 @@ OPTIONAL = {
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[PerceptionNode]:
-    context = Context()
-    rclpy.init(context=context)
     values = {"autostart": False, "weights": "none", "voxel_size_m": 0.05, "max_blocks": 2000}
-    node = PerceptionNode(context=context, parameter_overrides=[Parameter(n, value=v) for n, v in values.items()])
-    node.trigger_configure()
-    node.trigger_activate()
-    yield node
-    node.close()
-    node.destroy_node()
-    rclpy.shutdown(context=context)
+    with own_domain() as domain:  # no other test's node of this name may be seen
+        context = Context()
+        rclpy.init(context=context, domain_id=domain)
+        node = PerceptionNode(context=context, parameter_overrides=[Parameter(n, value=v) for n, v in values.items()])
+        assert node.trigger_configure() == TransitionCallbackReturn.SUCCESS
+        assert node.trigger_activate() == TransitionCallbackReturn.SUCCESS
+        yield node
+        node.close()
+        node.destroy_node()
+        rclpy.shutdown(context=context)
 
 
 def allowed(right: str) -> set[str]:
