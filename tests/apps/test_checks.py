@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -19,6 +20,7 @@ from embodied_perceptron.apps.checks import (
     check_alignment,
     check_clocks,
     check_depth,
+    check_focal_length,
     check_level,
     check_motion,
     check_order,
@@ -307,6 +309,54 @@ def test_real_depth_of_an_uncalibrated_pair_of_cameras(kitchen_dir: Path) -> Non
 
 
 # --------------------------------------------------------------------------------------------------------------------
+# focal length
+
+
+def room_views(noise_m: float = 0.0, drift_m: float = 0.0) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(0)
+    views = []
+    for i in range(12):
+        T = camera_pose(i, 12)
+        exact = render(T)[1]
+        depth_m = np.where(np.isfinite(exact), exact + rng.normal(0, noise_m, exact.shape), 0).astype(np.float32)
+        T[:3, 3] += rng.normal(0, drift_m, 3)
+        views.append((depth_m, T))
+    return views
+
+
+@pytest.mark.parametrize("scale", [0.75, 0.85, 1.2, 1.3])
+def test_a_wrong_focal_length_is_named(scale: float) -> None:
+    wrong = replace(INTRINSICS, fx=scale * INTRINSICS.fx, fy=scale * INTRINSICS.fy)
+    (finding,) = check_focal_length("front", room_views(), wrong)
+    assert finding.severity == Severity.ERROR
+    assert f"camera_info says {wrong.fx:.0f}" in finding.message
+    named = float(finding.message.split("focal length ")[1].split(",")[0])
+    assert named == pytest.approx(INTRINSICS.fx, rel=0.03)
+
+
+@pytest.mark.parametrize(("noise_m", "drift_m"), [(0.0, 0.0), (0.02, 0.0), (0.0, 0.01), (0.01, 0.02)])
+def test_a_right_focal_length_is_not_blamed_for_noise_or_drift(noise_m: float, drift_m: float) -> None:
+    (finding,) = check_focal_length("front", room_views(noise_m, drift_m), INTRINSICS)
+    assert finding.severity == Severity.OK
+
+
+def test_views_that_cannot_tell_the_focal_length_find_nothing() -> None:
+    wrong = replace(INTRINSICS, fx=160.0, fy=160.0)
+    assert check_focal_length("front", room_views()[:1] * 6, wrong) == []  # static
+    away = make_transform(np.eye(3), np.array([100.0, 0, 0]))
+    depth_m, T = room_views()[0]
+    assert check_focal_length("front", [(depth_m, T), (depth_m, away @ T)], wrong) == []  # no overlap
+    assert check_focal_length("front", [], wrong) == []
+
+
+def test_the_kitchens_focal_length_is_not_blamed(kitchen_dir: Path) -> None:
+    frames = list(PosedFrameStream(open_recording(kitchen_dir), AssemblerConfig()))
+    for part in (frames[::8], frames[:30:5], frames[60:90:5]):
+        views = [(posed.frame.depth_m, posed.T_world_camera) for posed in part]
+        assert all(f.severity == Severity.OK for f in check_focal_length("cam", views, part[0].frame.intrinsics))
+
+
+# --------------------------------------------------------------------------------------------------------------------
 # folders and bags
 
 
@@ -323,9 +373,18 @@ def test_a_good_folder_has_no_findings(tmp_path: Path) -> None:
     recording = open_recording(write_recording(tmp_path), tolerate_damage=True)
     findings = examine_recording(recording, AssemblerConfig(), lambda *done: seen.append(done))
     assert {f.severity for f in findings} == {Severity.OK}
-    assert {"sizes", "depth unit", "depth", "registration", "stamps", "pairing", "poses", "motion", "level"} == {
-        f.check for f in findings
-    }
+    assert {
+        "sizes",
+        "depth unit",
+        "depth",
+        "registration",
+        "stamps",
+        "pairing",
+        "poses",
+        "motion",
+        "level",
+        "focal length",
+    } == {f.check for f in findings}
     assert seen[-1] == (12, 12)
 
 
@@ -337,6 +396,12 @@ def edit(path: Path, **changes: object) -> None:
 def test_folder_with_the_wrong_depth_unit(tmp_path: Path) -> None:
     edit(write_recording(tmp_path) / "camera.json", depth_scale=1.0)
     assert worst(tmp_path)["depth unit"] == Severity.ERROR
+
+
+def test_folder_with_the_wrong_focal_length(tmp_path: Path) -> None:
+    path = write_recording(tmp_path) / "camera.json"
+    edit(path, fx=1.25 * INTRINSICS.fx, fy=1.25 * INTRINSICS.fy)
+    assert worst(tmp_path)["focal length"] == Severity.ERROR
 
 
 def test_folder_with_poses_of_another_clock(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import AssemblerConfig
-from embodied_perceptron.geometry.transforms import Intrinsics, back_project, transform_points
+from embodied_perceptron.geometry.transforms import (
+    Intrinsics,
+    back_project,
+    invert_transform,
+    project,
+    transform_points,
+)
 from embodied_perceptron.scene.segmentation.floor import estimate_up
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.poses import (
@@ -149,6 +155,8 @@ def check_camera(name: str, evidence: CameraEvidence, config: AssemblerConfig, *
         findings += check_motion(name, list(found), np.array([T[:3, 3] for T in found.values()]))
     if model is not None and evidence.depth_size == size:
         findings += check_level(_world_points(evidence.depths, model.intrinsics, found))
+        posed = [(depth, found[stamp]) for stamp, depth in evidence.depths if stamp in found]
+        findings += check_focal_length(name, posed, model.intrinsics)
     return findings
 
 
@@ -451,6 +459,86 @@ def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
         message = f"the dominant horizontal surface is tilted by {tilt:.0f} degrees"
         return [Finding("level", Severity.WARNING, message, "check the mount of the camera, and that z is up")]
     return [Finding("level", Severity.OK, f"the dominant horizontal surface is level within {tilt:.1f} degrees")]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# focal length, measured from depth and poses alone
+#
+# Two views of the same static surfaces agree when poses and focal length are right. Along the optical axis alone every
+# focal length fits; when the camera turns or moves sideways only the right one does.
+
+_FOCAL_SCALES = np.linspace(0.7, 1.4, 36)  # includes 1
+_FOCAL_SAMPLES = 3000  # pixels of each view
+_FOCAL_MAX_PAIRS = 30
+_FOCAL_MIN_COMMON = 300  # points of a pair that both views see
+_FOCAL_MAX_DEPTH_M = 5.0  # beyond, depth noise outweighs the rest
+_FOCAL_LARGE = 0.008  # disagreement as a share of depth: noise and pose drift of 1 to 2 cm stay below
+_FOCAL_BETTER, _FOCAL_OFF = 0.5, 0.05
+
+
+def check_focal_length(
+    camera: str, views: Sequence[tuple[NDArray[np.float32], NDArray[np.float64]]], intrinsics: Intrinsics
+) -> list[Finding]:
+    """Does the focal length fit what is seen? ``views``: (H, W) canonical depth and its (4, 4) pose T_world_camera.
+
+    Nothing is found where the views tell nothing about it: a static camera, one that only drives forward, no overlap.
+    """
+    disagreements = _focal_disagreements(views, intrinsics)
+    if disagreements is None or disagreements.max() < _FOCAL_LARGE:
+        return []  # no overlap, or every focal length fits
+    here = float(disagreements[np.argmin(np.abs(_FOCAL_SCALES - 1.0))])
+    best = int(np.argmin(disagreements))
+    scale, least = float(_FOCAL_SCALES[best]), float(disagreements[best])
+    if here < _FOCAL_LARGE or least > _FOCAL_BETTER * here or abs(scale - 1.0) < _FOCAL_OFF:
+        return [Finding("focal length", Severity.OK, f"{camera}: views differ by {here:.1%} of the depth")]
+    message = (
+        f"{camera}: the calibration does not fit: the images look like focal length {scale * intrinsics.fx:.0f}, "
+        f"camera_info says {intrinsics.fx:.0f} (views differ by {least:.1%} of the depth instead of {here:.1%})"
+    )
+    remedy = "check that camera_info belongs to this camera and resolution; calibrate it again"
+    return [Finding("focal length", Severity.ERROR, message, remedy)]
+
+
+def _focal_disagreements(
+    views: Sequence[tuple[NDArray[np.float32], NDArray[np.float64]]], intrinsics: Intrinsics
+) -> NDArray[np.float64] | None:
+    """For each of the scales, the median over pairs of the median difference of depth, as a share of it."""
+    pairs = [(i, j) for i in range(len(views)) for j in range(len(views)) if i != j]
+    clouds, rows = [], []
+    for depth_m, _ in views:
+        points, valid = back_project(np.where(depth_m < _FOCAL_MAX_DEPTH_M, depth_m, 0.0), intrinsics)
+        cloud = points[valid]
+        clouds.append(cloud[:: max(1, len(cloud) // _FOCAL_SAMPLES)])
+    for i, j in pairs[:: max(1, -(-len(pairs) // _FOCAL_MAX_PAIRS))]:
+        T_j_i = invert_transform(views[j][1]) @ views[i][1]
+        row = [_disagreement(clouds[i], views[j][0], T_j_i, intrinsics, float(scale)) for scale in _FOCAL_SCALES]
+        if np.isfinite(row).all():
+            rows.append(row)
+    return np.median(rows, axis=0) if rows else None
+
+
+def _disagreement(
+    points_m: NDArray[np.float64],
+    other_m: NDArray[np.float32],
+    T_other_camera: NDArray[np.float64],
+    intrinsics: Intrinsics,
+    scale: float,
+) -> float:
+    """Median of |depth of ``points_m`` in the other view - depth there| / depth; NaN with too few in common.
+
+    ``points_m``: (N, 3) of a view, by ``intrinsics``; ``other_m``: (H, W) depth of the other; ``scale``: of the focal
+    lengths of both.
+    """
+    camera = replace(intrinsics, fx=scale * intrinsics.fx, fy=scale * intrinsics.fy)
+    cloud = transform_points(T_other_camera, points_m / (scale, scale, 1.0))
+    uv, inside = project(cloud, camera)
+    u, v = np.rint(uv[inside]).astype(np.int64).T
+    seen = other_m[v, u]
+    known = np.isfinite(seen) & (seen > 0)
+    if known.sum() < _FOCAL_MIN_COMMON:
+        return float("nan")
+    z = cloud[inside][known, 2]
+    return float(np.median(np.abs(z - seen[known]) / z))
 
 
 # --------------------------------------------------------------------------------------------------------------------
