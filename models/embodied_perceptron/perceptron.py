@@ -196,12 +196,9 @@ class Perceptron(LiveMap):
         grid = navigation_grid(snapshot, floor_z_m, self.config.grid, None if prediction is None else semantic)
         self._grid = grid
         clock.lap("grid")
-        by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
-        return Perception(
+        return Perception.of(
+            objects,
             stamp_ns=stamp_ns,
-            objects=by_state[ObjectState.CONFIRMED],
-            tentative=by_state[ObjectState.TENTATIVE],
-            stale=by_state[ObjectState.STALE],
             semantic=semantic,
             grid=grid,
             voxels=snapshot,
@@ -220,22 +217,19 @@ class Perceptron(LiveMap):
             copy, cameras = self._copy()
             snapshot = copy.snapshot()
             floor_z_m = self._floor.of(snapshot.mean_point_m)
-            known = self._semantic.cells()
+            cells = self._semantic.cells()
             self._voxels = snapshot
             objects, stamp_ns, T_world_map = self._publish(), self._stamp_of(cameras), self.T_world_map
             source = None if cameras.newest is None else self._frame.leave_time(cameras.newest)
-        if known is None:
-            layers = separate_layers(snapshot, floor_z_m, self.config.objects)
-            known = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
-        grid = navigation_grid(snapshot, floor_z_m, self.config.grid, self._semantic.cells())
+        grid = navigation_grid(snapshot, floor_z_m, self.config.grid, cells)
         self._grid = grid
-        by_state = {s: tuple(o for o in objects if o.state == s) for s in ObjectState.ALL}
-        return Perception(
+        if cells is None:
+            layers = separate_layers(snapshot, floor_z_m, self.config.objects)
+            cells = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+        return Perception.of(
+            objects,
             stamp_ns=stamp_ns,
-            objects=by_state[ObjectState.CONFIRMED],
-            tentative=by_state[ObjectState.TENTATIVE],
-            stale=by_state[ObjectState.STALE],
-            semantic=known,
+            semantic=cells,
             grid=grid,
             voxels=snapshot,
             source=source,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -253,6 +254,15 @@ class Perception:
     diagnostics: tuple[str, ...] = ()
     source: PosedFrame | None = None
     T_world_map: NDArray[np.float64] = field(default_factory=lambda: np.eye(4))
+
+    @classmethod
+    def of(cls, objects: Sequence[SceneObject], **others: Any) -> Perception:
+        """With ``objects`` of every state told apart by it; ``others``: the other attributes by name."""
+        confirmed, tentative, stale = (
+            tuple(o for o in objects if o.state == state)
+            for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE, ObjectState.STALE)
+        )
+        return cls(objects=confirmed, tentative=tentative, stale=stale, **others)
 
 
 class GroundingStatus(IntEnum):
