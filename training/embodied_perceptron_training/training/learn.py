@@ -437,7 +437,7 @@ def _check_enough(rooms: Sequence[Room], examples: Sequence[Examples], names: Se
         if seen < MIN_THINGS:
             unseen = f" ({total - seen} of {total} lie where the network sees nothing)" if seen < total else ""
             raise LearnError(
-                f"{name!r} was taught {seen} times{unseen}; {MIN_THINGS} at least are needed, to learn it and to check it"
+                f"{name!r} was taught {seen} times{unseen}; {MIN_THINGS} are needed, to learn it and to check that"
             )
 
 
@@ -492,7 +492,7 @@ def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int
         scores.append(found.scores[mine])
         hits.append(overlap.max(1) > _HIT_IOU)
     score, hit = np.concatenate(scores), np.concatenate(hits)
-    if not hit.any():
+    if not hit.any() or publish <= 0:
         return 0.0
     order = np.argsort(-score, kind="stable")
     right = np.cumsum(hit[order])
