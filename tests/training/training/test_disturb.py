@@ -169,10 +169,24 @@ def test_presence_is_learned_and_starts_anew_over_older_weights(homes: Path, tmp
         build_task(request(homes, classes="weights"))
 
 
-def test_presence_alone_leaves_everything_else_as_it_is(homes: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("learn", "loss", "changing"),
+    [
+        ("presence", "presence", {"presence.kernel", "presence.bias"}),
+        (
+            "outputs",
+            "class",
+            {"presence.kernel", "presence.bias", "classify.kernel", "classify.bias", "center.kernel"}
+            | {"regression.kernel", "scales"},
+        ),
+    ],
+)
+def test_outputs_alone_leave_everything_else_as_it_is(
+    homes: Path, tmp_path: Path, learn: str, loss: str, changing: set[str]
+) -> None:
     old = build_task(request(homes))
     old.save_weights(tmp_path / "old.safetensors", old.model, {})
-    options = {"classes": "weights", "presence": "on", "learn": "presence"}
+    options = {"classes": "weights", "presence": "on", "learn": learn}
     task = build_task(dataclasses.replace(request(homes, **options), weights=tmp_path / "old.safetensors"))
     before = {k: v.clone() for k, v in task.model.state_dict().items()}
     learns = [p for p in task.model.parameters() if p.requires_grad]
@@ -184,10 +198,10 @@ def test_presence_alone_leaves_everything_else_as_it_is(homes: Path, tmp_path: P
         optimizer.zero_grad()
         torch.stack(list(losses.values())).sum().backward()
         optimizer.step()
-        values.append(float(losses["presence"].detach()))
+        values.append(float(losses[loss].detach()))
     assert values[-1] < values[0]
     changed = {k for k, v in task.model.state_dict().items() if not torch.equal(v, before[k])}
-    assert changed == {"detection.presence.kernel", "detection.presence.bias"}
+    assert changed == {f"detection.{name}" for name in changing}
     with pytest.raises(ValueError, match=r"learn=presence needs presence=on"):
         build_task(request(homes, learn="presence"))
 

@@ -515,7 +515,7 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TrainingRun.of({"balance": "inf"})
     with pytest.raises(ValueError, match=r"absent_share must be in \[0, 1\], got 1.5"):
         TrainingRun.of({"absent_share": "1.5"})
-    with pytest.raises(ValueError, match=r"learn must be all, grounding or presence, got 'detection'"):
+    with pytest.raises(ValueError, match=r"learn must be all, grounding, presence or outputs, got 'detection'"):
         TrainingRun.of({"learn": "detection"})
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
         build_task(request(homes, "detection", options={"learn": "grounding"}))

@@ -3,7 +3,7 @@
 One class serves detection, occupancy, grounding and all of them together: a multi-task step reads one encoder and sums
 the losses of whatever heads the network has (the paper trains one network per task and calls this open work). What
 differs from task to task is a row of a table (:class:`_Kind`); what learns is a strategy (:class:`WholeNetwork`,
-:class:`GroundingAlone`, :class:`PresenceAlone`).
+:class:`GroundingAlone`, :class:`OutputsAlone`).
 """
 
 from __future__ import annotations
@@ -179,26 +179,34 @@ class GroundingAlone(WholeNetwork):
             return ScenePass(network, batch)
 
 
-class PresenceAlone(WholeNetwork):
-    """Whether a thing is there learns, over a network that stays as it is, to the bit.
+class OutputsAlone(WholeNetwork):
+    """The last, linear layers of detection learn, over a network that stays as it is, to the bit: whether a thing is
+    there (``learn=presence``), or with it centreness, class and box (``learn=outputs``).
 
-    Raises ``ValueError`` for a network that knows no presence.
+    What prunes sites stays too, so that every feature, occupancy, and what sentences read of the scene are those of
+    before. Raises ``ValueError`` for a network without detection, and for ``presence`` one that knows none.
     """
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
         super().__init__(config, run)
-        if config.detection is None or not config.detection.presence:
+        if config.detection is None:
+            raise ValueError(f"option learn={run.learn}: a network of task {run.task} has no detection")
+        if run.learn == "presence" and not config.detection.presence:
             raise ValueError("option learn=presence needs presence=on, and a task with detection")
+        self._layers = ("presence",) if run.learn == "presence" else ("center", "classify", "regression", "presence")
         self.objectives = {"detection": self.objectives["detection"]}
         self.best_metric = "AP25"
         self.occupancy_share = 0.0
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Everything but the one output."""
+        """Everything but the outputs."""
         assert network.detection is not None
-        assert network.detection.presence is not None
         network.requires_grad_(False)
-        network.detection.presence.requires_grad_(True)
+        for name in self._layers:
+            layer = getattr(network.detection, name)
+            if layer is not None:
+                layer.requires_grad_(True)
+        network.detection.scales.requires_grad_("regression" in self._layers)
 
     def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
         """A pass pruned as at inference; batch statistics stay."""
@@ -206,7 +214,7 @@ class PresenceAlone(WholeNetwork):
         return ScenePass(network, batch)
 
 
-_STRATEGIES = {"all": WholeNetwork, "grounding": GroundingAlone, "presence": PresenceAlone}
+_STRATEGIES = {"all": WholeNetwork, "grounding": GroundingAlone, "presence": OutputsAlone, "outputs": OutputsAlone}
 
 
 class SceneTask:

@@ -33,7 +33,7 @@ _CHOICES = {
 }
 _OPTION_CHOICES = {
     "turns": tuple(MOTIONS),
-    "learn": ("all", "grounding", "presence"),
+    "learn": ("all", "grounding", "presence", "outputs"),
     "presence": ("off", "on"),
     "classes": ("data", "all", "weights"),
 }
@@ -74,7 +74,7 @@ class TrainingRun:
         learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
             what it will see at inference, and ``sentences`` may be many: they cost little beside the pass over the
             scene. Weights to start from may have another decoder; this one then starts anew. ``presence``: that output
-            alone, in the same way.
+            alone, in the same way. ``outputs``: the last layers of detection (class, box, centreness, presence) alone.
         sentences: per sample that has any.
         absent_share: of them, about what is elsewhere; for decoders over objects.
         sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
