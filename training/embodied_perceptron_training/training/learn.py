@@ -39,10 +39,10 @@ from embodied_perceptron_training.training.scene_pass import MIN_BOX_M
 
 F64 = NDArray[np.float64]
 MIN_THINGS = 3  # of a kind: fewer teach nothing that could be checked
-_FOLDS = 10
+_FOLDS = 5
 _DECAY = 0.02  # of a row, in units of the features' spread, against the mean loss of its examples
 _STEPS = 60
-_MOST_SITES = 600_000  # that are no example, at random
+_MOST_SITES = 200_000  # that are no example, at random
 _HIT_IOU = 0.25
 _SEED = 20
 _KERNEL, _BIAS = "detection.classify.kernel", "detection.classify.bias"
