@@ -154,7 +154,7 @@ class ObjectsConfig:
         miss_log_odds_per_s: what existence loses per second in which the thing is looked for in vain although its
             place looks occupied: what was found twice, well, is doubted after 5 s.
         explained_miss_factor: so much faster where other things that are found fill its place.
-        moved_miss_factor: so much faster where a thing of its name and size, first found since it is missed, touches its
+        moved_miss_factor: so much faster where a thing of its name and size, found since it is missed, touches its
             place: an opened door goes within 2 s from where it was, although its hinge can't be seen through.
         min_log_odds: of a confirmed object whose place looks occupied: one good sighting brings it back.
         gone_log_odds: below it an object is gone.
