@@ -392,6 +392,28 @@ def carried() -> Outcome:
     return before.outcome(_gone(robot, old, since), _there(robot, new, down))
 
 
+def door_opens() -> Outcome:
+    """A leaf turns by a quarter about its hinge within 2 s: soon published as it stands then, and nowhere else."""
+
+    def leaf(turn: float) -> Thing:
+        return block("door", (1.3 - 0.4 * np.cos(turn), 0.8 + 0.4 * np.sin(turn)), (0.8, 0.08, 1.4), -turn)
+
+    closed, opened = leaf(0.0), leaf(np.pi / 2)
+    world, stay = _room(closed)
+    robot = Robot(world)
+    robot.run(3)
+    before = Before(robot, stay)
+
+    def turn(t: float) -> None:
+        world.things = [*stay, leaf(np.pi / 4 * t)]
+
+    robot.run(2, turn)
+    since = robot.now_s
+    world.things = [*stay, opened]
+    robot.run(4)
+    return before.outcome(_gone(robot, closed, since), _there(robot, opened, since))
+
+
 def revisit_after_eviction() -> Outcome:
     """As revisit, but the volume forgets the place meanwhile (radius 6 m): objects keep their ids without voxels."""
     world, _ = _room(chair((0.9, 0.2), 0.3), table((-0.8, 0.5), 0.1))
@@ -451,6 +473,7 @@ SCENARIOS: dict[str, Callable[[], Outcome]] = {
     "speckle": speckle,
     "two cameras at different rates": two_cameras,
     "carried while seen": carried,
+    "a door opens": door_opens,
     "revisit after eviction": revisit_after_eviction,
 }
 FAST = ("removed, 10 % dropout", "moved 1 m", "replaced", "two like chairs", "stacked plates", "removed, geometry")
