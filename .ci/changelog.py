@@ -22,7 +22,8 @@ WIDTH = 120
 def rst(markdown: str, package: str = PACKAGE) -> str:
     """The changelog of a ROS package. Raises ``ValueError`` for a heading that is no version and no known section."""
     title = f"Changelog for package {package}"
-    lines = ["^" * len(title), title, "^" * len(title)]
+    # Without a line between them, docutils takes a lone version for a subtitle, and catkin finds no version.
+    lines = ["^" * len(title), title, "^" * len(title), "", f"Made from {SOURCE.name} of the repository."]
     section = ""
     for kind, text in _parts(markdown):
         if kind == "version":
@@ -66,7 +67,9 @@ def _plain(text: str) -> str:
     """Markdown's links as their words, its code as reStructuredText's; what else means something there is quoted."""
     pieces = re.split(r"(`[^`]*`)", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text))
     return "".join(
-        f"``{piece[1:-1]}``" if len(piece) > 2 and piece[0] == piece[-1] == "`" else re.sub(r"([\\*|_])", r"\\\1", piece)
+        f"``{piece[1:-1]}``"
+        if len(piece) > 2 and piece[0] == piece[-1] == "`"
+        else re.sub(r"([\\*|_])", r"\\\1", piece)
         for piece in pieces
     )
 
