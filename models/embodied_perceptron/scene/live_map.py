@@ -33,6 +33,7 @@ from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_s
 from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import ObjectState, SceneObject
+from embodied_perceptron.scene.corrections import Correction as UserCorrection
 from embodied_perceptron.scene.map_frame import MapFrame
 from embodied_perceptron.scene.object_map import ObjectMap
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
@@ -49,6 +50,21 @@ def saved_objects(path: str | Path) -> tuple[SceneObject, ...]:
 
     Raises :class:`MapFileError` for a file that is no map or has no objects, ``OSError`` where there is none.
     """
+    return _read_objects(path).objects((ObjectState.CONFIRMED,))
+
+
+def saved_corrections(path: str | Path) -> tuple[UserCorrection, ...]:
+    """What users said of the objects of a saved map, boxes in the map's own world: of what is there still, as it lies
+    there now. Raises as :func:`saved_objects`."""
+    objects = _read_objects(path)
+    now = {thing.id: thing for thing in objects.objects()}
+    return tuple(
+        replace(said, box=now[said.id].box) if said.label and said.id in now else said
+        for said in objects.corrections.entries
+    )
+
+
+def _read_objects(path: str | Path) -> ObjectMap:
     objects = ObjectMap()
     saved = read_extra(path).get(_OBJECTS)
     if saved is None:
@@ -57,7 +73,7 @@ def saved_objects(path: str | Path) -> tuple[SceneObject, ...]:
         objects.load_json(saved)
     except ValueError as error:
         raise MapFileError(f"{path}: {error}") from error
-    return objects.objects((ObjectState.CONFIRMED,))
+    return objects
 
 
 class LiveMap:

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron_training.training.learn_command import learn
 
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 _TASKS = (
@@ -206,3 +207,4 @@ def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.command("train")(train)
     app.command("ablate")(ablate)
+    app.command("learn")(learn)

@@ -1,0 +1,154 @@
+"""What users taught in their own rooms: which thing is what, read from corrected maps and labelled recordings.
+
+A lesson is a room and the boxes of the things that a user named by their kind in it. In a saved map these are the
+labels of ``~/correct_object`` and of the browser; beside a recording it is the file that ``embodied-perceptron label``
+writes, ``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and teaches nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.mapping.storage import MapFileError, read_header, saved_config, saved_keyframe_config
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
+from embodied_perceptron.results import UNNAMED
+from embodied_perceptron.scene.corrections import check_words
+from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
+from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
+from embodied_perceptron_training.evaluation.recording_labels import read_labels
+
+F64 = NDArray[np.float64]
+MAP_NAME, MAP_SUFFIX = "map.safetensors", ".safetensors"
+_SAME_THING_IOU = 0.5  # two labels there contradict each other
+
+
+class LearnError(ValueError):
+    """What nothing can be learned from; the message names the file and the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """One room.
+
+    Attributes:
+        source: map or recording.
+        labels: (T,) kinds of the taught things.
+        boxes: (T, 9) of them, in the world of ``perceptron``.
+        open: makes the map, with a network in it.
+    """
+
+    source: Path
+    labels: tuple[str, ...]
+    boxes: F64
+    open: Callable[[Predictor], Perceptron]
+
+
+def read_lessons(sources: Sequence[Path], classes: Sequence[str], only: Sequence[str] = ()) -> list[Lesson]:
+    """The lessons of maps and recordings; rooms where nothing was taught are among them, as examples of what is not.
+
+    Args:
+        sources: maps (``.safetensors``, or a folder with ``map.safetensors``), recordings of any format.
+        classes: of the network: what is called so in other letters is meant.
+        only: kinds to learn; empty = all that were taught.
+
+    Raises :class:`LearnError` for labels that contradict each other or cannot be learned, and when there are none;
+    ``MapFileError``, ``RecordingError``, ``LabelError`` or ``OSError`` for what cannot be read.
+    """
+    wanted = {_kind(name, classes, "--only") for name in only}
+    lessons = []
+    for source in sources:
+        if source.resolve() in {lesson.source.resolve() for lesson in lessons}:
+            raise LearnError(f"{source} is given twice")
+        lessons.append(_lesson(source, classes, wanted))
+    if not any(lesson.labels for lesson in lessons):
+        among = f" called {', '.join(sorted(wanted))}" if wanted else ""
+        raise LearnError(
+            f"nothing{among} was taught in {', '.join(str(s) for s in sources)}: correct labels of objects first "
+            "(~/correct_object, or the page of `embodied-perceptron view MAP`)"
+        )
+    return lessons
+
+
+def _lesson(source: Path, classes: Sequence[str], wanted: set[str]) -> Lesson:
+    map_file = source / MAP_NAME if (source / MAP_NAME).is_file() else source
+    if map_file.suffix == MAP_SUFFIX:
+        said = [(entry.label, entry.box) for entry in saved_corrections(map_file) if entry.label]
+        make = _map_opener(map_file)
+    else:
+        labels = source.with_name(source.name + LABELS_SUFFIX)
+        if source.exists() and not labels.is_file():
+            raise LearnError(f"{source} has no labels: `embodied-perceptron label {labels}` makes them")
+        open_recording(source)
+        said = [(thing.names[0], thing.box) for thing in read_labels(labels).things if thing.sure]
+        make = _recording_opener(source)
+    kinds = [(_kind(label, classes, str(source)), box) for label, box in said]
+    _check_agreement(source, kinds)
+    chosen = [(kind, box) for kind, box in kinds if not wanted or kind in wanted]
+    boxes = np.stack([box for _, box in chosen]) if chosen else np.zeros((0, 9))
+    return Lesson(source, tuple(kind for kind, _ in chosen), boxes, make)
+
+
+def _kind(label: str, classes: Sequence[str], where: str) -> str:
+    """The class that a label means: the network's where it has one of that name, otherwise a new one."""
+    try:
+        words = " ".join(check_words(label, "label").casefold().split())
+    except ValueError as error:
+        raise LearnError(f"{where}: {error}") from error
+    if words in STRUCTURE_CLASSES or words == UNNAMED:
+        raise LearnError(f"{where}: {words!r} is no kind of thing that boxes are learned for")
+    return {name.casefold(): name for name in classes}.get(words, words)
+
+
+def _check_agreement(source: Path, kinds: Sequence[tuple[str, F64]]) -> None:
+    if len(kinds) < 2:
+        return
+    boxes = torch.from_numpy(np.stack([box for _, box in kinds]))
+    overlap = box_iou(boxes, boxes)
+    for i, (kind, box) in enumerate(kinds):
+        for j in range(i):
+            if kinds[j][0] != kind and overlap[i, j] > _SAME_THING_IOU:
+                place = ", ".join(f"{v:.2f}" for v in box[:3])
+                raise LearnError(f"{source}: the thing at ({place}) is both a {kinds[j][0]!r} and a {kind!r}")
+
+
+def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
+    def make(inference: Predictor) -> Perceptron:
+        header = read_header(file)
+        config = PerceptronConfig(volume=saved_config(file, header), keyframes=saved_keyframe_config(file, header))
+        try:
+            perceptron = Perceptron(config, inference=inference)
+        except ValueError as error:
+            raise LearnError(f"{file}: {error}") from error
+        perceptron.load(file)
+        if inference.network.config.uses_images and not perceptron.keyframe_poses():
+            raise MapFileError(f"{file}: a map without keyframes has no pictures to learn from")
+        return perceptron
+
+    return make
+
+
+def _recording_opener(source: Path) -> Callable[[Predictor], Perceptron]:
+    def make(inference: Predictor) -> Perceptron:
+        perceptron = Perceptron(PerceptronConfig(), inference=inference)
+        stream = PosedFrameStream(open_recording(source), perceptron.config.assembler)
+        fused = sum(perceptron.integrate(posed).fused for posed in stream)
+        if not fused:
+            reasons = ", ".join(f"{name} {count}" for name, count in sorted(stream.stats.dropped.items()))
+            raise LearnError(
+                f"{source}: none of its {stream.colors_played} pictures came into a map ({reasons or 'empty'}); "
+                "without poses (TF or a trajectory) nothing can be learned from it"
+            )
+        return perceptron
+
+    return make
