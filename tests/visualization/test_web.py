@@ -494,37 +494,37 @@ def test_a_browser_needs_the_token_of_a_viewer_that_is_open_to_the_network(viewe
     assert "token" in Page(browser, address).text()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_many_tabs_are_served_side_by_side(viewer, browser):
-    asked = []
+    asked, problems = [], []
 
     def ask(text):
         asked.append(text)
         return found(text, CRATE, reason=f"heard {text[-5:]}")
 
-    problems = []
-    one = viewer(Controls(ask), max_viewers=3, on_error=problems.append)
+    one = viewer(Controls(ask), max_viewers=2, on_error=problems.append)
     one.show(a_perception((CRATE,)))
     first = browser.current_window_handle
     try:
-        for i in range(3):
+        for i in range(2):
             browser.switch_to.new_window("tab")
-            Page(browser, one.url).ask(f"crate tab {i}")
+            page = Page(browser, one.url)
+            page.ask(f"crate tab {i}")
+            page.wait_for_text(f"heard tab {i}")
             wait_until(lambda i=i: one.clients == i + 1, f"tab {i}")
+        assert "heard tab 0" in page.text()  # what one asks, all read
         refused = one.refused
         browser.switch_to.new_window("tab")
         Page(browser, one.url)
         wait_until(lambda: one.refused > refused, "the tab too many to be refused")
-        browser.close()
-        for handle in browser.window_handles[1:]:  # what one asks, all read
-            browser.switch_to.window(handle)
-            Page(browser, browser.current_url).wait_for_text("heard tab 2")
     finally:
         for handle in [h for h in browser.window_handles if h != first]:
             browser.switch_to.window(handle)
             browser.close()
         browser.switch_to.window(first)
     wait_until(lambda: one.clients == 0, "the tabs to go")
-    assert sorted(asked) == [f"crate tab {i}" for i in range(3)]
+    assert asked == ["crate tab 0", "crate tab 1"]
     again = Page(browser, one.url)
-    again.wait_for_text("heard tab 2")
+    again.wait_for_text("heard tab 1")
     assert problems == []
