@@ -456,7 +456,7 @@ class Bounds:
         return Bounds(self.low[rows], self.high[rows])
 
     def pairs_within(self, other: Bounds, reach_m: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """(P,), (P,) indices of all pairs with one of ``other`` at most ``reach_m`` apart along x and along y, in order.
+        """(P,), (P,) indices of all pairs with one of ``other`` at most ``reach_m`` apart in x and in y, in order.
 
         A sweep along x: of two intervals that meet, one begins within the other.
         """
