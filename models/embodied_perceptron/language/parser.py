@@ -991,7 +991,8 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
 
 _WANTED = (
     ("i", "want"), ("i", "need"), ("i", "mean"), ("i", "meant"), ("i", "am", "looking", "for"),
-    ("you", "should", "take"), ("i'm", "looking", "for"), ("i", "would", "like"), ("we", "want"), ("we", "need"), ("you", "want"),
+    ("you", "should", "take"), ("i'm", "looking", "for"),
+    ("i", "would", "like"), ("we", "want"), ("we", "need"), ("you", "want"),
 )  # fmt: skip
 
 
