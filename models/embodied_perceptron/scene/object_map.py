@@ -2,8 +2,9 @@
 
 Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
 clutter, and a look at the place that does not find the thing takes something away, in proportion to the time in which
-it should have been found. *Name* is a posterior over class names: counts of what the network called it, weighed by
-score and slowly forgotten. *Box* is the mean of the boxes found, new ones weighing the less the more have agreed.
+it should have been found. *Name* is a posterior over class names: counts of what it was called (where several sources
+speak, of each name's share), weighed by score and slowly forgotten. *Box* is the mean of the boxes found, new ones
+weighing the less the more have agreed.
 
 What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
 place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,11 @@ def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
     return scores.even or max(scores.publish, config.clutter_score)
 
 
+def _names_of(found: Detections, row: int) -> Mapping[str, float]:
+    """Name -> share of what a detection says of its thing."""
+    return {found.labels[row]: 1.0} if found.shares is None else found.shares[row]
+
+
 def _logit(p: float) -> float:
     p = min(max(p, 1e-4), 1.0 - 1e-4)
     return math.log(p / (1.0 - p))
@@ -165,9 +171,10 @@ class _Track:
         self.looks += 1
         self.score += (score - self.score) / min(self.looks + prior, _SCORE_MEMORY + prior)
 
-    def vote(self, label: str, score: float) -> None:
+    def vote(self, shares: Mapping[str, float], score: float) -> None:
         self.votes = {name: v * _NAME_MEMORY for name, v in self.votes.items() if v > 1e-3}
-        self.votes[label] = self.votes.get(label, 0.0) + score
+        for label, share in shares.items():
+            self.votes[label] = self.votes.get(label, 0.0) + share * score
 
     def absorb(self, other: _Track) -> None:
         """Merge the history of the same thing under another id."""
@@ -384,7 +391,7 @@ class ObjectMap:
         track.rate(score, self.config.score_prior)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
         track.reference = _reference(scores, self.config)
-        track.vote(found.labels[row], score)
+        track.vote(_names_of(found, row), score)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -409,7 +416,7 @@ class ObjectMap:
             box=found.boxes[row].copy(),
             log_odds=_logit(self.config.prior_existence) + self._for_detection(score, scores),
             score=0.0,
-            votes={found.labels[row]: score},
+            votes={name: share * score for name, share in _names_of(found, row).items()},
             weight=score,
             found=1,
             looks=0,
