@@ -3,6 +3,7 @@
     python benchmarks/language.py --homes FOLDER             # prompts of generated homes (EmbodiedScan layout)
     EMBODIED_DATA_DIR=FOLDER python benchmarks/language.py   # `scanrefer_nr3d_dev.json`, if it is there
     ... --ablate 4                                           # every 4th sentence of people without each part
+    ... --paraphrases 24                                     # facts of so many homes, each said in many ways
     ... --errors 20                                          # and show so many wrong answers
 
 Human descriptions (ScanRefer, Nr3D) are answered over a detector's axis-aligned boxes without fronts and colours; scans
@@ -31,9 +32,14 @@ from rich.table import Table
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.parser import parse
+from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scoring import WEIGHTS as SCORE_WEIGHTS
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
+from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
+from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES, TUNED
+from embodied_perceptron_training.homes.prompts import FREE, all_facts, plural
+from embodied_perceptron_training.homes.relations import make_scene
 from embodied_perceptron_training.training.fit_colors import measured_colors
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -292,6 +298,57 @@ def print_human(results: dict[str, Any]) -> None:
     console.print({k: v for k, v in results.items() if not k.startswith("acc")})
 
 
+# --------------------------------------------------------------------------------------------------------------------
+# one fact of a home in many words
+
+_NEAR_M = 1.2  # nearest things that are further off are not said to be near
+_FACTS = 4  # of each relation and home
+
+
+def paraphrases(count: int) -> dict[str, dict[str, float]]:
+    """Top-1 in percent by relation, over the true boxes of ``count`` homes that are laid out, not rendered: in the
+    patterns that the parser was written with, in those that it was not, and in the prompts' free forms."""
+    tallies = {name: Tally() for name in ("tuned", "held out", "free forms of the prompts")}
+    grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE), strict=True))
+    for seed in range(810_000, 810_000 + count):
+        home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2))
+        scene = make_scene(home, range(len(home.objects)))
+        labels, boxes = scene.labels(), [np.array(o.box9()) for o in scene.objects]
+        objects = [
+            SceneObject(k, name, 0.9, boxes[k]) for k, name in enumerate(labels) if name not in STRUCTURE_CLASSES
+        ]
+        facts = all_facts(scene)
+        rng = np.random.default_rng(seed)
+        for relation in PARAPHRASES:
+            said = [facts[k] for k in rng.permutation(len(facts)) if facts[k].relation == relation]
+            if relation == "closest":
+                said = [f for f in said if _gap(boxes[f.target], boxes[f.anchors[0]]) < _NEAR_M]
+            for fact in said[:_FACTS]:
+                names = [labels[row] for row in (fact.target, *fact.anchors)]
+                words = dict(zip(("target", "anchor", "anchor2"), names, strict=False))
+                for grammar, patterns in grammars.items():
+                    for pattern in patterns[relation]:
+                        text = pattern.format(**words, target_plural=plural(names[0]))
+                        found = ground_objects(text, objects, fronts="boxes").candidates
+                        tallies[grammar].add([relation, "all"], bool(found) and found[0].id == fact.target)
+    return {name: tally.percent() for name, tally in tallies.items()}
+
+
+def _gap(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """Metres between the bounds of two (9,) boxes."""
+    return float(SceneGeometry(np.stack([a, b])).every.gap[0, 1])
+
+
+def print_paraphrases(results: dict[str, dict[str, float]]) -> None:
+    table = Table("top-1, %", *results, title="one fact in many words")
+    for row in next(iter(results.values())):
+        table.add_row(row, *(str(column.get(row, "")) for column in results.values()))
+    console.print(table)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what sentences cost over many objects
+
 MANY = 2000
 _KINDS = ("chair", "table", "lamp", "cup", "shelf", "book", "plant", "window", "door", "couch")
 _OF_MANY = (
@@ -339,6 +396,7 @@ def main() -> None:
     parser.add_argument("--split", default="val")
     parser.add_argument("--errors", type=int, default=0)
     parser.add_argument("--ablate", type=int, default=0, metavar="STEP", help="each part left out")
+    parser.add_argument("--paraphrases", type=int, default=0, metavar="HOMES", help="facts of so many homes, reworded")
     parser.add_argument("--limit", type=int, help="so many human descriptions only")
     arguments = parser.parse_args()
     results: dict[str, Any] = {}
@@ -351,6 +409,9 @@ def main() -> None:
     if arguments.homes is not None:
         results["homes"] = homes(arguments.homes, arguments.split, arguments.errors)
         print_homes(results["homes"])
+    if arguments.paraphrases:
+        results["paraphrases"] = paraphrases(arguments.paraphrases)
+        print_paraphrases(results["paraphrases"])
     results["2,000 objects, CPU ms"] = many_objects()
     print_many(results["2,000 objects, CPU ms"])
     OUT.parent.mkdir(parents=True, exist_ok=True)
