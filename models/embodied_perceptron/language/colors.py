@@ -197,5 +197,5 @@ def color_names(rgb: NDArray[np.generic]) -> list[str]:
     """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the name of each; empty where not."""
     names = _distributions()[0]
     table = _name_probabilities(rgb)
-    known = ~np.isnan(table).any(axis=1)
-    return [names[k] if told else "" for k, told in zip(table.argmax(axis=1).tolist(), known.tolist(), strict=True)]
+    best = np.where(np.isnan(table).any(axis=1), -1, table.argmax(axis=1))
+    return ["" if k < 0 else names[k] for k in best.tolist()]
