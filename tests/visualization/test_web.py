@@ -18,6 +18,7 @@ from embodied_perceptron.config import GridConfig, ObjectsConfig
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
+from embodied_perceptron.scene.corrections import check_user_name
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -410,3 +411,120 @@ def test_no_more_pages_than_allowed(viewer, browser):
     finally:
         browser.close()
         browser.switch_to.window(browser.window_handles[0])
+
+
+def red_spot(page):
+    """(x, y) in the middle of the red crate on the page."""
+    image = screenshot(page).astype(int)
+    rows, columns = np.nonzero(image[..., 0] - image[..., 1:].max(axis=2) > 60)
+    if len(rows) < 30:
+        return None
+    middle = np.median(columns), np.median(rows)
+    nearest = np.argmin((columns - middle[0]) ** 2 + (rows - middle[1]) ** 2)
+    return int(columns[nearest]), int(rows[nearest])
+
+
+def click_at(page, x, y):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    canvas = page.browser.find_element("tag name", "canvas")
+    box = canvas.rect
+    actions = ActionChains(page.browser)
+    actions.move_to_element_with_offset(
+        canvas, x - int(box["x"] + box["width"] / 2), y - int(box["y"] + box["height"] / 2)
+    )
+    actions.click().perform()
+
+
+def test_what_is_clicked_on_is_named_and_corrected(viewer, browser):
+    told = []
+
+    def name(number, words):
+        check_user_name(words, ["crate"])
+        told.append(("name", number, words))
+        return f"crate {number} is called {words}"
+
+    def correct(number, label, not_there):
+        told.append(("correct", number, label, not_there))
+        return f"{number} is gone" if not_there else f"{number} is a {label}"
+
+    one = viewer(Controls(ask=lambda text: found(text, CRATE), name=name, correct=correct))
+    page = Page(browser, one.url)
+    one.show(a_perception((CRATE, OTHER)))
+    page.wait_for(lambda: red_spot(page) is not None, "the red crate")
+    page.press("Teach")
+    page.button("Name it").click()
+    page.wait_for_text("choose an object first")
+    page.wait_for(
+        lambda: (click_at(page, *red_spot(page)), "crate 1" in page.field("Object").get_attribute("value"))[1],
+        "the crate to be chosen by a click",
+    )
+    page.type("Name", "Crate")
+    page.button("Name it").click()
+    page.wait_for_text("is the name of a class")
+    page.type("Name", "Anna's crate")
+    page.button("Name it").click()
+    page.wait_for_text("crate 1 is called Anna's crate")
+    page.type("It is a", "treadmill")
+    page.button("Correct").click()
+    page.wait_for_text("1 is a treadmill")
+    page.button("Not there").click()
+    page.wait_for_text("1 is gone")
+    assert told == [("name", 1, "Anna's crate"), ("correct", 1, "treadmill", False), ("correct", 1, "", True)]
+
+
+def test_a_browser_needs_the_token_of_a_viewer_that_is_open_to_the_network(viewer, browser):
+    one = viewer(Controls(lambda text: found(text, CRATE, reason="let in")), host="0.0.0.0", token="s3cret")
+    address = f"http://127.0.0.1:{one.url.split(':')[2].split('/')[0]}/"
+    browser.delete_all_cookies()
+    shut = Page(browser, address)
+    assert shut.browser.find_elements("tag name", "canvas") == []
+    assert "token" in shut.text()
+    assert one.clients == 0
+    Page(browser, address + "?token=wrong")
+    assert one.clients == 0
+    page = Page(browser, address + "?token=s3cret")
+    wait_until(lambda: one.clients == 1, "the page")
+    assert "s3cret" not in browser.current_url
+    page.ask("the crate")
+    page.wait_for_text("let in")
+    again = Page(browser, address)  # the cookie lets it in
+    again.wait_for(lambda: again.browser.find_elements("tag name", "canvas"), "the page without the token")
+    browser.delete_all_cookies()
+    assert "token" in Page(browser, address).text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_many_tabs_are_served_side_by_side(viewer, browser):
+    asked, problems = [], []
+
+    def ask(text):
+        asked.append(text)
+        return found(text, CRATE, reason=f"heard {text[-5:]}")
+
+    one = viewer(Controls(ask), max_viewers=2, on_error=problems.append)
+    one.show(a_perception((CRATE,)))
+    first = browser.current_window_handle
+    try:
+        for i in range(2):
+            browser.switch_to.new_window("tab")
+            page = Page(browser, one.url)
+            page.ask(f"crate tab {i}")
+            page.wait_for_text(f"heard tab {i}")
+            wait_until(lambda i=i: one.clients == i + 1, f"tab {i}")
+        assert "heard tab 0" in page.text()  # what one asks, all read
+        refused = one.refused
+        browser.switch_to.new_window("tab")
+        Page(browser, one.url)
+        wait_until(lambda: one.refused > refused, "the tab too many to be refused")
+    finally:
+        for handle in [h for h in browser.window_handles if h != first]:
+            browser.switch_to.window(handle)
+            browser.close()
+        browser.switch_to.window(first)
+    wait_until(lambda: one.clients == 0, "the tabs to go")
+    assert asked == ["crate tab 0", "crate tab 1"]
+    again = Page(browser, one.url)
+    again.wait_for_text("heard tab 1")
+    assert problems == []

@@ -456,9 +456,9 @@ class Bounds:
         return Bounds(self.low[rows], self.high[rows])
 
     def pairs_within(self, other: Bounds, reach_m: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """(P,), (P,) indices of all pairs with one of ``other`` at most ``reach_m`` apart along x and along y.
+        """(P,), (P,) indices of all pairs with one of ``other`` at most ``reach_m`` apart in x and in y, in order.
 
-        By the first indices in order. A sweep along x: of two intervals that meet, one begins within the other.
+        A sweep along x: of two intervals that meet, one begins within the other.
         """
         low, high, low2, high2 = self.low[:, 0], self.high[:, 0], other.low[:, 0], other.high[:, 0]
         rows, columns = _begin_within(low, high, low2, reach_m, "left")
@@ -466,8 +466,7 @@ class Bounds:
         rows, columns = np.concatenate([rows, rows2]), np.concatenate([columns, columns2])
         apart = np.maximum(self.low[rows, 1] - other.high[columns, 1], other.low[columns, 1] - self.high[rows, 1])
         rows, columns = rows[apart <= reach_m], columns[apart <= reach_m]
-        order = np.lexsort((columns, rows))
-        return rows[order], columns[order]
+        return np.divmod(np.sort(rows * len(other.low) + columns), max(len(other.low), 1))
 
     def common_extent(self, other: Bounds, axis: int) -> F64:
         """(N, M) metres that each shares with each of ``other`` along one axis."""

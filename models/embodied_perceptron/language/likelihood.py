@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.language.relations import Pairs, Relation, SceneGeometry, between, sigmoid
+from embodied_perceptron.language.relations import Pairs, Relation, SceneGeometry, sigmoid
 
 F64 = NDArray[np.float64]
 
@@ -113,9 +113,9 @@ HOLDS: dict[str, Relation] = {
 REACH_M = 8.0  # between bounds, from which none of these holds
 
 
-def lies_between(first: Pairs, second: Pairs) -> F64:
-    """Whether each target lies between the anchors of its two pairs."""
-    return sigmoid((between(first, second) - 0.12) / 0.03)
+def lies_between(score: F64) -> F64:
+    """Whether something lies between two others, by its score of :func:`~.relations.between`."""
+    return sigmoid((score - 0.12) / 0.03)
 
 
 def within(distance_m: F64, amount_m: float) -> F64:

@@ -10,7 +10,7 @@ is meant where the sentence says so, and in the benchmark's prompts, whose speak
 
 Of N boxes there are N * N pairs, millions in a building, and a sentence speaks of few: scores are computed for the
 pairs of what may be meant and what may be an anchor, and of many such pairs for those within the relation's reach
-(:class:`Pairs`). What lies beyond it scores less than a millionth.
+(:class:`Pairs`). What lies beyond it scores less than a millionth, above and below less than a hundredth.
 
 Everything is computed in a frame that is turned with the furniture (:func:`main_direction`), so the result does not
 depend on the yaw and origin of the world, and axis-aligned bounds are tight for rooms that are rectangular anywhere.
@@ -365,8 +365,11 @@ class Pairs:
             if g.extent[wall, axis] < 4 * g.extent[wall, across]:
                 continue  # no wall but a block
             side = p[:, across] - g.center[wall, across]
-            at_side = np.sign(side) * (np.abs(side) > 0.5 * g.extent[wall, across] + 0.02)
-            parted = (at_side[self.target] * at_side[self.anchor] < 0) & ~crossed
+            thick = 0.5 * g.extent[wall, across] + 0.02
+            parted = ((side > thick)[self.target] & (side < -thick)[self.anchor]) | (
+                (side < -thick)[self.target] & (side > thick)[self.anchor]
+            )
+            parted &= ~crossed
             i, j = target[parted], anchor[parted]
             t = side[i] / (side[i] - side[j])
             at = p[i, axis] + t * (p[j, axis] - p[i, axis])
@@ -540,7 +543,7 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "viewer-right": lambda p: p.viewer_side(-1.0),
 }
 
-# metres between bounds along x or y from which a relation scores less than a millionth; a decay of d metres ends there
+# metres between bounds along x or y from which a relation hardly scores; a decay of d metres ends there
 _ENDS = 14.0
 REACH_M = {
     "near": 1.0 * _ENDS, "with": 1.0 * _ENDS, "end": 0.5 * _ENDS,

@@ -5,7 +5,6 @@ First everything but the superlatives; then "the largest", "the closest to" amon
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +23,7 @@ Index = NDArray[np.intp]
 _EPS = 0.05
 _OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
 _PAIRS_OF_ANCHORS = 60  # that things may lie between: of more, those that have both near
-_BETWEEN_REACH_M = 8.0
+_BETWEEN_REACH_M = 6.0
 _PLAINLY = 1e-3  # a relation that holds less within its reach is looked for beyond
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
@@ -116,6 +115,7 @@ class Scorer:
         self.extra = extra
         self.noun = meaning.target.noun
         self._weights: dict[tuple[ObjectPhrase, int], F64] = {}
+        self._ends: dict[Constraint, tuple[Pairs, F64, F64]] = {}
         self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
         if self.noun == ANYTHING and category is None:
             self._similar[self.noun] = self._whatever_is_not_an_anchor()
@@ -228,7 +228,10 @@ class Scorer:
         elif c.relation == "colour":
             holds = np.asarray(1.0 / (1.0 + np.exp((_COLOUR_SAID - term.holds) / 0.04)))
         elif c.relation == "between":
-            holds = self._pairs_between(c, [self.anchor_weights(a) for a in c.anchors], likelihood.lies_between)
+            if c not in self._ends:
+                return undecided
+            pairs, lies, weight = self._ends[c]
+            holds = pairs.best(likelihood.lies_between(lies) * weight)
         elif c.relation in likelihood.HOLDS:
             weight = np.maximum.reduce([self.anchor_weights(a) for a in c.anchors])
             chosen = weight >= 0.5 * float(weight.max(initial=0.0))
@@ -289,7 +292,8 @@ class Scorer:
         if len(missing) == len(c.anchors) or (c.relation == "between" and missing):
             return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
         if c.relation == "between":
-            return self._between(c, weights)
+            self._find_ends(c, weights)
+            return self._between(c)
         if c.relation in _MEASURES:
             weight = np.maximum.reduce(weights)
             chosen = weight >= 0.5 * float(weight.max())
@@ -331,29 +335,30 @@ class Scorer:
         lateral = pairs.offset @ left * (1.0 if c.relation == "left" else -1.0)
         return pairs, np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-pairs.gap / 1.2))
 
-    def _between(self, c: Constraint, weights: list[F64]) -> ConstraintScore:
-        holds = self._pairs_between(c, weights, between)
-        missing = tuple(anchor.noun for anchor in c.anchors) if np.isnan(holds).all() else ()
-        return ConstraintScore(c, holds, missing)
+    def _between(self, c: Constraint) -> ConstraintScore:
+        if c not in self._ends:
+            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
+        pairs, lies, weight = self._ends[c]
+        return ConstraintScore(c, pairs.best(lies * weight))
 
-    def _pairs_between(self, c: Constraint, weights: list[F64], score: Callable[[Pairs, Pairs], F64]) -> F64:
-        """(N,) the best over all pairs of anchors; NaN where there is no pair."""
+    def _find_ends(self, c: Constraint, weights: list[F64]) -> None:
+        """Keeps pairs of targets and one end, how well they lie between it and another end, and what both weigh."""
         g, one_kind = self.g, len(weights) == 1
         first, second = weights[0], weights[-1]
         anchors = g.block(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
         several = (anchors.target < anchors.anchor) if one_kind else (anchors.target != anchors.anchor)
         if int(several.sum()) <= _PAIRS_OF_ANCHORS:
             ends = anchors.where(several & (anchors.iou < BETWEEN_IOU))
-            if len(ends.target) == 0:
-                return np.full(g.n, np.nan)
             one, other = (Pairs(g, self.rows[:, None], end[None]) for end in (ends.target, ends.anchor))
-            holds = score(one, other) * first[one.anchor] * second[other.anchor]
-            return one.best(holds)
-        one, other = self._joined(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
-        ends = Pairs(g, one.anchor, other.anchor)
-        valid = ((ends.target < ends.anchor) if one_kind else (ends.target != ends.anchor)) & (ends.iou < BETWEEN_IOU)
-        one, other = one.where(valid), other.where(valid)
-        return one.best(score(one, other) * first[one.anchor] * second[other.anchor])
+            found = len(ends.target) > 0
+        else:
+            one, other = self._joined(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
+            ends = Pairs(g, one.anchor, other.anchor)
+            apart = (ends.target < ends.anchor) if one_kind else (ends.target != ends.anchor)
+            apart &= ends.iou < BETWEEN_IOU
+            one, other, found = one.where(apart), other.where(apart), True
+        if found:
+            self._ends[c] = one, between(one, other), first[one.anchor] * second[other.anchor]
 
     def _joined(self, first: Index, second: Index) -> tuple[Pairs, Pairs]:
         """All that is near to one of ``first`` and to one of ``second``: lists with the same targets, in order."""
