@@ -154,6 +154,8 @@ class ObjectsConfig:
         miss_log_odds_per_s: what existence loses per second in which the thing is looked for in vain although its
             place looks occupied: what was found twice, well, is doubted after 5 s.
         explained_miss_factor: so much faster where other things that are found fill its place.
+        moved_miss_factor: so much faster where a thing of its name and size, found since it is missed, touches its
+            place: an opened door goes within 2 s from where it was, although its hinge can't be seen through.
         min_log_odds: of a confirmed object whose place looks occupied: one good sighting brings it back.
         gone_log_odds: below it an object is gone.
         max_unfound_s: what is looked for in vain for so long goes, whatever occupies its place.
@@ -176,6 +178,7 @@ class ObjectsConfig:
     max_log_odds: float = 4.0
     miss_log_odds_per_s: float = 0.8
     explained_miss_factor: float = 2.5
+    moved_miss_factor: float = 4.0
     min_log_odds: float = -1.5
     gone_log_odds: float = -1.8
     max_unfound_s: float = 60.0
@@ -198,10 +201,8 @@ class ObjectsConfig:
         _require(0 < self.clutter_score < 1, f"clutter_score must be in (0, 1), got {self.clutter_score}")
         for name in ("independent_looks", "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s"):
             _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
-        _require(
-            self.explained_miss_factor >= 1,
-            f"explained_miss_factor must be at least 1, got {self.explained_miss_factor}",
-        )
+        for name in ("explained_miss_factor", "moved_miss_factor"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(
             self.gone_log_odds < self.min_log_odds < 0 < self.max_log_odds,
             "need gone_log_odds < min_log_odds < 0 < max_log_odds, got "

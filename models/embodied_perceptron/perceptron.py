@@ -176,7 +176,7 @@ class Perceptron(LiveMap):
                     found = refine_extents(found, snapshot, floor_z_m, shipped_priors(), self._scores.keep)
                     clock.lap("extents")
                 if found is not None and self.lift is not None:
-                    found = self.lift.fuse(found, snapshot)
+                    found = self.lift.fuse(found, snapshot, self._scores.even or self._scores.publish or 0.5)
                 if found is not None:
                     self._objects.update(found, snapshot, now, *place, prediction.region, self._scores)
                 clock.lap("objects")

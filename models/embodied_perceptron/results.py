@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
@@ -78,14 +78,17 @@ class Detections:
             the axes of a box, here z points up, x along the longer side (:func:`~.geometry.boxes.upright_boxes`).
         scores: (B,) float64 in [0, 1].
         labels: class name of each.
+        shares: of each box name -> probability among the names that were said of it, where sources differ; None = what
+            its label says.
 
-    Raises ``ValueError`` naming the field when lengths differ, a number is not finite, a size is not positive or a
-    score lies outside of [0, 1].
+    Raises ``ValueError`` naming the field when lengths differ, a number is not finite, a size is not positive, a score
+    lies outside of [0, 1], or shares are no probabilities that sum to at most one.
     """
 
     boxes: NDArray[np.float64]
     scores: NDArray[np.float64]
     labels: tuple[str, ...]
+    shares: tuple[Mapping[str, float], ...] | None = None
 
     def __post_init__(self) -> None:
         if self.boxes.ndim != 2 or self.boxes.shape[1] != 9:
@@ -100,6 +103,12 @@ class Detections:
             raise ValueError(f"box {int(np.argwhere(~(self.boxes[:, 3:6] > 0))[0, 0])} has a size that is not positive")
         if not ((self.scores >= 0) & (self.scores <= 1)).all():
             raise ValueError(f"scores must be in [0, 1], got {self.scores.tolist()}")
+        if self.shares is not None:
+            if len(self.shares) != len(self.boxes):
+                raise ValueError(f"{len(self.boxes)} boxes, but {len(self.shares)} shares")
+            for names in self.shares:
+                if not names or min(names.values()) < 0 or not sum(names.values()) <= 1.0 + 1e-6:
+                    raise ValueError(f"shares must be probabilities of names that sum to at most one, got {names}")
         object.__setattr__(self, "boxes", canonical_boxes(self.boxes))
 
     def __len__(self) -> int:
@@ -111,7 +120,8 @@ class Detections:
 
     def take(self, rows: NDArray[np.integer[Any]]) -> Detections:
         """Some of them, in the order of ``rows``."""
-        return Detections(self.boxes[rows], self.scores[rows], tuple(self.labels[i] for i in rows))
+        shares = None if self.shares is None else tuple(self.shares[i] for i in rows)
+        return Detections(self.boxes[rows], self.scores[rows], tuple(self.labels[i] for i in rows), shares)
 
 
 UNNAMED = "object"  # label of what is found by shape alone

@@ -17,6 +17,7 @@ from support.small_recording import INTRINSICS, S, camera_pose, frames, render, 
 from embodied_perceptron.apps.checks import (
     Finding,
     Severity,
+    SpreadSamples,
     check_alignment,
     check_clocks,
     check_depth,
@@ -309,6 +310,26 @@ def test_real_depth_of_an_uncalibrated_pair_of_cameras(kitchen_dir: Path) -> Non
 
 
 # --------------------------------------------------------------------------------------------------------------------
+# samples
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 8, 9, 100, 1000])
+def test_samples_are_spread_over_a_stream_of_any_length(count: int) -> None:
+    samples = SpreadSamples[int](8)
+    for i in range(count):
+        if samples.is_next_wanted():
+            samples.keep(i)
+    assert min(count, 4) <= len(samples.items) <= 8
+    steps = np.diff([*samples.items, count])
+    assert samples.items[:1] == [0][:count]
+    assert all(s == steps[0] for s in steps[:-1])
+    if count:
+        assert 0 < steps[-1] <= max(steps[0], 1)
+    with pytest.raises(ValueError, match="at least 2"):
+        SpreadSamples(1)
+
+
+# --------------------------------------------------------------------------------------------------------------------
 # focal length
 
 
@@ -332,6 +353,14 @@ def test_a_wrong_focal_length_is_named(scale: float) -> None:
     assert f"camera_info says {wrong.fx:.0f}" in finding.message
     named = float(finding.message.split("focal length ")[1].split(",")[0])
     assert named == pytest.approx(INTRINSICS.fx, rel=0.03)
+
+
+@pytest.mark.parametrize("scale", [0.85, 1.15])
+def test_a_wrong_focal_length_is_named_of_a_robot_that_stood_for_long(scale: float) -> None:
+    wrong = replace(INTRINSICS, fx=scale * INTRINSICS.fx, fy=scale * INTRINSICS.fy)
+    views = room_views(noise_m=0.005)
+    (finding,) = check_focal_length("front", [*views[:1] * 8, *views[1::2]], wrong)
+    assert finding.severity == Severity.ERROR
 
 
 @pytest.mark.parametrize(("noise_m", "drift_m"), [(0.0, 0.0), (0.02, 0.0), (0.0, 0.01), (0.01, 0.02)])

@@ -132,7 +132,7 @@ def test_overlap_of_bounds():
     turned = boxes.copy()
     turned[:, :2], turned[:, 6] = boxes[:, :2] @ np.array([[c, s], [-s, c]]), yaw
     scene = SceneGeometry(turned)
-    np.testing.assert_allclose(scene.iou, wanted, atol=1e-6)
+    np.testing.assert_allclose(scene.every.iou, wanted, atol=1e-6)
     np.testing.assert_allclose(scene.overlaps(turned[:7]), wanted[:, :7], atol=1e-6)
 
 

@@ -244,3 +244,44 @@ def test_what_stands_before_a_noun_is_no_noun(text: str, target: str) -> None:
 def test_without_something_on_it_is_negated() -> None:
     (said,) = (c for c in parse("pick the table without the lamp on it").constraints if c.relation == "supporting")
     assert said.negated
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "relation", "anchor"),
+    [
+        ("the desk carries this lamp", "lamp", "on", "desk"),
+        ("the shelf contains this book", "book", "in", "shelf"),
+        ("the bed is in front of this lamp", "lamp", "behind", "bed"),
+        ("the couch faces this table", "table", "front", "couch"),
+        ("the table which the couch is facing", "table", "front", "couch"),
+        ("the cup that the table carries", "cup", "on", "table"),
+        ("the clock is over the desk I am looking for", "desk", "below", "clock"),
+        ("the box stands below this window", "window", "above", "box"),
+        ("overhead the desk hangs a lamp, that one", "lamp", "above", "desk"),
+        ("the cup is supported by the table", "cup", "on", "table"),
+        ("the bed has this lamp on its left", "lamp", "left", "bed"),
+        ("the picture that is a long way off from the door", "picture", "farthest", "door"),
+        ("the picture that is remote from the door", "picture", "farthest", "door"),
+        ("you will find the bin a short walk from the door", "bin", "near", "door"),
+        ("I want the bin that is not far from the door", "bin", "near", "door"),
+        ("the table located to the rear of the couch", "table", "behind", "couch"),
+    ],
+)
+def test_the_target_may_stand_behind_what_is_said_of_it(text, target, relation, anchor):
+    meaning = parse(text)
+    assert meaning.target is not None
+    assert meaning.target.noun == target
+    assert [(c.relation, [a.noun for a in c.anchors]) for c in meaning.constraints] == [(relation, [anchor])]
+
+
+def test_something_may_lie_between_before_it_is_named():
+    meaning = parse("between the bed and the desk there is a chair, take it")
+    assert meaning.target is not None
+    assert meaning.target.noun == "chair"
+    assert [(c.relation, {a.noun for a in c.anchors}) for c in meaning.constraints] == [("between", {"bed", "desk"})]
+
+
+def test_a_stand_is_still_a_thing():
+    meaning = parse("the tv stand below the window")
+    assert meaning.target is not None
+    assert "stand" in meaning.target.noun

@@ -10,6 +10,7 @@ from embodied_perceptron.geometry.boxes import box_rotations, rotations
 from embodied_perceptron.language.facing import front_probabilities
 from embodied_perceptron.language.relations import (
     PAIR_RELATIONS,
+    Pairs,
     SceneGeometry,
     Viewer,
     between,
@@ -160,7 +161,8 @@ def test_between_is_within_the_strip_and_inside_its_ends():
         (-2, 0, 0.5, 0.6, 0.6, 1),
         (2, 0, 0.5, 0.6, 0.6, 1),
     )
-    scores = between(geometry(rows), 3, 4)
+    g = geometry(rows)
+    scores = between(Pairs(g, np.arange(5), np.full(5, 3)), Pairs(g, np.arange(5), np.full(5, 4)))
     assert scores[0] > 0.5
     assert (scores[1:] < 0.1 * scores[0]).all()
 
@@ -301,7 +303,7 @@ def test_views_are_those_of_a_plain_loop(seed):
     rng = np.random.default_rng(seed)
     viewer = Viewer(rng.uniform(-3, 3, 2), np.array([1.0, 0.0])) if seed % 2 else None
     g = geometry(_some(rng, 9), viewer=viewer)
-    left, before = g.seen
+    left, before = g.every.seen
     for i in range(g.n):
         for j in range(g.n):
             np.testing.assert_allclose((left[i, j], before[i, j]), _seen_plainly(g, i, j), atol=1e-9)

@@ -189,7 +189,7 @@ def test_likelihoods_fall_with_distance():
         values = []
         for gap in (0.1, 0.8, 1.6, 2.4, 4.0):
             boxes = np.array([[1 + gap, 0, 0.5, 1, 1, 1, 0, 0, 0], [0, 0, 0.5, 1, 1, 1, 0, 0, 0]], dtype=float)
-            values.append(likelihood.HOLDS[name](SceneGeometry(boxes))[0, 1])
+            values.append(likelihood.HOLDS[name](SceneGeometry(boxes).every)[0, 1])
         assert values == sorted(values, reverse=True), name
         assert values[-1] < 0.01
         assert min(values) >= 0

@@ -33,7 +33,8 @@ def main() -> int:
         rows.append({"scenario": name, **dataclasses.asdict(outcome), "problems": problems})
         shown = ["" if v is None else f"{v:.1f}" for v in (outcome.gone_s, outcome.found_s)]
         counts = [str(v) for v in (outcome.ghosts, outcome.duplicates, outcome.hijacked, outcome.parts)]
-        table.add_row(name, *shown, f"{outcome.kept} of {outcome.ids}", *counts, "; ".join(problems) or "as it must be")
+        verdict = "; ".join(problems) or ("named by the doctor" if outcome.named else "as it must be")
+        table.add_row(name, *shown, f"{outcome.kept} of {outcome.ids}", *counts, verdict)
     console.print(table)
     OUT.parent.mkdir(parents=True, exist_ok=True)
     OUT.write_text(json.dumps(rows, indent=1))

@@ -193,3 +193,25 @@ def test_floor_beside_a_removed_thing_is_no_evidence_for_it():
         objects.update(found(low, labels=["stool"]), build_world(low), k * SECOND // 3)
     objects.update(found(), snapshot_of(FLOOR), SECOND)
     assert ids(objects) == []
+
+
+DOOR = (0.9, 0.8, 0.7, 0.8, 0.08, 1.4, 0, 0, 0)
+DOOR_OPENED = (1.3, 1.2, 0.7, 0.08, 0.8, 1.4, 0, 0, 0)
+HINGE = (1.1, 0.8, 0.7, 0.4, 0.08, 1.4, 0, 0, 0)  # of the closed leaf, as much as can't be seen through
+
+
+@pytest.mark.parametrize(
+    ("other", "begun_before", "gone"),
+    [
+        (("door", DOOR_OPENED), False, True),
+        (("door", DOOR_OPENED), True, False),  # another leaf beside it, known all along
+        (("cabinet", DOOR_OPENED), False, False),
+        (("door", (1.3, 1.2, 0.7, 0.08, 0.3, 0.5, 0, 0, 0)), False, False),  # of another size
+    ],
+)
+def test_a_thing_that_moved_a_little_goes_soon_from_where_it_was(other, begun_before, gone):
+    looks = Looks()
+    before = build_world(DOOR, other[1]) if begun_before else build_world(DOOR)
+    looks.see(before, 9, **({"door": [DOOR, DOOR_OPENED]} if begun_before else {"door": DOOR}))
+    looks.see(build_world(HINGE, other[1]), 6, **dict([other]))  # two seconds
+    assert (looks.by_id()[1].state == ObjectState.CONFIRMED) is not gone

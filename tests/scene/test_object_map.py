@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids, world
-from support.scene_builder import snapshot_of
+from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.config import ObjectsConfig, ScorePolicy
 from embodied_perceptron.results import Detections, ObjectState
@@ -334,3 +334,17 @@ def test_count_voxels_equals_a_slow_twin():
 def test_detections_refuse_what_does_not_fit(change, words):
     with pytest.raises(ValueError, match=words):
         Detections(*change(np.array([A]), np.array([0.5])))
+
+
+def test_names_are_counted_by_their_shares():
+    """One place of which two sources say different things keeps both names, with the weight of each."""
+    box = np.array([[0.0, 0.0, 0.5, 0.6, 0.6, 0.8, 0, 0, 0]])
+    snapshot = snapshot_of(box_surface((0.0, 0.0, 0.5), (0.6, 0.6, 0.8)))
+    objects = ObjectMap()
+    for k in range(3):
+        seen = Detections(box, np.array([0.8]), ("chair",), ({"chair": 0.6, "stool": 0.4},))
+        objects.update(seen, snapshot, (k + 1) * 10**9)
+    (track,) = objects._tracks.values()
+    assert track.label == "chair"
+    assert track.name_share("stool") == pytest.approx(0.4)
+    assert not track.is_settled

@@ -170,6 +170,7 @@ class ScriptedDetector:
         self.rng = np.random.default_rng(seed)
         self.found_share, self.score, self.noise_m = found_share, score, noise_m
         self._most: dict[int, int] = {}  # voxels of each thing at one place, when it was seen best
+        self._whole: dict[int, int] = {}  # the same of each thing wherever it was
         self._placed: dict[int, tuple[str, F64]] = {}
 
     def detections(self, things: Sequence[Thing], snapshot: VoxelSnapshot) -> Detections:
@@ -187,7 +188,11 @@ class ScriptedDetector:
             )
             left = int(inside[0] - taken[0])
             self._most[key] = max(self._most.get(key, 0), left)
+            shape = hash((name, *np.round(box[3:6], 4).tolist()))
+            self._whole[shape] = max(self._whole.get(shape, 0), left)
             there = left >= 8 and left >= 0.5 * self._most[key]
+            if not now.any():  # what turned past here left less than a thing that stood: a network tells the two apart
+                there = there and left >= 0.35 * self._whole[shape]
             if not there or self.rng.random() > self.found_share:
                 continue
             noisy = box.copy()

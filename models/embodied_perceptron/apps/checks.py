@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import cv2
 import numpy as np
@@ -31,12 +31,16 @@ from embodied_perceptron.sensors.poses import (
     Disconnected,
     Found,
     Gap,
+    PoseBuffer,
     PoseLookup,
     TooEarly,
     TooOld,
     seconds_to_ns,
 )
 
+_Sample = TypeVar("_Sample")
+
+_POSE_GAP_S = 0.25  # between two poses that one between them is told from
 _POINTS_PER_IMAGE = 2000
 _NEAREST_PLAUSIBLE_M = 0.1
 _FURTHEST_PLAUSIBLE_M = 30.0
@@ -155,9 +159,46 @@ def check_camera(name: str, evidence: CameraEvidence, config: AssemblerConfig, *
         findings += check_motion(name, list(found), np.array([T[:3, 3] for T in found.values()]))
     if model is not None and evidence.depth_size == size:
         findings += check_level(_world_points(evidence.depths, model.intrinsics, found))
-        posed = [(depth, found[stamp]) for stamp, depth in evidence.depths if stamp in found]
-        findings += check_focal_length(name, posed, model.intrinsics)
+        findings += check_focal_length(name, _posed(evidence.depths, found), model.intrinsics)
     return findings
+
+
+def _posed(
+    depths: Sequence[tuple[int, NDArray[np.float32]]], poses: Mapping[int, NDArray[np.float64]]
+) -> list[tuple[NDArray[np.float32], NDArray[np.float64]]]:
+    """Depth images with their poses, between those of colour images a moment before and after."""
+    track = PoseBuffer(history_s=None, max_gap_s=_POSE_GAP_S)
+    for stamp, T in poses.items():
+        track.insert(stamp, T)
+    answers = [(depth, track.lookup(stamp)) for stamp, depth in depths]
+    return [(depth, answer.T) for depth, answer in answers if isinstance(answer, Found)]
+
+
+class SpreadSamples(Generic[_Sample]):
+    """So many of a stream whose length nobody knows, evenly spread: of a full half every second goes, and from then on
+    half as many come.
+
+    Args:
+        limit: most that are kept; at least half as many are, once there were so many.
+    """
+
+    def __init__(self, limit: int) -> None:
+        if limit < 2:
+            raise ValueError(f"limit must be at least 2, got {limit}")
+        self.items: list[_Sample] = []
+        self._limit, self._every, self._seen = limit, 1, 0
+
+    def is_next_wanted(self) -> bool:
+        """Whether to :meth:`keep` the one that comes now; call it once for each."""
+        self._seen += 1
+        return (self._seen - 1) % self._every == 0
+
+    def keep(self, item: _Sample) -> None:
+        """Take a wanted one."""
+        self.items.append(item)
+        if len(self.items) > self._limit:
+            self.items = self.items[::2]
+            self._every *= 2
 
 
 def _world_points(
@@ -470,9 +511,11 @@ def check_level(points_m: NDArray[np.float64]) -> list[Finding]:
 _FOCAL_SCALES = np.linspace(0.7, 1.4, 36)  # includes 1
 _FOCAL_SAMPLES = 3000  # pixels of each view
 _FOCAL_MAX_PAIRS = 30
+_FOCAL_MIN_PAIRS = 3  # that tell something
 _FOCAL_MIN_COMMON = 300  # points of a pair that both views see
 _FOCAL_MAX_DEPTH_M = 5.0  # beyond, depth noise outweighs the rest
 _FOCAL_LARGE = 0.008  # disagreement as a share of depth: noise and pose drift of 1 to 2 cm stay below
+_FOCAL_WRONG = 0.005  # the same of a focal length that may be wrong, of views that can tell
 _FOCAL_BETTER, _FOCAL_OFF = 0.5, 0.05
 
 
@@ -484,12 +527,12 @@ def check_focal_length(
     Nothing is found where the views tell nothing about it: a static camera, one that only drives forward, no overlap.
     """
     disagreements = _focal_disagreements(views, intrinsics)
-    if disagreements is None or disagreements.max() < _FOCAL_LARGE:
+    if disagreements is None:
         return []  # no overlap, or every focal length fits
     here = float(disagreements[np.argmin(np.abs(_FOCAL_SCALES - 1.0))])
     best = int(np.argmin(disagreements))
     scale, least = float(_FOCAL_SCALES[best]), float(disagreements[best])
-    if here < _FOCAL_LARGE or least > _FOCAL_BETTER * here or abs(scale - 1.0) < _FOCAL_OFF:
+    if here < _FOCAL_WRONG or least > _FOCAL_BETTER * here or abs(scale - 1.0) < _FOCAL_OFF:
         return [Finding("focal length", Severity.OK, f"{camera}: views differ by {here:.1%} of the depth")]
     message = (
         f"{camera}: the calibration does not fit: the images look like focal length {scale * intrinsics.fx:.0f}, "
@@ -502,7 +545,10 @@ def check_focal_length(
 def _focal_disagreements(
     views: Sequence[tuple[NDArray[np.float32], NDArray[np.float64]]], intrinsics: Intrinsics
 ) -> NDArray[np.float64] | None:
-    """For each of the scales, the median over pairs of the median difference of depth, as a share of it."""
+    """For each of the scales, the median over pairs of the median difference of depth, as a share of it.
+
+    Of pairs that it matters to: two views of a robot that stands still agree whatever the focal length.
+    """
     pairs = [(i, j) for i in range(len(views)) for j in range(len(views)) if i != j]
     clouds, rows = [], []
     for depth_m, _ in views:
@@ -512,9 +558,9 @@ def _focal_disagreements(
     for i, j in pairs[:: max(1, -(-len(pairs) // _FOCAL_MAX_PAIRS))]:
         T_j_i = invert_transform(views[j][1]) @ views[i][1]
         row = [_disagreement(clouds[i], views[j][0], T_j_i, intrinsics, float(scale)) for scale in _FOCAL_SCALES]
-        if np.isfinite(row).all():
+        if np.isfinite(row).all() and max(row) - min(row) >= _FOCAL_LARGE:
             rows.append(row)
-    return np.median(rows, axis=0) if rows else None
+    return np.median(rows, axis=0) if len(rows) >= _FOCAL_MIN_PAIRS else None
 
 
 def _disagreement(

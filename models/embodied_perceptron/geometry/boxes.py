@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -451,6 +451,23 @@ class Bounds:
         """(N,) cubic metres, never quite nothing."""
         return np.asarray(np.maximum(self.extent.prod(axis=1), _LEAST_M3))
 
+    def __getitem__(self, rows: NDArray[np.intp]) -> Bounds:
+        """The bounds of some of the boxes."""
+        return Bounds(self.low[rows], self.high[rows])
+
+    def pairs_within(self, other: Bounds, reach_m: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """(P,), (P,) indices of all pairs with one of ``other`` at most ``reach_m`` apart in x and in y, in order.
+
+        A sweep along x: of two intervals that meet, one begins within the other.
+        """
+        low, high, low2, high2 = self.low[:, 0], self.high[:, 0], other.low[:, 0], other.high[:, 0]
+        rows, columns = _begin_within(low, high, low2, reach_m, "left")
+        columns2, rows2 = _begin_within(low2, high2, low, reach_m, "right")
+        rows, columns = np.concatenate([rows, rows2]), np.concatenate([columns, columns2])
+        apart = np.maximum(self.low[rows, 1] - other.high[columns, 1], other.low[columns, 1] - self.high[rows, 1])
+        rows, columns = rows[apart <= reach_m], columns[apart <= reach_m]
+        return np.divmod(np.sort(rows * len(other.low) + columns), max(len(other.low), 1))
+
     def common_extent(self, other: Bounds, axis: int) -> F64:
         """(N, M) metres that each shares with each of ``other`` along one axis."""
         high = np.minimum(self.high[:, None, axis], other.high[None, :, axis])
@@ -465,3 +482,15 @@ class Bounds:
         """(N, M) of the bounds."""
         common = self.common_volume(other)
         return np.asarray(common / (self.volume[:, None] + other.volume[None] - common))
+
+
+def _begin_within(
+    low: F64, high: F64, begin: F64, reach_m: float, side: Literal["left", "right"]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices of all pairs of an interval and a number of ``begin`` in [low, high + reach_m]; "right": beyond low."""
+    order = np.argsort(begin, kind="stable")
+    first = np.searchsorted(begin[order], low, side=side)
+    count = np.maximum(np.searchsorted(begin[order], high + reach_m, side="right") - first, 0)
+    rows = np.repeat(np.arange(len(low)), count)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
+    return rows, order[np.repeat(first, count) + within]

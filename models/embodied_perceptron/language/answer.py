@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,7 +27,7 @@ from embodied_perceptron.language.lexicon import lexicon, pluralize, split_words
 from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
-from embodied_perceptron.language.scoring import Evidence, Scorer, leftness
+from embodied_perceptron.language.scoring import Evidence, Scorer, first_of_each, leftness
 from embodied_perceptron.results import UNNAMED, GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.scene.identity import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -123,11 +124,17 @@ def ground_objects(
     return query.answer(status, ranked, reason, tagged, count, answer.phrases(status, ranked))
 
 
+def _boxes(objects: Sequence[SceneObject]) -> F64:
+    """(N, 9)."""
+    return np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
+
+
 def _finite(objects: Sequence[SceneObject], colors: Colors | None) -> tuple[Sequence[SceneObject], Colors | None]:
     """The objects that have a place, with their colours: a box that is not finite is none."""
-    kept = [i for i, o in enumerate(objects) if np.isfinite(o.box).all()]
-    if len(kept) == len(objects):
+    finite = np.isfinite(_boxes(objects)).all(axis=1)
+    if finite.all():
         return objects, colors
+    kept = np.flatnonzero(finite).tolist()
     rows = colors if colors is None or callable(colors) or len(colors) != len(objects) else np.asarray(colors)[kept]
     return [objects[i] for i in kept], rows
 
@@ -195,7 +202,7 @@ class _Answer:
         noun = "" if meaning.target is None else meaning.target.noun
         self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if noun in vocabulary else _SAME_KIND)
         self.labels = tuple(o.label for o in objects)
-        boxes = np.array([o.box for o in objects], dtype=np.float64).reshape(-1, 9)
+        boxes = _boxes(objects)
         viewer = None if viewpoint is None else viewer_of(viewpoint)
         self.meant: tuple[SceneObject, ...] = ()  # the objects of an answer that asks for all
         known = colors is not None and not callable(colors)  # measuring takes time: only for what speaks of colours
@@ -267,22 +274,25 @@ class _Answer:
         if fits[order[0]] < _HARDLY or evidence.category[order[0]] < _SAME_THING:
             sure *= _RELATED
         probability = probability * (sure / probability[0])
-        ranked = tuple(
-            dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=True)
-        )
         equal = self._fit_share(evidence, order) > _AS_GOOD
         equal &= (fits[order] >= _HARDLY) | (fits[order[0]] < _HARDLY)
         if self.geometry.viewer is not None and any(c.relation in _ANY_OF for c in self.meaning.constraints):
             equal[1:] = False  # of two that are as near, either will do
         if equal.sum() > 1:
             rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
+            said = probability[equal]
             reason = f"{len(rivals)} {pluralize(target.noun)} fit equally well{self._asks_back(rivals)}"
             return (
                 GroundingStatus.AMBIGUOUS,
-                tuple(o for o, same in zip(ranked, equal, strict=True) if same)[:top_k],
+                self._scored(rivals[:top_k], said),
                 reason,
             )
-        return GroundingStatus.FOUND, ranked[:top_k], self._reason(evidence, order[0])
+        return GroundingStatus.FOUND, self._scored(order[:top_k], probability), self._reason(evidence, order[0])
+
+    def _scored(self, order: list[int], probability: F64) -> tuple[SceneObject, ...]:
+        return tuple(
+            dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(order, probability, strict=False)
+        )
 
     def phrases(self, status: GroundingStatus, ranked: Sequence[SceneObject]) -> tuple[GroundedPhrase, ...]:
         """What the sentence names: first what was asked for, with the ids of the answer, then what it is told by."""
@@ -315,14 +325,18 @@ class _Answer:
             return []
         if constraint is not None and target is not None:
             name = constraint.relation if constraint.relation in PAIR_RELATIONS else "near"
-            holds = self.geometry.matrix(name)[target] * self.geometry.different[target]
-            weight = weight * (0.05 + holds)
-        order = [int(i) for i in np.argsort(-weight, kind="stable") if weight[i] >= 0.5 * weight.max()]
+            pairs, fits = self.geometry.related(name, np.array([target]), np.flatnonzero(weight), np.inf)
+            best = np.zeros(len(weight))
+            best[pairs.anchor] = 0.05 + fits * pairs.different
+            weight = weight * best
+        likely = np.flatnonzero(weight >= 0.5 * weight.max())
+        order = [int(i) for i in likely[np.argsort(-weight[likely], kind="stable")]]
         return [self.objects[i].id for i in (order if phrase.plural else order[:1])]
 
     def _kind_of(self, noun: str) -> NDArray[np.bool_]:
         """(N,) labels that say it: a "coffee table" is a "table", whatever other tables a detector knows."""
-        return np.array([label.endswith(f" {noun}") for label in self.labels], dtype=bool)
+        says = {label: label.endswith(f" {noun}") for label in set(self.labels)}
+        return np.array([says[label] for label in self.labels], dtype=bool)
 
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         """Where no object has a fitting name: what the neural grounder points at, if it is sure."""
@@ -370,11 +384,11 @@ class _Answer:
         possible = evidence.category >= min(self.least_kind, 0.9 * float(evidence.category.max()))
         assert self.meaning.target is not None
         possible |= (evidence.category >= _SAME_KIND) & self._kind_of(self.meaning.target.noun)
-        one_thing = (self.geometry.iou > ONE_THING_IOU) | (self.geometry.inside > INSIDE_SHARE)
-        order: list[int] = []
-        for i in np.argsort(-evidence.log_score, kind="stable"):
-            if possible[i] and not one_thing[i, order].any():
-                order.append(int(i))
+        rows = np.flatnonzero(possible)
+        pairs = self.geometry.near(rows, rows)
+        one_thing = pairs.where((pairs.iou > ONE_THING_IOU) | (pairs.inside > INSIDE_SHARE))
+        best_first = rows[np.argsort(-evidence.log_score[rows], kind="stable")]
+        order: list[int] = first_of_each(best_first, one_thing).tolist()
         scores = evidence.log_score[order]
         share = np.exp(scores - scores.max())
         return order, share / share.sum()
@@ -477,18 +491,17 @@ class _Answer:
 
     def _by_neighbour(self, rivals: list[int]) -> list[str]:
         """Things that there is one of, near to one of the rivals and not to another."""
-        g = self.geometry
+        count = Counter(self.labels)
         once = [
             j for j, label in enumerate(self.labels[: self.confirmed])
-            if self.labels.count(label) == 1 and label not in _NO_LANDMARKS and j not in rivals
+            if count[label] == 1 and label not in _NO_LANDMARKS and j not in rivals
         ]  # fmt: skip
+        gap = self.geometry.block(np.array(rivals), np.array(once, dtype=np.intp)).gap  # (rivals, landmarks)
         said = []
-        for i in rivals:
-            others = [k for k in rivals if k != i]
-            near = [
-                (float(g.gap[i, j]), self.labels[j]) for j in once
-                if g.gap[i, j] < _LANDMARK_M and min(g.gap[k, j] for k in others) > g.gap[i, j] + 0.5
-            ]  # fmt: skip
+        for i in range(len(rivals)):
+            others = np.delete(gap, i, axis=0).min(axis=0)
+            told = np.flatnonzero((gap[i] < _LANDMARK_M) & (others > gap[i] + 0.5))
+            near = [(float(gap[i, j]), self.labels[once[j]]) for j in told]
             said.append(f"the one by the {min(near)[1]}" if near else "")
         return said
 

@@ -10,6 +10,7 @@ by their hue in Oklab (B. Ottosson, 2020), where blue stays blue however saturat
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -140,19 +141,26 @@ def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
 
     Raises ``ValueError`` for a name that is none of the known ones.
     """
-    names, mean, inverse, peak = _distributions()
+    names = _distributions()[0]
     if name not in names:
         raise ValueError(f"{name!r} is no known colour; known are {', '.join(names)}")
-    d = scene_lab(rgb)[:, None] - mean[None]
-    distance2 = np.einsum("nki,kij,nkj->nk", d, inverse, d)
+    return np.asarray(_name_probabilities(rgb)[:, names.index(name)])
+
+
+def _name_probabilities(rgb: NDArray[np.generic]) -> F64:
+    """:func:`color_scores` of (N, 3) colours for all K names, (N, K)."""
+    names, mean, inverse, peak = _distributions()
+    linear = scene_linear(rgb)
+    d = linear_to_lab(linear)[:, None] - mean[None]
+    distance2 = ((d[:, :, None] @ inverse)[:, :, 0] * d).sum(axis=2)
     density = peak * (1.0 + distance2 / _TAIL) ** (-0.5 * (_TAIL + 3.0))
-    dull = density[:, names.index(name)] / np.maximum(density.sum(axis=1), 1e-300)
-    vivid, share = _by_hue(scene_linear(rgb), name)
-    return np.asarray(share * vivid + (1.0 - share) * dull)
+    dull = density / np.maximum(density.sum(axis=1, keepdims=True), 1e-300)
+    vivid, share = _by_hue(linear, names)
+    return np.asarray(share[:, None] * vivid + (1.0 - share[:, None]) * dull)
 
 
-def _by_hue(linear: F64, name: str) -> tuple[F64, F64]:
-    """(N, 3) linear RGB -> (N,) probability of a name by hue, and (N,) how much that counts; NaN stays NaN."""
+def _by_hue(linear: F64, names: Sequence[str]) -> tuple[F64, F64]:
+    """(N, 3) linear RGB -> (N, K) probability of each name by hue, and (N,) how much that counts; NaN stays NaN."""
     to_cone = np.array(
         [
             [0.41222147, 0.53633254, 0.05144599],
@@ -181,11 +189,13 @@ def _by_hue(linear: F64, name: str) -> tuple[F64, F64]:
     weights["red"] = weights["red"] * (1.0 - 0.9 * pale)
     total = np.sum(list(weights.values()), axis=0)
     share = 1.0 / (1.0 + np.exp(np.clip((_VIVID - chroma) / _VIVID_SOFT, -50.0, 50.0)))
-    return np.asarray(weights.get(name, np.zeros(len(linear))) / total), np.asarray(share)
+    none = np.zeros(len(linear))
+    return np.stack([weights.get(name, none) / total for name in names], axis=1), np.asarray(share)
 
 
 def color_names(rgb: NDArray[np.generic]) -> list[str]:
     """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the name of each; empty where not."""
     names = _distributions()[0]
-    table = np.stack([color_scores(rgb, name) for name in names], axis=1)
-    return ["" if np.isnan(row).any() else names[int(row.argmax())] for row in table]
+    table = _name_probabilities(rgb)
+    best = np.where(np.isnan(table).any(axis=1), -1, table.argmax(axis=1))
+    return ["" if k < 0 else names[k] for k in best.tolist()]

@@ -86,25 +86,17 @@ def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
         return ()
     boxes = np.stack([o.box for o in objects]).astype(np.float64)
     geometry = SceneGeometry(boxes)
-    rises = geometry.low[:, None, 2] - geometry.high[None, :, 2]
-    rests = on(geometry) * (np.abs(rises) <= _RESTS_M) * (geometry.footprint_share > 0.3)
-    share = (geometry.overlap / np.maximum(geometry.extent[:, None], 1e-3)).clip(0.0, 1.0).prod(-1)
+    pairs = geometry.every
+    low, high = geometry.low[:, 2], geometry.high[:, 2]
+    rises = low[:, None] - high[None]
+    rests = on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3)
     open_below = np.array([any(word in _OPEN_BELOW for word in o.label.split()) for o in objects])[None]
-    held = (
-        ~open_below
-        * inside(geometry)
-        * (share >= _INSIDE_SHARE)
-        * (geometry.volume[:, None] < 0.7 * geometry.volume[None])
-    )
-    over = above(geometry).T * (geometry.low[None, :, 2] - geometry.low[:, None, 2] > _RESTS_M)
-    reaches = geometry.high[:, None, 2] <= geometry.high[None, :, 2]
-    tucked = (
-        open_below
-        * (geometry.footprint_share > 0.5)
-        * reaches
-        * (geometry.low[:, None, 2] < geometry.low[None, :, 2] + 0.1)
-    )
-    beneath = np.maximum(over * (geometry.footprint_share > 0.5), 0.8 * tucked) * (rests.T < _HOLDS)
+    smaller = geometry.volume[:, None] < 0.7 * geometry.volume[None]
+    held = ~open_below * inside(pairs) * (pairs.share_within >= _INSIDE_SHARE) * smaller
+    over = above(pairs.swapped) * (low[None] - low[:, None] > _RESTS_M)
+    reaches = high[:, None] <= high[None]
+    tucked = open_below * (pairs.footprint_share > 0.5) * reaches * (low[:, None] < low[None] + 0.1)
+    beneath = np.maximum(over * (pairs.footprint_share > 0.5), 0.8 * tucked) * (rests.T < _HOLDS)
     structure = np.array([o.label in _STRUCTURE for o in objects])
     facts = []
     strengths: list[tuple[Relation, F64]] = [("on", rests), ("in", held), ("under", beneath)]

@@ -42,6 +42,7 @@ FEATURES = (
     "shut_behind",
 )
 _NEIGHBOURS_M, _BAND_M, _FAR_M = 5.0, 2.5, 4.0
+_FAR_OFF_M = 6.0  # what is further off says nothing of a front
 
 
 def check_source(source: str) -> None:
@@ -88,32 +89,46 @@ def side_features(g: SceneGeometry, labels: Sequence[str], rows: NDArray[np.intp
     """(K, 4, F) what speaks for each side (-y, +x, +y, -x) as the front, in the order of :data:`FEATURES`; of the
     boxes ``rows``, default all."""
     rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
+    everything = np.arange(g.n, dtype=np.intp)
+    pairs = g.near(rows, everything, _FAR_OFF_M)  # of each of them with each object around, itself too
+    pairs = pairs.where(np.ones(pairs.shape, dtype=bool))  # P of them, ordered by rows
+    if len(rows) == 0:
+        return np.zeros((0, 4, len(FEATURES)))
+    place = np.full(g.n, -1, dtype=np.intp)
+    place[rows] = np.arange(len(rows))
+    one = place[pairs.target]  # (P,)
+    begin = np.searchsorted(one, np.arange(len(rows)))
     sides = g.sides[rows]
-    towards = -g.offset[rows]  # (K, N, 2) from each of them to each object
-    distance = np.maximum(g.distance_xy[rows], 1e-6)
-    distance[np.arange(len(rows)), rows] = 1e9  # nothing is its own neighbour
-    ahead = np.einsum("ijd,ikd->ijk", towards, sides)  # (K, N, 4)
-    cosine = ahead / distance[..., None]
-    aside = np.sqrt(np.maximum(distance[..., None] ** 2 - ahead**2, 0.0))
+    towards = -pairs.offset  # (P, 2)
+    distance = np.where(pairs.target == pairs.anchor, 1e9, np.maximum(pairs.distance_xy, 1e-6))
+    ahead = np.einsum("pd,pkd->pk", towards, sides[one])  # (P, 4)
+    cosine = ahead / distance[:, None]
+    aside = np.sqrt(np.maximum(distance[:, None] ** 2 - ahead**2, 0.0))
     size = g.size[rows]
     half = 0.5 * np.stack([size[:, 1], size[:, 0], size[:, 1], size[:, 0]], axis=1)  # (K, 4) depth
     width = np.roll(half, 1, axis=1)
-    closeness = np.exp(-distance / 1.5)[..., None] * (distance < 6.0)[..., None]
-    company = (closeness * np.maximum(cosine, 0.0)).sum(1)
+    closeness = np.exp(-distance / 1.5) * (distance < _FAR_OFF_M)
+    company = np.add.reduceat(closeness[:, None] * np.maximum(cosine, 0.0), begin)
     company /= company.sum(1, keepdims=True) + 1e-6
     # how far the room reaches beyond this side, by what stands there
-    standing = np.array([label not in _CEILING for label in labels])
-    near = (distance < _NEIGHBOURS_M)[..., None] & (aside < _BAND_M) & standing[None, :, None]
-    depth = 0.5 * np.einsum("ikd,jd->ijk", np.abs(sides), g.extent[:, :2])
-    open_m = np.clip(np.where(near, ahead + depth, 0.0).max(1) - half, -0.5, _FAR_M)
+    standing = np.array([label not in _CEILING for label in labels])[pairs.anchor]
+    near = ((distance < _NEIGHBOURS_M) & standing)[:, None] & (aside < _BAND_M)
+    depth = 0.5 * np.einsum("pkd,pd->pk", np.abs(sides)[one], g.extent[pairs.anchor, :2])
+    reached = np.maximum.reduceat(np.where(near, ahead + depth, 0.0), begin)
+    open_m = np.clip(reached - half, -0.5, _FAR_M)
     behind_m = np.roll(open_m, 2, axis=1)
     # chairs
     is_table = np.array([label in _TABLES for label in labels])
-    at_table = np.exp(-g.gap_xy[rows] / 0.4)[..., None] * cosine
-    table = np.where(is_table[None, :, None], at_table, -1.0).max(1) if is_table.any() else np.zeros((len(rows), 4))
+    table = np.zeros((len(rows), 4))
+    if is_table.any():
+        at_table = np.exp(-pairs.gap_xy / 0.4)[:, None] * cosine
+        table = np.maximum.reduceat(np.where(is_table[pairs.anchor, None], at_table, -1.0), begin)
+        around = np.add.reduceat(is_table[pairs.anchor].astype(np.intp), begin)
+        table = np.where((around < int(is_table.sum()))[:, None], np.maximum(table, 0.0), table)  # the same
     # things that hang on a wall in the plane of this side
-    on_wall = (np.array([label in _ON_WALLS for label in labels])[None] & (distance < 6.0))[..., None] * (aside < 4.0)
-    flush = np.minimum((np.exp(-np.abs(ahead - half[:, None] - 0.03) / 0.08) * on_wall).sum(1), 3.0)
+    hangs = np.array([label in _ON_WALLS for label in labels])[pairs.anchor] & (distance < _FAR_OFF_M)
+    flush = np.exp(-np.abs(ahead - half[one] - 0.03) / 0.08) * (hangs[:, None] & (aside < 4.0))
+    flush = np.minimum(np.add.reduceat(flush, begin), 3.0)
     columns = [
         company, open_m, behind_m, np.log((half + 0.03) / (width + 0.03)), table, np.roll(flush, 2, axis=1), flush,
         (open_m < 0.15).astype(np.float64), (behind_m < 0.15).astype(np.float64),

@@ -7,12 +7,10 @@ were set by hand on hand-made rooms and synthetic homes; none is fitted to sente
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.language.relations import SceneGeometry, between, sigmoid
+from embodied_perceptron.language.relations import Pairs, Relation, SceneGeometry, sigmoid
 
 F64 = NDArray[np.float64]
 
@@ -22,86 +20,88 @@ _SLACK_M = 0.3  # by which heights of boxes may be wrong
 _UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
 
 
-def near(g: SceneGeometry) -> F64:
-    """(N, N) outlines within about :data:`NEAR_M`."""
-    return sigmoid((NEAR_M - g.gap) / 0.12)
+def near(p: Pairs) -> F64:
+    """Outlines within about :data:`NEAR_M`."""
+    return sigmoid((NEAR_M - p.gap) / 0.12)
 
 
-def touching(g: SceneGeometry) -> F64:
-    """(N, N) so close that nobody would say "not near": outlines within about 0.3 m."""
-    return sigmoid((0.3 - g.gap) / 0.08)
+def touching(p: Pairs) -> F64:
+    """So close that nobody would say "not near": outlines within about 0.3 m."""
+    return sigmoid((0.3 - p.gap) / 0.08)
 
 
-def on(g: SceneGeometry) -> F64:
-    """(N, N) carried: over its footprint or touching its side, neither far above its top nor at its foot."""
-    bottom, middle = g.low[:, None, 2], g.center[:, None, 2]
-    top, foot, height = g.high[None, :, 2], g.low[None, :, 2], g.extent[None, :, 2]
-    over = np.maximum(g.footprint_share, 0.5 * np.exp(-g.gap_xy / 0.1))
+def on(p: Pairs) -> F64:
+    """Carried: over its footprint or touching its side, neither far above its top nor at its foot."""
+    low, high, extent = p.g.low[:, 2], p.g.high[:, 2], p.g.extent[:, 2]
+    bottom, middle = low[p.target], p.g.center[:, 2][p.target]
+    top, foot, height = high[p.anchor], low[p.anchor], extent[p.anchor]
+    over = np.maximum(p.footprint_share, 0.5 * np.exp(-p.gap_xy / 0.1))
     lifted = sigmoid((bottom - foot - np.minimum(0.12, 0.5 * height)) / 0.03 + 1.0)
     reached_top = sigmoid((top + _SLACK_M - bottom) / 0.05)
     return np.asarray(sigmoid((over - 0.15) / 0.04) * reached_top * lifted * (middle > foot))
 
 
-def inside(g: SceneGeometry) -> F64:
-    """(N, N) a good part of the target lies within the anchor; or it lies in it as in a bowl."""
-    share = (g.overlap / np.maximum(g.extent[:, None], 1e-3)).clip(0.0, 1.0).prod(-1)
-    smaller = g.volume[:, None] < g.volume[None]
-    return np.asarray(np.maximum(sigmoid((share - 0.25) / 0.06) * smaller, 0.8 * on(g)))
+def inside(p: Pairs) -> F64:
+    """A good part of the target lies within the anchor; or it lies in it as in a bowl."""
+    smaller = p.g.volume[p.target] < p.g.volume[p.anchor]
+    return np.asarray(np.maximum(sigmoid((p.share_within - 0.25) / 0.06) * smaller, 0.8 * on(p)))
 
 
-def above(g: SceneGeometry) -> F64:
-    """(N, N) its bottom is not below the anchor's top, and it is over it or just beside that."""
-    rise = g.low[:, None, 2] - g.high[None, :, 2]
-    over = np.maximum(sigmoid((g.footprint_share - 0.1) / 0.03), sigmoid((0.4 - g.gap_xy) / 0.08))
-    return np.asarray(sigmoid((rise + _SLACK_M) / 0.05) * over * (g.center[:, None, 2] > g.center[None, :, 2]))
+def above(p: Pairs) -> F64:
+    """Its bottom is not below the anchor's top, and it is over it or just beside that."""
+    z = p.g.center[:, 2]
+    rise = p.g.low[:, 2][p.target] - p.g.high[:, 2][p.anchor]
+    over = np.maximum(sigmoid((p.footprint_share - 0.1) / 0.03), sigmoid((0.4 - p.gap_xy) / 0.08))
+    return np.asarray(sigmoid((rise + _SLACK_M) / 0.05) * over * (z[p.target] > z[p.anchor]))
 
 
-def below(g: SceneGeometry) -> F64:
-    """(N, N) under the anchor, or within its lower half (a box under a bed, whose box reaches the floor)."""
-    lower = (g.center[:, None, 2] < g.center[None, :, 2]) & (g.low[:, None, 2] < g.high[None, :, 2] - 0.1)
-    smaller = g.volume[:, None] < g.volume[None]
-    return np.asarray(np.maximum(above(g).T, sigmoid((g.footprint_share - 0.3) / 0.05) * lower * smaller))
+def below(p: Pairs) -> F64:
+    """Under the anchor, or within its lower half (a box under a bed, whose box reaches the floor)."""
+    z, volume = p.g.center[:, 2], p.g.volume
+    lower = (z[p.target] < z[p.anchor]) & (p.g.low[:, 2][p.target] < p.g.high[:, 2][p.anchor] - 0.1)
+    smaller = volume[p.target] < volume[p.anchor]
+    return np.asarray(np.maximum(above(p.swapped), sigmoid((p.footprint_share - 0.3) / 0.05) * lower * smaller))
 
 
-def _side(name: str) -> Callable[[SceneGeometry], F64]:
+def _side(name: str) -> Relation:
     """Left, right, in front of or behind the anchor, for the viewer or by its own front."""
 
-    def holds(g: SceneGeometry) -> F64:
-        reach = sigmoid((_BESIDE_M - g.gap) / 0.2)
-        distance = np.maximum(g.distance_xy, 1e-6)
-        x, y = g.offset[..., 0], g.offset[..., 1]
+    def holds(p: Pairs) -> F64:
+        g = p.g
+        reach = sigmoid((_BESIDE_M - p.gap) / 0.2)
+        distance = np.maximum(p.distance_xy, 1e-6)
         turns = {"front": 0, "left": 1, "behind": 2, "right": 3}[name]
         oriented = np.clip(g.fronts.sum(1), 0.0, 1.0)
-        own = np.zeros((g.n, g.n))
+        own = np.zeros(p.shape)
         for k in range(4):
-            direction = g.sides[:, (k + turns) % 4]
-            cosine = (x * direction[None, :, 0] + y * direction[None, :, 1]) / distance
-            own += g.fronts[None, :, k] * sigmoid((cosine - 0.35) / 0.08)
-        seen = np.full((g.n, g.n), _UNKNOWN_SIDE)
+            share = g.fronts[:, k][p.anchor]
+            if share.any():
+                own += share * sigmoid((p.along(g.sides[:, (k + turns) % 4]) / distance - 0.35) / 0.08)
+        seen = np.full(p.shape, _UNKNOWN_SIDE)
         if g.viewer is not None:
             towards = g.center[:, :2] - g.viewer.position
             along = towards / np.maximum(np.linalg.norm(towards, axis=1, keepdims=True), 1e-6)
-            ahead = x * along[None, :, 0] + y * along[None, :, 1]
-            left = y * along[None, :, 0] - x * along[None, :, 1]
+            ahead = p.along(along)
+            left = p.along(np.stack([-along[:, 1], along[:, 0]], axis=1))
             measure = {"front": -ahead, "behind": ahead, "left": left, "right": -left}[name]
             seen = sigmoid((measure / distance - 0.25) / 0.08)
-        return np.asarray(reach * np.maximum(own, np.where(oriented > 0.9, 0.8, 1.0)[None] * seen))
+        return np.asarray(reach * np.maximum(own, np.where(oriented > 0.9, 0.8, 1.0)[p.anchor] * seen))
 
     return holds
 
 
-def _any_reach(g: SceneGeometry) -> F64:
-    return sigmoid((3.5 - g.gap) / 0.3)
+def _any_reach(p: Pairs) -> F64:
+    return sigmoid((3.5 - p.gap) / 0.3)
 
 
-HOLDS: dict[str, Callable[[SceneGeometry], F64]] = {
+HOLDS: dict[str, Relation] = {
     "near": near,
     "end": near,
     "on": on,
-    "supporting": lambda g: on(g).T,
-    "with": lambda g: sigmoid((2.5 - g.gap) / 0.2),  # said of parts and neighbours alike
+    "supporting": lambda p: on(p.swapped),
+    "with": lambda p: sigmoid((2.5 - p.gap) / 0.2),  # said of parts and neighbours alike
     "in": inside,
-    "above": lambda g: np.maximum(above(g), 0.5 * on(g)),
+    "above": lambda p: np.maximum(above(p), 0.5 * on(p)),
     "below": below,
     "front": _side("front"),
     "behind": _side("behind"),
@@ -110,11 +110,12 @@ HOLDS: dict[str, Callable[[SceneGeometry], F64]] = {
     "viewer-left": _any_reach,
     "viewer-right": _any_reach,
 }
+REACH_M = 8.0  # between bounds, from which none of these holds
 
 
-def lies_between(g: SceneGeometry, a: int, b: int) -> F64:
-    """(N,) whether each box lies between boxes ``a`` and ``b``."""
-    return sigmoid((between(g, a, b) - 0.12) / 0.03)
+def lies_between(score: F64) -> F64:
+    """Whether something lies between two others, by its score of :func:`~.relations.between`."""
+    return sigmoid((score - 0.12) / 0.03)
 
 
 def within(distance_m: F64, amount_m: float) -> F64:

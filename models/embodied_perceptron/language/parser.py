@@ -63,6 +63,11 @@ _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than
 _REACH = 9  # words after a relation in which its anchor must stand
 _END = frozenset(".!?")
 _GROUPS = frozenset(("row", "line", "group", "three", "others", "five", "set", "them", "other"))
+_FACES = frozenset(("facing", "faces"))  # who faces it is faced by it: never the other way round
+_VERBS = _FACES | frozenset(
+    ("supports", "supporting", "carries", "carrying", "bears", "bearing", "holds", "holding", "contains", "containing",
+     "encloses", "houses", "has", "have")
+)  # fmt: skip
 _NOT = frozenset(("not", "isn't", "aren't", "doesn't", "isnt", "never", "wasn't"))
 _ORDINALS = {
     word: rank
@@ -325,7 +330,7 @@ class Parser:
         self.words, self._owned = _owners(split_words(text) if words is None else list(words))
         self.tokens = [word.text for word in self.words]
         self.mentions = with_anything(self.tokens, lexicon().mentions(self.words, labels))
-        self.mentions = with_unknown(self.tokens, self.mentions)
+        self.mentions = with_unknown(self.tokens, without_verbs(self.tokens, self.mentions))
         self.joined = " ".join(self.tokens)
         self._word_at: list[int] = []
         for i, token in enumerate(self.tokens):
@@ -678,7 +683,10 @@ class Parser:
             found = [c for c in read if c is not None]
         told = {a.span for c in found if c.relation != "with" for a in c.anchors}
         found = [c for c in found if c.relation != "with" or not told & {a.span for a in c.anchors}]  # "with X on it"
-        return [*found, *self._possessive_sides()]
+        sides = self._possessive_sides()
+        had = {a.span for c, owned in sides if owned for a in c.anchors}
+        found = [c for c in found if c.relation not in ("with", "in") or not had & {a.span for a in c.anchors}]
+        return [*found, *(c for c, _ in sides)]
 
     def _triggers(self, viewpoint_words: Span) -> list[_Trigger]:
         used = list(self._taken)
@@ -707,10 +715,15 @@ class Parser:
         about_target = pronoun or any(self._is_target[k] for k in chosen)
         subject, nested = self._subject(first)
         span = self._span(first, last)
-        if about_target and not anchors:
+        said_of_target = about_target and not anchors
+        if not objects and not pronoun and self._of_what_precedes(first, last):
+            said_of_target, subject = True, self._before(first)
+        if said_of_target:
             if subject is None:
                 return None
             other = self._phrase(self.mentions[subject])
+            if set(self.tokens[first:last]) & _FACES:
+                return Constraint(name, (other,), negated=self._is_negated(first, last), span=span)
             without = self._is_without(self.mentions[subject])  # "without a lamp on it"
             return Constraint(_INVERSE.get(name, name), (other,), negated=without, span=span)
         if not anchors:
@@ -724,6 +737,23 @@ class Parser:
         if nested:  # "the lamp on the desk by the window": likely true of both
             return replace(constraint, weight=_NESTED)
         return Constraint("near", phrases, weight=_CONTEXT, span=span)
+
+    def _before(self, word: int) -> int | None:
+        """The last mention before a word."""
+        return max((k for k, m in enumerate(self.mentions) if m.last <= word), default=None)
+
+    def _of_what_precedes(self, first: int, last: int) -> bool:
+        """Whether words [first, last) say something of their object, and it stands before: "the cup that the table
+        carries"."""
+        subject = self._before(first)
+        if subject is None or self._is_target[subject] or self.target is None:
+            return False
+        target = self.mentions[self.target]
+        if target.last > self.mentions[subject].first or not set(self.tokens[first:last]) & _VERBS:
+            return False
+        clause = self.tokens[target.last : self.mentions[subject].first]
+        aside = self.tokens[self.mentions[subject].last : first]
+        return any(t in ("that", "which") for t in clause) and len(clause) <= 3 and len(aside) <= 1
 
     def _joined(self, objects: list[int]) -> bool:
         """Whether the first two objects are named together: 'the couch and the table'."""
@@ -765,9 +795,10 @@ class Parser:
         word, place = governor(self.tokens, mention)
         return word in ("without", "no") or (place > 0 and word in ("a", "any") and self.tokens[place - 1] in _NOT)
 
-    def _possessive_sides(self) -> list[Constraint]:
-        """'To its left is a lamp', 'with a lamp on its right': the target lies on the other side of the lamp."""
-        found = []
+    def _possessive_sides(self) -> list[tuple[Constraint, bool]]:
+        """'To its left is a lamp', 'with a lamp on its right': the target lies on the other side of the lamp; or
+        on this one, and True, where the lamp has it there."""
+        found: list[tuple[Constraint, bool]] = []
         for side, other in (("left", "right"), ("right", "left")):
             for i, token in enumerate(self.tokens):
                 if token != side or i < 2 or self.tokens[i + 1 : i + 2] == ["of"]:
@@ -775,11 +806,24 @@ class Parser:
                 owner = next((j for j in (i - 1, i - 2) if self.tokens[j] in ("its", "it's", "the")), 0)
                 if owner == 0 or self.tokens[owner - 1] not in ("to", "on", "at"):
                     continue
+                had = self._had_by(owner) if self.tokens[owner] != "the" else None
+                if had is not None:
+                    span = self._span(owner - 1, i + 1)
+                    found.append((Constraint(side, (self._phrase(self.mentions[had]),), span=span), True))
+                    continue
                 lamp = self._at_side(owner - 1, i + 1, possessive=self.tokens[owner] != "the")
                 if lamp is not None:
                     span = self._span(owner - 1, i + 1)
-                    found.append(Constraint(other, (self._phrase(self.mentions[lamp]),), span=span))
+                    found.append((Constraint(other, (self._phrase(self.mentions[lamp]),), span=span), False))
         return found
+
+    def _had_by(self, word: int) -> int | None:
+        """'The desk has this lamp on its left': the mention that has the target, before a word."""
+        before = [k for k, m in enumerate(self.mentions) if m.last <= word]
+        if len(before) < 2 or not self._is_target[before[-1]] or self._is_target[before[-2]]:
+            return None
+        between = self.tokens[self.mentions[before[-2]].last : self.mentions[before[-1]].first]
+        return before[-2] if set(between) & {"has", "have"} else None
 
     def _with_own_sides(self, found: list[Constraint]) -> list[Constraint]:
         """'On the couch's left': its own left side, in place of what the words before it would say alone."""
@@ -884,6 +928,20 @@ def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
     return [Mention(start, start + 1, ANYTHING, plural=True), *mentions]
 
 
+def without_verbs(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
+    """The mentions less verbs that look like one: "the cart stands below the window"."""
+    ends = {m.last for m in mentions}
+    subjects = ("it", "which", "that", "one", "there", "who")
+    return [
+        m for m in mentions
+        if not (
+            m.last - m.first == 1 and tokens[m.first] in ("stands", "stand")
+            and (m.first in ends or (m.first > 0 and tokens[m.first - 1] in subjects))
+            and tokens[m.last : m.last + 1] != [] and tokens[m.last] not in ("is", "that", "which", ",", ".", "with")
+        )
+    ]  # fmt: skip
+
+
 _SITES = frozenset(("floor", "wall", "room", "home", "house"))  # "the hotel room bed" is a bed
 _LIKE = frozenset(("type", "style", "kind", "looking", "shaped", "sized", "colored", "coloured"))
 
@@ -919,6 +977,9 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
     """
     if not mentions:
         return None
+    pointed = _pointed_at(tokens, mentions)
+    if pointed is not None:
+        return pointed
     counts = Counter(m.noun for m in mentions)
     first_end = tokens.index(".") if "." in tokens else len(tokens)
     scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
@@ -926,6 +987,49 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
         if mentions[k + 1].first == mentions[k].last and k == 0 and not mentions[k].plural:
             scores[k + 1] = max(scores[k + 1], scores[k] + 0.1)
     return max(range(len(mentions)), key=lambda k: (scores[k], -k))
+
+
+_WANTED = (
+    ("i", "want"), ("i", "need"), ("i", "mean"), ("i", "meant"), ("i", "am", "looking", "for"),
+    ("you", "should", "take"), ("i'm", "looking", "for"),
+    ("i", "would", "like"), ("we", "want"), ("we", "need"), ("you", "want"),
+)  # fmt: skip
+
+
+def _pointed_at(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
+    """The only mention that a single clause points at: "the desk carries this lamp", "... is over the desk I want",
+    "between the bed and the desk there is a chair"."""
+    if any(t in ("it", ".") for t in tokens[:-1]) or len(mentions) < 2:
+        return None
+    this = [k for k, m in enumerate(mentions) if m.first > 0 and said_this(tokens, m)]
+    if len(this) == 1 and this[0] > 0 and tokens[0] != "this":
+        return this[0]
+    for k, m in enumerate(mentions):
+        tail = list(tokens[m.last : m.last + 5])
+        tail = tail[1:] if tail[:1] in (["that"], ["which"]) else tail
+        if any(tuple(tail[: len(words)]) == words for words in _WANTED):
+            return k
+    if tokens[0] in ("between", "overhead"):
+        behind = 2 if tokens[0] == "between" else 1
+        if len(mentions) == behind + 1 and _said_to_be_there(
+            tokens[mentions[behind - 1].last : mentions[behind].first]
+        ):
+            return behind
+    return None
+
+
+def said_this(tokens: Sequence[str], mention: Mention) -> bool:
+    """Whether "this" stands before a noun, or before its adjectives."""
+    i = mention.first - 1
+    while i > 0 and tokens[i] in _ADJECTIVES and tokens[i] not in ("this", ",", ".", "with", "and"):
+        i -= 1
+    return tokens[i] == "this"
+
+
+def _said_to_be_there(tokens: Sequence[str]) -> bool:
+    """ "There is a", "stands a", "hangs the", "you will see a"."""
+    said = ("is", "are", "stands", "stand", "hangs", "lies", "sits", "see", "find", "rests", "there's")
+    return any(t in said for t in tokens)
 
 
 _ANY_THING = frozenset(("object", "item", "thing", "structure"))

@@ -1,4 +1,4 @@
-"""Spatial relations between boxes: per relation a matrix of scores in [0, 1], row target, column anchor.
+"""Spatial relations between boxes: per relation a score in [0, 1] for each pair of a target and an anchor.
 
 The definitions are those of the benchmark's prompts (EmbodiedScan, SR3D) with soft edges, so that noisy boxes lose
 little: support and vertical relations by footprints and heights, "between" in the plane, front and behind of an anchor
@@ -7,6 +7,10 @@ by its front where it has one, otherwise as seen by who speaks.
 Left and right of an anchor are the speaker's wherever it is known from where the sentence is spoken: "left of the
 couch" is left in the picture that the speaker sees. The anchor's own side ("on the couch's left", for who sits on it)
 is meant where the sentence says so, and in the benchmark's prompts, whose speaker stands nowhere.
+
+Of N boxes there are N * N pairs, millions in a building, and a sentence speaks of few: scores are computed for the
+pairs of what may be meant and what may be an anchor, and of many such pairs for those within the relation's reach
+(:class:`Pairs`). What lies beyond it scores less than a millionth, above and below less than a hundredth.
 
 Everything is computed in a frame that is turned with the furniture (:func:`main_direction`), so the result does not
 depend on the yaw and origin of the world, and axis-aligned bounds are tight for rooms that are rectangular anywhere.
@@ -25,11 +29,13 @@ from embodied_perceptron.geometry.boxes import Bounds, box_rotations
 from embodied_perceptron.scene.identity import RELATED_IOU
 
 F64 = NDArray[np.float64]
-Relation = Callable[["SceneGeometry"], F64]
+Index = NDArray[np.intp]
+Relation = Callable[["Pairs"], F64]
 
 _SECTOR_COS = float(np.cos(np.deg2rad(40.0)))  # half width of front, behind, left, right (the benchmark's prompts)
 _REACH_M = 2.5  # from the outline of the anchor
 _VIEWER_REACH_M = 3.5
+_BLOCK = 4096  # so many pairs are looked at all; of more, only those within reach
 _VIEW_CELLS = 4  # plausible viewpoints: a grid of so many by so many over the room
 
 
@@ -126,8 +132,8 @@ class SceneGeometry:
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
         every = np.arange(self.n, dtype=np.intp)
+        self._near: dict[tuple[bytes, bytes, float], Pairs] = {}
         self.anchors: NDArray[np.intp] = every if anchors is None else every[anchors]
-        self._matrices: dict[str, F64] = {}
 
     @property
     def fronts(self) -> F64:
@@ -140,83 +146,9 @@ class SceneGeometry:
         """Estimate the fronts by this function, if a sentence needs them."""
         self._fronts = fronts
 
-    # ------------------------------------------------------------------------------------------------- pair geometry
-
-    @cached_property
-    def offset(self) -> F64:
-        """(N, N, 2) centre of the target less centre of the anchor."""
-        return np.asarray(self.center[:, None, :2] - self.center[None, :, :2])
-
-    @cached_property
-    def distance_xy(self) -> F64:
-        """(N, N) between centres, in the plane."""
-        return np.asarray(np.linalg.norm(self.offset, axis=-1))
-
-    @cached_property
-    def _gaps(self) -> F64:
-        apart = np.maximum(self.low[:, None] - self.high[None], self.low[None] - self.high[:, None])
-        return np.asarray(np.maximum(apart, 0.0))
-
-    @cached_property
-    def gap(self) -> F64:
-        """(N, N) metres between bounds, 0 where they touch."""
-        return np.asarray(np.linalg.norm(self._gaps, axis=-1))
-
-    @cached_property
-    def gap_xy(self) -> F64:
-        """(N, N) metres between bounds in the plane."""
-        return np.asarray(np.linalg.norm(self._gaps[..., :2], axis=-1))
-
-    @cached_property
-    def overlap(self) -> F64:
-        """(N, N, 3) common extent along each axis."""
-        return np.stack([self.bounds.common_extent(self.bounds, axis) for axis in range(3)], axis=-1)
-
-    @cached_property
-    def iou(self) -> F64:
-        """(N, N) of the bounds."""
-        return self.bounds.iou(self.bounds)
-
-    @cached_property
-    def inside(self) -> F64:
-        """(N, N) common volume of the bounds as a share of the smaller."""
-        volume = self.bounds.volume
-        return np.asarray(self.bounds.common_volume(self.bounds) / np.minimum(volume[:, None], volume[None]))
-
     def overlaps(self, boxes: F64) -> F64:
         """(N, K) IoU of the bounds with those of (K, 9) other boxes, world frame."""
         return self.bounds.iou(Bounds.of(boxes, self._turn))
-
-    @cached_property
-    def different(self) -> NDArray[np.bool_]:
-        """(N, N): not the same thing (nor a second box of it)."""
-        return self.iou < RELATED_IOU
-
-    @cached_property
-    def footprint_share(self) -> F64:
-        """(N, N) common footprint as a share of the smaller one."""
-        area = np.maximum(self.extent[:, 0] * self.extent[:, 1], 1e-4)
-        common = self.overlap[..., 0] * self.overlap[..., 1]
-        return np.asarray(np.clip(common / np.minimum(area[:, None], area[None]), 0.0, 1.0))
-
-    @cached_property
-    def same_room(self) -> F64:
-        """(N, N) 1, or a little where the line between the centres crosses a wall."""
-        walls = np.flatnonzero(self.barriers)
-        crossed = np.zeros((self.n, self.n), bool)
-        p = self.center[:, :2]
-        for wall in walls:
-            axis = int(np.argmax(self.extent[wall, :2]))
-            across = 1 - axis
-            if self.extent[wall, axis] < 4 * self.extent[wall, across]:
-                continue  # no wall but a block
-            side = p[:, across] - self.center[wall, across]
-            beyond = np.abs(side) > 0.5 * self.extent[wall, across] + 0.02
-            parted = (side[:, None] * side[None] < 0) & beyond[:, None] & beyond[None]
-            t = side[:, None] / np.where(parted, side[:, None] - side[None], 1.0)
-            at = p[:, None, axis] + t * (p[None, :, axis] - p[:, None, axis])
-            crossed |= parted & (at > self.low[wall, axis]) & (at < self.high[wall, axis])
-        return np.where(crossed, 0.15, 1.0)
 
     @cached_property
     def room(self) -> tuple[F64, F64]:
@@ -227,19 +159,6 @@ class SceneGeometry:
         middle, half = 0.5 * (low + high), np.maximum(0.5 * (high - low), 0.5)
         return middle - half, middle + half
 
-    # ---------------------------------------------------------------------------------------------------- relations
-
-    def matrix(self, relation: str) -> F64:
-        """(N, N) scores of a relation of :data:`PAIR_RELATIONS`; how much a box relates to itself means nothing."""
-        if relation not in self._matrices:
-            self._matrices[relation] = PAIR_RELATIONS[relation](self) * self.same_room
-        return self._matrices[relation]
-
-    @cached_property
-    def reach_distance(self) -> F64:
-        """(N, N) how far things are apart, metres: half between outlines, half between centres in the plane."""
-        return np.asarray(0.5 * self.gap + 0.5 * self.distance_xy)
-
     @cached_property
     def view_points(self) -> F64:
         """(V, 2) where somebody may stand."""
@@ -249,161 +168,368 @@ class SceneGeometry:
         return np.asarray(low[:2] + grid * (high - low)[:2])
 
     @cached_property
-    def seen(self) -> tuple[F64, F64]:
-        """(N, N), (N, N): how far the target is left of, and before, the anchor for who looks at the anchor; in [0, 1].
+    def lines_of_sight(self) -> tuple[F64, F64]:
+        """(V, N, 2) unit vectors from where somebody may stand towards each box, (V, N) how much each view counts.
 
-        With a viewer, from there; otherwise the mean over plausible viewpoints. Columns of what is no anchor are 0.
+        The views of a box count 1 together. With a viewer there is one view.
         """
         points = self.view_points if self.viewer is None else self.viewer.position[None]
-        columns = self.anchors  # K of them
-        d = self.center[None, columns, :2] - points[:, None]  # (V, K, 2) towards each anchor
+        d = self.center[None, :, :2] - points[:, None]  # (V, N, 2)
         r = np.linalg.norm(d, axis=-1)
         u = d / np.maximum(r, 1e-6)[..., None]
         weight = np.clip((r - 0.6) / 1.0, 0.0, 1.0)
         if self.viewer is not None:  # so close that only the heading tells
             u = np.where((r < 0.5)[..., None], self.viewer.heading, u)
             weight = np.ones_like(r)
-        x, y = self.offset[None, :, columns, 0], self.offset[None, :, columns, 1]  # (1, N, K)
-        ux, uy = u[:, None, :, 0], u[:, None, :, 1]  # (V, 1, K)
-        lateral, ahead = y * ux - x * uy, x * ux + y * uy  # (V, N, K) to the left of, and along, the line of prediction
-        half_width = 0.5 * self.size[None, None, columns, :2].max(-1)
-        side = sigmoid(lateral / 0.2)
-        before = sigmoid(-ahead / 0.25) * np.exp(-np.maximum(np.abs(lateral) - half_width - 0.2, 0.0) / 0.6)
-        share = (weight / np.maximum(weight.sum(0), 1e-6))[:, None]
-        return self._spread((side * share).sum(0)), self._spread((before * share).sum(0))
+        return u, weight / np.maximum(weight.sum(0), 1e-6)
+
+    # -------------------------------------------------------------------------------------------------------- pairs
+
+    @cached_property
+    def every(self) -> Pairs:
+        """All N * N pairs, as a block."""
+        everything = np.arange(self.n, dtype=np.intp)
+        return Pairs(self, everything[:, None], everything[None])
+
+    def block(self, targets: Index, anchors: Index) -> Pairs:
+        """All pairs of (R,) targets and (C,) anchors."""
+        return Pairs(self, targets[:, None], anchors[None])
+
+    def near(self, targets: Index, anchors: Index, reach_m: float = 0.0) -> Pairs:
+        """Pairs of (R,) targets and (C,) anchors whose bounds are at most ``reach_m`` apart along x and along y.
+
+        Few pairs come as a block, with those that are further apart.
+        """
+        if len(targets) * len(anchors) <= _BLOCK or not np.isfinite(reach_m):
+            return self.block(targets, anchors)
+        key = (targets.tobytes(), anchors.tobytes(), reach_m)
+        if key not in self._near:
+            rows, columns = self.bounds[targets].pairs_within(self.bounds[anchors], reach_m)
+            self._near[key] = Pairs(self, targets[rows], anchors[columns])
+        return self._near[key]
+
+    def related(self, relation: str, targets: Index, anchors: Index, reach_m: float | None = None) -> tuple[Pairs, F64]:
+        """Pairs within the reach of a relation of :data:`PAIR_RELATIONS`, or within ``reach_m``, and their scores."""
+        pairs = self.near(targets, anchors, REACH_M[relation] if reach_m is None else reach_m)
+        return pairs, pairs.scores(relation)
+
+    def matrix(self, relation: str) -> F64:
+        """(N, N) scores of a relation for all pairs; how much a box relates to itself means nothing."""
+        return self.every.scores(relation)
+
+
+class Pairs:
+    """Pairs of boxes, a target and an anchor each; everything about a pair is computed on first use.
+
+    The indices broadcast to the shape S of everything below: (R, 1) and (1, C) for all pairs of R targets with C
+    anchors, (P,) and (P,) for a list of pairs.
+
+    Args:
+        g: the scene.
+        target, anchor: indices into its boxes.
+    """
+
+    def __init__(self, g: SceneGeometry, target: Index, anchor: Index) -> None:
+        self.g, self.target, self.anchor = g, target, anchor
+        self._scores: dict[str, F64] = {}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """S."""
+        return np.broadcast_shapes(self.target.shape, self.anchor.shape)
+
+    @cached_property
+    def swapped(self) -> Pairs:
+        """The same pairs with the anchor as the target, in the same places."""
+        return Pairs(self.g, self.anchor, self.target)
+
+    def scores(self, relation: str) -> F64:
+        """S of a relation of :data:`PAIR_RELATIONS`, less where a wall stands between."""
+        if relation not in self._scores:
+            self._scores[relation] = PAIR_RELATIONS[relation](self) * self.same_room
+        return self._scores[relation]
+
+    def where(self, mask: NDArray[np.bool_]) -> Pairs:
+        """The list of those pairs that an S mask chooses."""
+        target, anchor = np.broadcast_arrays(self.target, self.anchor)
+        return Pairs(self.g, target[mask], anchor[mask])
+
+    def best(self, values: F64, none: float = 0.0) -> F64:
+        """(N,) the largest of the S values of each target, ``none`` at least, and where it has no pair."""
+        best = np.full(self.g.n, none)
+        if self.target.ndim == 2:
+            best[self.target[:, 0]] = values.max(axis=1, initial=none)
+        else:
+            np.maximum.at(best, self.target, values)
+        return best
+
+    def mean_of_best(self, values: F64, count: int) -> F64:
+        """(N,) mean of the ``count`` largest of the S values of each target; what has no pair counts 0."""
+        target = np.broadcast_to(self.target, values.shape).ravel()
+        order = np.lexsort((-values.ravel(), target))
+        sorted_target = target[order]
+        rank = np.arange(len(order)) - np.searchsorted(sorted_target, sorted_target)
+        chosen = order[rank < count]
+        return np.bincount(target[chosen], values.ravel()[chosen], self.g.n) / count
+
+    # ------------------------------------------------------------------------------------------------------ distances
+
+    @cached_property
+    def offset(self) -> F64:
+        """(*S, 2) centre of the target less centre of the anchor."""
+        center = self.g.center[:, :2]
+        return np.asarray(center[self.target] - center[self.anchor])
+
+    @cached_property
+    def distance_xy(self) -> F64:
+        """S between centres, in the plane."""
+        return np.asarray(np.hypot(self.offset[..., 0], self.offset[..., 1]))
+
+    def _gap(self, axis: int) -> F64:
+        low, high = self.g.low[:, axis], self.g.high[:, axis]
+        apart = np.maximum(low[self.target] - high[self.anchor], low[self.anchor] - high[self.target])
+        return np.asarray(np.maximum(apart, 0.0))
+
+    @cached_property
+    def gap_xy(self) -> F64:
+        """S metres between bounds in the plane."""
+        return np.asarray(np.hypot(self._gap(0), self._gap(1)))
+
+    @cached_property
+    def gap(self) -> F64:
+        """S metres between bounds, 0 where they touch."""
+        return np.asarray(np.hypot(self.gap_xy, self._gap(2)))
+
+    @cached_property
+    def reach_distance(self) -> F64:
+        """S how far things are apart, metres: half between outlines, half between centres in the plane."""
+        return np.asarray(0.5 * self.gap + 0.5 * self.distance_xy)
+
+    def _common(self, axis: int) -> F64:
+        low, high = self.g.low[:, axis], self.g.high[:, axis]
+        common = np.minimum(high[self.target], high[self.anchor]) - np.maximum(low[self.target], low[self.anchor])
+        return np.asarray(np.maximum(common, 0.0))
+
+    @cached_property
+    def overlap(self) -> tuple[F64, F64, F64]:
+        """Common extent along x, y and z, S each."""
+        return self._common(0), self._common(1), self._common(2)
+
+    @cached_property
+    def _common_volume(self) -> F64:
+        x, y, z = self.overlap
+        return np.asarray(x * y * z)
+
+    @cached_property
+    def iou(self) -> F64:
+        """S of the bounds."""
+        volume = self.g.bounds.volume
+        return np.asarray(self._common_volume / (volume[self.target] + volume[self.anchor] - self._common_volume))
+
+    @cached_property
+    def inside(self) -> F64:
+        """S common volume of the bounds as a share of the smaller."""
+        volume = self.g.bounds.volume
+        return np.asarray(self._common_volume / np.minimum(volume[self.target], volume[self.anchor]))
+
+    @cached_property
+    def share_within(self) -> F64:
+        """S the part of the target that lies within the anchor."""
+        share = np.ones(())
+        for axis, common in enumerate(self.overlap):
+            share = share * (common / np.maximum(self.g.extent[:, axis], 1e-3)[self.target]).clip(0.0, 1.0)
+        return np.asarray(share)
+
+    @cached_property
+    def different(self) -> NDArray[np.bool_]:
+        """S: not the same thing (nor a second box of it)."""
+        return self.iou < RELATED_IOU
+
+    @cached_property
+    def footprint_share(self) -> F64:
+        """S common footprint as a share of the smaller one."""
+        area = np.maximum(self.g.extent[:, 0] * self.g.extent[:, 1], 1e-4)
+        common = self.overlap[0] * self.overlap[1]
+        return np.asarray(np.clip(common / np.minimum(area[self.target], area[self.anchor]), 0.0, 1.0))
+
+    @cached_property
+    def same_room(self) -> F64:
+        """S 1, or a little where the line between the centres crosses a wall."""
+        g = self.g
+        crossed = np.zeros(self.shape, bool)
+        target, anchor = np.broadcast_to(self.target, self.shape), np.broadcast_to(self.anchor, self.shape)
+        p = g.center[:, :2]
+        for wall in np.flatnonzero(g.barriers):
+            axis = int(np.argmax(g.extent[wall, :2]))
+            across = 1 - axis
+            if g.extent[wall, axis] < 4 * g.extent[wall, across]:
+                continue  # no wall but a block
+            side = p[:, across] - g.center[wall, across]
+            thick = 0.5 * g.extent[wall, across] + 0.02
+            parted = ((side > thick)[self.target] & (side < -thick)[self.anchor]) | (
+                (side < -thick)[self.target] & (side > thick)[self.anchor]
+            )
+            parted &= ~crossed
+            i, j = target[parted], anchor[parted]
+            t = side[i] / (side[i] - side[j])
+            at = p[i, axis] + t * (p[j, axis] - p[i, axis])
+            crossed[parted] = (at > g.low[wall, axis]) & (at < g.high[wall, axis])
+        return np.where(crossed, 0.15, 1.0)
+
+    # ---------------------------------------------------------------------------------------------------------- sides
+
+    @cached_property
+    def seen(self) -> tuple[F64, F64]:
+        """S, S: how far the target is left of, and before, the anchor for who looks at the anchor; in [0, 1].
+
+        With a viewer, from there; otherwise the mean over plausible viewpoints.
+        """
+        u, share = self.g.lines_of_sight
+        half_width = 0.5 * self.g.size[:, :2].max(axis=1, initial=0.0)[self.anchor]
+        x, y = self.offset[..., 0], self.offset[..., 1]
+        left, before = np.zeros(self.shape), np.zeros(self.shape)
+        for view in range(len(u)):
+            ux, uy = u[view, :, 0][self.anchor], u[view, :, 1][self.anchor]
+            lateral, ahead = y * ux - x * uy, x * ux + y * uy  # to the left of, and along, the line of sight
+            counts = share[view][self.anchor]
+            left += counts * sigmoid(lateral / 0.2)
+            beside = np.exp(-np.maximum(np.abs(lateral) - half_width - 0.2, 0.0) / 0.6)
+            before += counts * sigmoid(-ahead / 0.25) * beside
+        return left, before
+
+    def along(self, direction: F64) -> F64:
+        """S the offset along a direction of each anchor, (N, 2)."""
+        return np.asarray(
+            self.offset[..., 0] * direction[:, 0][self.anchor] + self.offset[..., 1] * direction[:, 1][self.anchor]
+        )
 
     def sector(self, quarter_turns: int) -> F64:
-        """(N, N) whether the target lies in front of the anchor (0), to its own left (1), behind (2), right (3)."""
-        columns = self.anchors  # K of them
-        distance = np.maximum(self.distance_xy[:, columns], 1e-6)
-        reach = _REACH_M + 0.5 * np.linalg.norm(self.extent[columns, :2], axis=1)[None]
+        """S whether the target lies in front of the anchor (0), to its own left (1), behind (2), right (3)."""
+        g = self.g
+        distance = np.maximum(self.distance_xy, 1e-6)
+        reach = _REACH_M + 0.5 * np.linalg.norm(g.extent[:, :2], axis=1)[self.anchor]
         near = sigmoid((reach - distance) / 0.3) * sigmoid((distance - 0.15) / 0.05)
-        x, y = self.offset[:, columns, 0], self.offset[:, columns, 1]  # (N, K)
-        total = np.zeros((self.n, len(columns)))
+        total = np.zeros(self.shape)
         for k in range(4):
-            share = self.fronts[columns, k]
+            share = g.fronts[:, k][self.anchor]
             if not (share > 0.01).any():
                 continue
-            direction = self.sides[columns, (k + quarter_turns) % 4]
-            cosine = (x * direction[None, :, 0] + y * direction[None, :, 1]) / distance
-            total += share[None] * sigmoid((cosine - _SECTOR_COS) / 0.06)
-        return self._spread(total * near)
+            cosine = self.along(g.sides[:, (k + quarter_turns) % 4]) / distance
+            total += share * sigmoid((cosine - _SECTOR_COS) / 0.06)
+        return total * near
 
     def viewer_side(self, sign: float) -> F64:
-        """(N, N) left (+1) or right (-1) of the anchor for who stands before its front and faces it."""
-        columns = self.anchors  # K of them
-        x, y = self.offset[:, columns, 0], self.offset[:, columns, 1]  # (N, K)
-        total = np.zeros((self.n, len(columns)))
+        """S left (+1) or right (-1) of the anchor for who stands before its front and faces it."""
+        g = self.g
+        total = np.zeros(self.shape)
         for k in range(4):
-            front = self.sides[columns, k]  # the viewer looks along -front
-            lateral = sign * (x * front[None, :, 1] - y * front[None, :, 0])
-            ahead = np.abs(x * front[None, :, 0] + y * front[None, :, 1])
-            aside = sigmoid((lateral - 0.3) / 0.1) * sigmoid((1.5 * np.abs(lateral) - ahead) / 0.15)
-            total += self.fronts[columns, k][None] * aside
-        unknown = np.clip(1.0 - self.fronts[columns].sum(1), 0.0, 1.0)[None]
-        seen_left = self.seen[0][:, columns]
-        seen = seen_left if sign > 0 else 1.0 - seen_left
-        total += unknown * seen * np.exp(-self.gap[:, columns] / 1.2)
-        return self._spread(total * sigmoid((_VIEWER_REACH_M - self.distance_xy[:, columns]) / 0.3))
-
-    def _spread(self, columns: F64) -> F64:
-        """(N, K) of the anchors -> (N, N), zero for what is none."""
-        matrix = np.zeros((self.n, self.n))
-        matrix[:, self.anchors] = columns
-        return matrix
+            share = g.fronts[:, k][self.anchor]
+            if not share.any():
+                continue
+            front = g.sides[:, k]  # the viewer looks along -front
+            lateral = sign * self.along(np.stack([front[:, 1], -front[:, 0]], axis=1))
+            ahead = np.abs(self.along(front))
+            total += share * sigmoid((lateral - 0.3) / 0.1) * sigmoid((1.5 * np.abs(lateral) - ahead) / 0.15)
+        unknown = np.clip(1.0 - g.fronts.sum(1), 0.0, 1.0)[self.anchor]
+        seen = self.seen[0] if sign > 0 else 1.0 - self.seen[0]
+        total += unknown * seen * np.exp(-self.gap / 1.2)
+        return np.asarray(total * sigmoid((_VIEWER_REACH_M - self.distance_xy) / 0.3))
 
 
 # ------------------------------------------------------------------------------------------------------ the relations
 
 
-def _near(g: SceneGeometry) -> F64:
-    return np.asarray(0.8 * np.exp(-g.gap / 0.5) + 0.2 * np.exp(-g.distance_xy / 1.0))
+def _near(p: Pairs) -> F64:
+    return np.asarray(0.8 * np.exp(-p.gap / 0.5) + 0.2 * np.exp(-p.distance_xy / 1.0))
 
 
-def _on(g: SceneGeometry) -> F64:
+def _higher(p: Pairs, slack_m: float, soft_m: float) -> F64:
+    z = p.g.center[:, 2]
+    return sigmoid((z[p.target] - z[p.anchor] - slack_m) / soft_m)
+
+
+def _on(p: Pairs) -> F64:
     """Carried: footprints overlap, and the bottom is at the top of the anchor, or within it (a seat with a back)."""
-    bottom = g.low[:, None, 2]
-    top, foot = g.high[None, :, 2], g.low[None, :, 2]
-    share = np.maximum(g.footprint_share, 0.3 * np.exp(-g.gap_xy / 0.3))
+    bottom = p.g.low[:, 2][p.target]
+    top, foot = p.g.high[:, 2][p.anchor], p.g.low[:, 2][p.anchor]
+    share = np.maximum(p.footprint_share, 0.3 * np.exp(-p.gap_xy / 0.3))
     touching = np.exp(-np.abs(bottom - top) / 0.12)
     within = 0.6 * sigmoid((bottom - foot - 0.1) / 0.05) * sigmoid((top + 0.05 - bottom) / 0.05)
-    higher = sigmoid((g.center[:, None, 2] - g.center[None, :, 2]) / 0.1)
+    higher = _higher(p, 0.0, 0.1)
     return np.asarray(share * (0.75 * np.maximum(touching, within) + 0.25 * higher) * higher)
 
 
-def _in(g: SceneGeometry) -> F64:
+def _in(p: Pairs) -> F64:
     """The share of the target that lies within the anchor."""
-    inside = (g.overlap / np.maximum(g.extent[:, None], 1e-3)).clip(0.0, 1.0).prod(-1)
-    smaller = sigmoid((np.log(g.volume)[None] - np.log(g.volume)[:, None]) / 0.3)
-    return np.asarray(inside * smaller)
+    volume = np.log(p.g.volume)
+    return np.asarray(p.share_within * sigmoid((volume[p.anchor] - volume[p.target]) / 0.3))
 
 
-def _above(g: SceneGeometry) -> F64:
-    rise = g.low[:, None, 2] - g.high[None, :, 2]
-    higher = sigmoid((g.center[:, None, 2] - g.center[None, :, 2] - 0.15) / 0.12)
+def _above(p: Pairs) -> F64:
+    rise = p.g.low[:, 2][p.target] - p.g.high[:, 2][p.anchor]
     clear = 0.5 + 0.5 * sigmoid((rise + 0.02) / 0.04)
-    over = np.maximum(sigmoid((g.footprint_share - 0.4) / 0.08), 0.55 * np.exp(-g.gap_xy / 0.3))
-    return np.asarray(higher * clear * over * np.exp(-np.maximum(rise, 0.0) / 1.5))
+    over = np.maximum(sigmoid((p.footprint_share - 0.4) / 0.08), 0.55 * np.exp(-p.gap_xy / 0.3))
+    return np.asarray(_higher(p, 0.15, 0.12) * clear * over * np.exp(-np.maximum(rise, 0.0) / 1.5))
 
 
-def _below(g: SceneGeometry) -> F64:
-    lower = sigmoid((g.high[None, :, 2] - 0.1 - g.low[:, None, 2]) / 0.05)
-    tucked = 0.6 * g.footprint_share * (g.volume[:, None] < g.volume[None]) * lower
-    return np.asarray(np.maximum(_above(g).T, tucked))
+def _below(p: Pairs) -> F64:
+    lower = sigmoid((p.g.high[:, 2][p.anchor] - 0.1 - p.g.low[:, 2][p.target]) / 0.05)
+    tucked = 0.6 * p.footprint_share * (p.g.volume[p.target] < p.g.volume[p.anchor]) * lower
+    return np.asarray(np.maximum(_above(p.swapped), tucked))
 
 
 def _side(own: str, quarter_turns: int) -> Relation:
     """A side of the anchor; "own-left" is its own whoever speaks, "left" the speaker's where one stands somewhere."""
 
-    def score(g: SceneGeometry) -> F64:
-        left, before = g.seen
-        level = np.exp(-np.abs(g.center[:, None, 2] - g.center[None, :, 2]) / 1.2)
-        close = np.exp(-g.gap / 1.2)
+    def score(p: Pairs) -> F64:
+        left, before = p.seen
         name = own.removeprefix("own-")
-        seen = {
-            "left": left * level * close,
-            "right": (1.0 - left) * level * close,
-            "front": before * close,
-            "behind": np.clip(1.0 - before, 0.0, 1.0) * close * np.exp(-g.distance_xy / 3.0),
-        }[name]
-        if own in ("left", "right") and g.viewer is not None and not g.own_sides:
+        seen = np.exp(-p.gap / 1.2)
+        if name in ("left", "right"):
+            z = p.g.center[:, 2]
+            seen = seen * np.exp(-np.abs(z[p.target] - z[p.anchor]) / 1.2) * (left if name == "left" else 1.0 - left)
+        elif name == "front":
+            seen = seen * before
+        else:
+            seen = seen * np.clip(1.0 - before, 0.0, 1.0) * np.exp(-p.distance_xy / 3.0)
+        if own in ("left", "right") and p.g.viewer is not None and not p.g.own_sides:
             return np.asarray(seen)
-        oriented = np.clip(g.fronts.sum(1), 0.0, 1.0)[None]
-        return np.asarray(g.sector(quarter_turns) + (1.0 - oriented) * seen)
+        oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.anchor]
+        return np.asarray(p.sector(quarter_turns) + (1.0 - oriented) * seen)
 
     return score
 
 
-def _end(g: SceneGeometry) -> F64:
+def _end(p: Pairs) -> F64:
     """At a short side of the anchor: beyond one end of its longer axis, not at its long sides."""
-    size = g.size[:, :2]
-    length, width = size.max(1)[None], size.min(1)[None]
-    axis = np.where((size[:, 0] >= size[:, 1])[:, None], g.sides[:, 1], g.sides[:, 0])  # (N, 2)
-    along = np.abs((g.offset * axis[None]).sum(-1))
-    aside = np.abs(g.offset[..., 0] * axis[None, :, 1] - g.offset[..., 1] * axis[None, :, 0])
+    size = p.g.size[:, :2]
+    length, width = size.max(1, initial=0.0)[p.anchor], size.min(1, initial=np.inf)[p.anchor]
+    axis = np.where((size[:, 0] >= size[:, 1])[:, None], p.g.sides[:, 1], p.g.sides[:, 0])  # (N, 2)
+    along = np.abs(p.along(axis))
+    aside = np.abs(p.along(np.stack([axis[:, 1], -axis[:, 0]], axis=1)))
     beyond = sigmoid((along - 0.5 * length + 0.1) / 0.12) * sigmoid((0.5 * width + 0.2 - aside) / 0.12)
-    return np.asarray(np.exp(-g.gap / 0.5) * (0.3 + 0.7 * beyond))
+    return np.asarray(np.exp(-p.gap / 0.5) * (0.3 + 0.7 * beyond))
 
 
-def _across(g: SceneGeometry) -> F64:
-    low, high = g.room
+def _across(p: Pairs) -> F64:
+    low, high = p.g.room
     width = min(float(high[0] - low[0]), float(high[1] - low[1]))
-    apart = np.exp(-np.abs(g.distance_xy - 0.75 * width) / 1.0)
-    level = np.abs(g.offset).min(-1) < 1.0
+    apart = np.exp(-np.abs(p.distance_xy - 0.75 * width) / 1.0)
+    level = np.minimum(np.abs(p.offset[..., 0]), np.abs(p.offset[..., 1])) < 1.0
     return np.asarray(0.95 * apart * level + 0.05)
 
 
-def _with(g: SceneGeometry) -> F64:
-    return np.asarray(np.maximum(_on(g).T, np.maximum(_in(g).T, 0.7 * _near(g))))
+def _with(p: Pairs) -> F64:
+    return np.asarray(np.maximum(_on(p.swapped), np.maximum(_in(p.swapped), 0.7 * _near(p))))
 
 
 PAIR_RELATIONS: dict[str, Relation] = {
     "near": _near,
     "on": _on,
-    "supporting": lambda g: _on(g).T,
+    "supporting": lambda p: _on(p.swapped),
     "with": _with,
-    "in": lambda g: np.maximum(_in(g), 0.8 * _on(g)),
-    "above": lambda g: np.maximum(_above(g), 0.25 * _on(g)),
+    "in": lambda p: np.maximum(_in(p), 0.8 * _on(p)),
+    "above": lambda p: np.maximum(_above(p), 0.25 * _on(p)),
     "below": _below,
     "front": _side("front", 0),
     "left": _side("left", 1),
@@ -413,20 +539,34 @@ PAIR_RELATIONS: dict[str, Relation] = {
     "own-right": _side("own-right", 3),
     "across": _across,
     "end": _end,
-    "viewer-left": lambda g: g.viewer_side(1.0),
-    "viewer-right": lambda g: g.viewer_side(-1.0),
+    "viewer-left": lambda p: p.viewer_side(1.0),
+    "viewer-right": lambda p: p.viewer_side(-1.0),
 }
 
+# metres between bounds along x or y from which a relation hardly scores; a decay of d metres ends there
+_ENDS = 14.0
+REACH_M = {
+    "near": 1.0 * _ENDS, "with": 1.0 * _ENDS, "end": 0.5 * _ENDS,
+    "on": 0.3 * _ENDS, "supporting": 0.3 * _ENDS, "in": 0.3 * _ENDS, "above": 0.3 * _ENDS, "below": 0.3 * _ENDS,
+    "front": 1.2 * _ENDS, "left": 1.2 * _ENDS, "behind": 1.2 * _ENDS, "right": 1.2 * _ENDS,
+    "own-left": 1.2 * _ENDS, "own-right": 1.2 * _ENDS,
+    "viewer-left": _VIEWER_REACH_M + 0.3 * _ENDS, "viewer-right": _VIEWER_REACH_M + 0.3 * _ENDS,
+    "across": np.inf,
+}  # fmt: skip
 
-def between(g: SceneGeometry, a: int, b: int) -> F64:
-    """(N,) how well each box lies between boxes ``a`` and ``b``: in the plane, within the strip, inside its ends."""
-    axis = g.center[b, :2] - g.center[a, :2]
-    length2 = float(axis @ axis) + 1e-6
-    from_a = g.center[:, :2] - g.center[a, :2]
-    along = from_a @ axis / length2
-    across = np.linalg.norm(from_a - along[:, None] * axis, axis=1)
-    width = max(0.5 * float(min(g.extent[a, :2].max(), g.extent[b, :2].max())), 0.2)
+
+def between(first: Pairs, second: Pairs) -> F64:
+    """How well each target lies between the anchor of its first and the anchor of its second pair, S: in the plane,
+    within the strip, inside its ends."""
+    g = first.g
+    center, broad = g.center[:, :2], g.extent[:, :2].max(axis=1, initial=0.0)
+    axis = center[second.anchor] - center[first.anchor]
+    length2 = (axis * axis).sum(-1) + 1e-6
+    from_a = first.offset
+    along = (from_a * axis).sum(-1) / length2
+    across = np.linalg.norm(from_a - along[..., None] * axis, axis=-1)
+    width = np.maximum(0.5 * np.minimum(broad[first.anchor], broad[second.anchor]), 0.2)
     inside = sigmoid((along - 0.1) / 0.05) * sigmoid((0.9 - along) / 0.05)
-    near = np.exp(-(g.gap[:, a] + g.gap[:, b]) / 2.5)
+    near = np.exp(-(first.gap + second.gap) / 2.5)
     score = inside * np.exp(-np.maximum(across - width, 0.0) / 0.4) * (0.5 + 0.5 * near)
-    return np.asarray(score * g.different[:, a] * g.different[:, b])
+    return np.asarray(score * first.different * second.different)

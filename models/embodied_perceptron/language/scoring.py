@@ -5,7 +5,6 @@ First everything but the superlatives; then "the largest", "the closest to" amon
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,13 +14,17 @@ from embodied_perceptron.language import likelihood
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
-from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, Viewer, between
+from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer, between
 from embodied_perceptron.scene.identity import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 
 F64 = NDArray[np.float64]
+Index = NDArray[np.intp]
 
 _EPS = 0.05
 _OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
+_PAIRS_OF_ANCHORS = 60  # that things may lie between: of more, those that have both near
+_BETWEEN_REACH_M = 6.0
+_PLAINLY = 1e-3  # a relation that holds less within its reach is looked for beyond
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
@@ -111,13 +114,16 @@ class Scorer:
         self.colors = colors
         self.extra = extra
         self.noun = meaning.target.noun
-        self._likelihoods: dict[str, F64] = {}
+        self._weights: dict[tuple[ObjectPhrase, int], F64] = {}
+        self._ends: dict[Constraint, tuple[Pairs, F64, F64]] = {}
         self._similar: dict[str, F64] = {} if category is None else {self.noun: category}
         if self.noun == ANYTHING and category is None:
             self._similar[self.noun] = self._whatever_is_not_an_anchor()
         own = self.similarity(self.noun)
         self.category = own
-        self.duplicate = np.asarray((own[None] * (geometry.iou > ONE_PLACE_IOU)).max(axis=1)) if geometry.n else own
+        here = geometry.near(np.arange(geometry.n, dtype=np.intp), np.flatnonzero(own))
+        self.duplicate = here.best(own[here.anchor] * (here.iou > ONE_PLACE_IOU))
+        self.rows: Index = np.flatnonzero(self.duplicate)  # of all objects those that can be the target
         self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
         self.group = self._one_each(self.candidates).astype(np.float64)
 
@@ -146,10 +152,11 @@ class Scorer:
 
     def _one_each(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Of boxes of the same thing only the most confident one."""
+        rows = np.flatnonzero(mask)
+        alike = self.g.near(rows, rows)
+        order = rows[np.argsort(-self.scores[rows], kind="stable")]
         kept = np.zeros(len(mask), bool)
-        for i in sorted(np.flatnonzero(mask), key=lambda k: (-self.scores[k], k)):
-            if not (kept & (self.g.iou[i] > ONE_THING_IOU)).any():
-                kept[i] = True
+        kept[first_of_each(order, alike.where(alike.iou > ONE_THING_IOU))] = True
         return kept
 
     # ---------------------------------------------------------------------------------------------------- both passes
@@ -221,27 +228,27 @@ class Scorer:
         elif c.relation == "colour":
             holds = np.asarray(1.0 / (1.0 + np.exp((_COLOUR_SAID - term.holds) / 0.04)))
         elif c.relation == "between":
-            holds = self._pairs_between(c, [self.anchor_weights(a) for a in c.anchors], likelihood.lies_between)
+            if c not in self._ends:
+                return undecided
+            pairs, lies, weight = self._ends[c]
+            holds = pairs.best(likelihood.lies_between(lies) * weight)
         elif c.relation in likelihood.HOLDS:
             weight = np.maximum.reduce([self.anchor_weights(a) for a in c.anchors])
             chosen = weight >= 0.5 * float(weight.max(initial=0.0))
+            pairs = self.g.near(self.rows, np.flatnonzero(chosen), likelihood.REACH_M)
             if c.relation in ("left", "right") and self._direction(self.meaning.speaker) is not None:
-                matrix = likelihood.HOLDS["viewer-left"](self.g)  # the sentence's own viewpoint decides the side
+                likely = likelihood.HOLDS["viewer-left"](pairs)  # the sentence's own viewpoint decides the side
             else:
-                matrix = self._likelihood(c.relation)
+                likely = likelihood.HOLDS[c.relation](pairs)
             if c.negated and c.relation == "near":
-                matrix = likelihood.touching(self.g)  # "not near" fails only where it is close by
-            others = self.g.different[:, chosen]
-            holds = (matrix[:, chosen] * others).max(axis=1, initial=0.0)
-            holds = np.where(others.any(axis=1), holds, np.nan)  # "the other chair", where only one was detected
+                likely = likelihood.touching(pairs)  # "not near" fails only where it is close by
+            holds = pairs.best(likely * pairs.different)
+            itself = pairs.where(~pairs.different).target
+            others = int(chosen.sum()) - np.bincount(itself, minlength=self.g.n)
+            holds = np.where(others > 0, holds, np.nan)  # "the other chair", where only one was detected
         else:
             return undecided
         return np.asarray(1.0 - holds if c.negated else holds)
-
-    def _likelihood(self, relation: str) -> F64:
-        if relation not in self._likelihoods:
-            self._likelihoods[relation] = likelihood.HOLDS[relation](self.g)
-        return self._likelihoods[relation]
 
     def _in_sight(self, c: Constraint) -> Constraint:
         """'Facing the bed, the lamp on the left': where nobody knows the bed's front, left of all lamps from there."""
@@ -285,22 +292,24 @@ class Scorer:
         if len(missing) == len(c.anchors) or (c.relation == "between" and missing):
             return ConstraintScore(c, np.full(self.g.n, np.nan), missing)
         if c.relation == "between":
-            return self._between(c, weights)
+            self._find_ends(c, weights)
+            return self._between(c)
         if c.relation in _MEASURES:
             weight = np.maximum.reduce(weights)
             chosen = weight >= 0.5 * float(weight.max())
-            gap = np.where(self.g.different, self.g.gap, np.inf)[:, chosen].min(axis=1, initial=np.inf)
-            far = np.minimum(gap, 1e3)
+            pairs = self.g.near(self.rows, np.flatnonzero(chosen), 2.0 * c.amount_m + 1.0)
+            far = -pairs.best(-np.where(pairs.different, pairs.gap, np.inf), none=-1e3)
             return ConstraintScore(
                 c, (likelihood.within if c.relation == "within" else likelihood.reached)(far, c.amount_m)
             )
         weight = np.maximum.reduce(weights)
-        quality = self._pair_matrix(c) * self.g.different * weight[None]
-        holds = quality.max(axis=1)
+        pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
+        quality = fits * pairs.different * weight[pairs.anchor]
+        holds = pairs.best(quality)
         if c.relation in _MANY and any(a.plural for a in c.anchors):
-            several = np.sort(quality[:, self._one_each(weight > 0)], axis=1)[:, ::-1]
-            if several.shape[1] >= 3:
-                holds = several[:, :3].mean(axis=1)
+            several = self._one_each(weight > 0)
+            if int(several.sum()) >= 3:
+                holds = pairs.mean_of_best(quality * several[pairs.anchor], 3)
         return ConstraintScore(c, holds)
 
     def _measured(self, c: Constraint) -> F64:
@@ -316,38 +325,60 @@ class Scorer:
         holds = likelihood.reached(measure, c.amount_m)
         return holds if c.relation == "larger" else 1.0 - holds
 
-    def _pair_matrix(self, c: Constraint) -> F64:
+    def _related(self, c: Constraint, rows: Index, columns: Index) -> tuple[Pairs, F64]:
+        """Pairs within reach of a constraint's relation, and how well it holds of each."""
         direction = self._direction(self.meaning.speaker)
         if direction is None or c.relation not in ("left", "right"):
-            return self.g.matrix(c.relation)
+            return self.g.related(c.relation, rows, columns)
+        pairs = self.g.near(rows, columns, REACH_M[c.relation])
         left = np.array([-direction[1], direction[0]])
-        lateral = self.g.offset @ left * (1.0 if c.relation == "left" else -1.0)
-        return np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-self.g.gap / 1.2))
+        lateral = pairs.offset @ left * (1.0 if c.relation == "left" else -1.0)
+        return pairs, np.asarray(1.0 / (1.0 + np.exp(np.clip(-lateral / 0.2, -50, 50))) * np.exp(-pairs.gap / 1.2))
 
-    def _between(self, c: Constraint, weights: list[F64]) -> ConstraintScore:
-        holds = self._pairs_between(c, weights, between)
-        missing = tuple(anchor.noun for anchor in c.anchors) if np.isnan(holds).all() else ()
-        return ConstraintScore(c, holds, missing)
+    def _between(self, c: Constraint) -> ConstraintScore:
+        if c not in self._ends:
+            return ConstraintScore(c, np.full(self.g.n, np.nan), tuple(anchor.noun for anchor in c.anchors))
+        pairs, lies, weight = self._ends[c]
+        return ConstraintScore(c, pairs.best(lies * weight))
 
-    def _pairs_between(self, c: Constraint, weights: list[F64], score: Callable[[SceneGeometry, int, int], F64]) -> F64:
-        """(N,) the best over all pairs of anchors; NaN where there is no pair."""
+    def _find_ends(self, c: Constraint, weights: list[F64]) -> None:
+        """Keeps pairs of targets and one end, how well they lie between it and another end, and what both weigh."""
+        g, one_kind = self.g, len(weights) == 1
         first, second = weights[0], weights[-1]
-        rows, columns = np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3)
-        pairs = [
-            (float(first[a] * second[b]), int(a), int(b))
-            for a in rows
-            for b in columns
-            if (len(weights) > 1 or a < b) and a != b and self.g.iou[a, b] < BETWEEN_IOU
-        ]
-        if not pairs:
-            return np.full(self.g.n, np.nan)
-        holds = np.zeros(self.g.n)
-        for weight, a, b in sorted(pairs, key=lambda p: (-p[0], p[1], p[2]))[:60]:
-            holds = np.maximum(holds, weight * score(self.g, a, b))
-        return holds
+        anchors = g.block(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
+        several = (anchors.target < anchors.anchor) if one_kind else (anchors.target != anchors.anchor)
+        if int(several.sum()) <= _PAIRS_OF_ANCHORS:
+            ends = anchors.where(several & (anchors.iou < BETWEEN_IOU))
+            one, other = (Pairs(g, self.rows[:, None], end[None]) for end in (ends.target, ends.anchor))
+            found = len(ends.target) > 0
+        else:
+            one, other = self._joined(np.flatnonzero(first > 0.3), np.flatnonzero(second > 0.3))
+            ends = Pairs(g, one.anchor, other.anchor)
+            apart = (ends.target < ends.anchor) if one_kind else (ends.target != ends.anchor)
+            apart &= ends.iou < BETWEEN_IOU
+            one, other, found = one.where(apart), other.where(apart), True
+        if found:
+            self._ends[c] = one, between(one, other), first[one.anchor] * second[other.anchor]
+
+    def _joined(self, first: Index, second: Index) -> tuple[Pairs, Pairs]:
+        """All that is near to one of ``first`` and to one of ``second``: lists with the same targets, in order."""
+        lists = [self.g.near(self.rows, ends, _BETWEEN_REACH_M) for ends in (first, second)]
+        one, other = (p.where(np.ones(p.shape, dtype=bool)) for p in lists)
+        begin = np.searchsorted(other.target, one.target, side="left")
+        count = np.searchsorted(other.target, one.target, side="right") - begin
+        left = np.repeat(np.arange(len(one.target)), count)
+        right = np.arange(len(left)) - np.repeat(np.cumsum(count) - count, count) + np.repeat(begin, count)
+        return Pairs(self.g, one.target[left], one.anchor[left]), Pairs(
+            self.g, other.target[right], other.anchor[right]
+        )
 
     def anchor_weights(self, anchor: ObjectPhrase, depth: int = 0) -> F64:
         """(N,) how likely each object is the anchor: its label, its confidence, and what is said of it."""
+        if (anchor, depth) not in self._weights:
+            self._weights[anchor, depth] = self._anchor_weights(anchor, depth)
+        return self._weights[anchor, depth]
+
+    def _anchor_weights(self, anchor: ObjectPhrase, depth: int) -> F64:
         weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
         if depth:
             return weight
@@ -364,12 +395,18 @@ class Scorer:
                 others = np.maximum.reduce([self.anchor_weights(a, 1) for a in c.anchors])
                 if others.max(initial=0.0) < _ANCHOR_THERE:
                     continue
-                holds = (self.g.matrix(c.relation) * self.g.different * others[None]).max(axis=1)
+                holds = self._holds_of_anchors(c.relation, np.flatnonzero(weight), others)
+                if holds[likely].max() < _PLAINLY:  # all of them far off: the nearest all the same
+                    holds = self._holds_of_anchors(c.relation, np.flatnonzero(weight), others, np.inf)
                 holds = holds / max(float(holds[likely].max()), 1e-6)
             else:
                 continue
             weight = weight * (0.3 + 0.7 * np.clip(holds, 0.0, 1.0))
         return weight
+
+    def _holds_of_anchors(self, relation: str, rows: Index, others: F64, reach_m: float | None = None) -> F64:
+        pairs, fits = self.g.related(relation, rows, np.flatnonzero(others), reach_m)
+        return pairs.best(fits * pairs.different * others[pairs.anchor])
 
     def _context(self) -> F64:
         """Mean log closeness to everything else that the sentence names."""
@@ -377,8 +414,8 @@ class Scorer:
         for phrase in self.meaning.mentioned:
             weight = self.similarity(phrase.noun) * np.sqrt(self.scores)
             if weight.max(initial=0.0) > 0.3:
-                near = (self.g.matrix("near") * self.g.different * weight[None]).max(axis=1)
-                total += np.log(_EPS + near)
+                pairs, near = self.g.related("near", self.rows, np.flatnonzero(weight))
+                total += np.log(_EPS + pairs.best(near * pairs.different * weight[pairs.anchor]))
                 count += 1
         return total / max(count, 1)
 
@@ -405,7 +442,7 @@ class Scorer:
             missing = tuple(a.noun for a, w in zip(c.anchors, weights, strict=True) if w.max(initial=0) < _ANCHOR_THERE)
             if len(missing) == len(c.anchors):
                 return np.zeros(self.g.n), missing
-            return sign * nearest(self.g, np.maximum.reduce(weights), group, name == "farthest"), ()
+            return sign * nearest(self.g, np.maximum.reduce(weights), group, name == "farthest", self.rows), ()
         if name in _STATURE:
             return sign * stature(name, self.g, group), ()
         if name in ("corner", "middle", "wall", "alone"):
@@ -475,11 +512,24 @@ def log_share(x: F64, group: F64) -> F64:
     return np.asarray(np.clip(y - np.log(total + 1e-9), -3.0, 0.0))
 
 
-def nearest(g: SceneGeometry, anchors: F64, group: F64, farthest: bool = False) -> F64:
-    """Closest to (farthest from) the nearest of the anchors, given as (N,) weights."""
-    chosen = anchors >= 0.5 * anchors.max()
-    distance = np.where(g.different[:, chosen], g.reach_distance[:, chosen], 9.0).min(axis=1)
-    distance = np.minimum(distance, 9.0 if not farthest else 30.0)
+def first_of_each(order: Index, alike: Pairs) -> Index:
+    """Of things in an order those that are not like any that was taken before; ``alike`` is a list, each both ways."""
+    begin = np.searchsorted(alike.target, np.arange(alike.g.n + 1))
+    taken, blocked = [], np.zeros(alike.g.n, bool)
+    for i in order.tolist():
+        if not blocked[i]:
+            taken.append(i)
+            blocked[alike.anchor[begin[i] : begin[i + 1]]] = True
+    return np.array(taken, dtype=np.intp)
+
+
+def nearest(g: SceneGeometry, anchors: F64, group: F64, farthest: bool = False, rows: Index | None = None) -> F64:
+    """Closest to (farthest from) the nearest of the anchors, given as (N,) weights; of ``rows``, default all."""
+    rows = np.arange(g.n, dtype=np.intp) if rows is None else rows
+    most = 30.0 if farthest else 9.0
+    pairs = g.near(rows, np.flatnonzero(anchors >= 0.5 * anchors.max()), 2.0 * most)
+    distance = np.where(pairs.different, pairs.reach_distance, 9.0)
+    distance = -pairs.best(-distance, none=-most)
     return log_share(distance / 0.5 if farthest else -distance / 0.35, group)
 
 
@@ -555,8 +605,9 @@ def stature(relation: str, g: SceneGeometry, group: F64) -> F64:
 def place_in_room(relation: str, g: SceneGeometry, group: F64) -> F64:
     """In the corner, in the middle, at the wall, by itself."""
     if relation == "alone":
-        others = np.where((group[None] > 0.5) & g.different, g.gap, 9.0).min(axis=1)
-        return contrast(np.minimum(others, 5.0), group)
+        pairs = g.near(np.arange(g.n, dtype=np.intp), np.flatnonzero(group > 0.5), 5.0)
+        others = -pairs.best(-np.where(pairs.different, pairs.gap, np.inf), none=-5.0)
+        return contrast(others, group)
     low, high = g.room
     center, half = g.center[:, :2], 0.5 * g.extent[:, :2]
     to_walls = np.maximum(np.concatenate([center - half - low[:2], high[:2] - center - half], axis=1), 0.0)

@@ -1,19 +1,22 @@
 """One opinion from two: boxes of the network and things that a 2-D detector saw, before they reach the object map.
 
-Both come with probabilities. Where they agree, they are counted together; where they name one thing differently, the
-more probable name stays; and a name that the detector knows but never says of a thing plainly before it speaks against
-the network.
+Both come with probabilities that are made comparable first (:mod:`.name_evidence`): the network's by how often it is
+right about that name, and both by whether such a thing can have that size at that height. Where they agree, they are
+counted together; where they name one thing differently, the more probable name stays, and the object map is told of
+every name with its share; and a name that the detector knows but never says of a thing plainly before it speaks
+against the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.lift.association import Candidate, LiftedView, ScoreEvidence, visible_views
+from embodied_perceptron.lift.name_evidence import log_odds
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.identity import overlaps, thickened
 
@@ -51,29 +54,51 @@ def same_thing(network: Detections, lifted: Detections) -> NDArray[np.float64]:
 
 
 def fuse_detections(
-    network: Detections, lifted: Detections, completed: NDArray[np.bool_], doubted: NDArray[np.float64] | None = None
+    network: Detections,
+    lifted: Detections,
+    completed: NDArray[np.bool_],
+    evidence: NDArray[np.float64] | None = None,
+    even: float = 0.5,
 ) -> Detections:
-    """Both in one list, in which no thing stands twice.
+    """Both in one list, in which no thing stands twice; each with the share of every name that was said of it.
+
+    Where names differ, each is as probable as its sources say together (independent, given the thing): the network's
+    score against the score at which its boxes are as likely right as wrong, the detector's probability times the share
+    of the name there.
 
     Args:
         network: boxes of the network, or of shapes alone.
-        lifted: things of the detector.
+        lifted: things of the detector; their ``shares`` count where they have some.
         completed: (M,) whether a lifted box's extents can be trusted: a small thing seen whole, or a shape of the map.
-        doubted: (N,) log-odds to add to the network's scores, see :func:`doubts`.
+        evidence: (N,) log-odds to add to the network's scores, see :func:`doubts` and
+            :class:`~.name_evidence.NameEvidence`.
+        even: the network's score at which a box is as likely right as wrong.
     """
+    odds = np.log(np.clip(network.scores, 1e-6, 1 - 1e-6) / np.clip(1 - network.scores, 1e-6, 1.0))
     scores = network.scores.copy()
-    if doubted is not None:
-        odds = np.log(np.clip(scores, 1e-6, 1 - 1e-6) / np.clip(1 - scores, 1e-6, 1.0)) + doubted
-        scores = np.where(doubted == 0, scores, 1.0 / (1.0 + np.exp(-odds)))
+    if evidence is not None:
+        odds = odds + evidence
+        scores = np.where(evidence == 0, scores, 1.0 / (1.0 + np.exp(-odds)))
+    right = 1.0 / (1.0 + np.exp(log_odds(even) - odds))
     affinity = same_thing(network, lifted)
-    boxes, out_scores, labels = [], [], []
+    boxes, out_scores, labels, shares = [], [], [], []
     gone = np.zeros(len(network), dtype=bool)
+    own: dict[int, Mapping[str, float]] = {}  # shares of the network's boxes whose name stays
     for j in range(len(lifted)):
         box, score, label = lifted.boxes[j], float(lifted.scores[j]), lifted.labels[j]
         rows = [i for i in np.argsort(-affinity[:, j], kind="stable") if affinity[i, j] > 0 and not gone[i]]
         same = [i for i in rows if network.labels[i] == label]
         other = [i for i in rows if network.labels[i] not in (label, UNNAMED)]
-        if other and not same and max(scores[i] for i in other) > score:
+        said = _said(lifted, j)
+        for i in rows:
+            if network.labels[i] != UNNAMED:
+                name = network.labels[i]
+                said[name] = 1.0 - (1.0 - said.get(name, 0.0)) * (1.0 - float(right[i]))
+        total = sum(said.values())
+        posterior = {name: p / total for name, p in sorted(said.items())} if total > 0 else {label: 1.0}
+        if other and not same and max(said[network.labels[i]] for i in other) > said[label]:
+            best = max(other, key=lambda i: said[network.labels[i]])
+            own[best] = posterior
             continue  # the network is surer of another name
         if same:
             score = 1.0 - (1.0 - score) * (1.0 - float(scores[same[0]]))
@@ -83,12 +108,23 @@ def fuse_detections(
         boxes.append(box)
         out_scores.append(score)
         labels.append(label)
+        shares.append(posterior)
     kept = np.flatnonzero(~gone)
     return Detections(
         np.concatenate([network.boxes[kept], np.array(boxes).reshape(-1, 9)]),
         np.concatenate([scores[kept], np.array(out_scores)]),
         (*(network.labels[i] for i in kept), *labels),
+        (*(own.get(int(i), {network.labels[i]: 1.0}) for i in kept), *shares),
     )
+
+
+def _said(lifted: Detections, row: int) -> dict[str, float]:
+    """Name -> probability that a lifted thing exists and is called so."""
+    score, label = float(lifted.scores[row]), lifted.labels[row]
+    posterior = {} if lifted.shares is None else lifted.shares[row]
+    if posterior.get(label, 0.0) <= 0.0:
+        return {label: score}
+    return {name: score * share / posterior[label] for name, share in posterior.items()}
 
 
 def doubts(

@@ -28,6 +28,7 @@ from embodied_perceptron.lift.fusion import doubts, fuse_detections
 from embodied_perceptron.lift.layouts import LayoutError
 from embodied_perceptron.lift.lifting import LiftedDetection, LiftRules, lift_view
 from embodied_perceptron.lift.looks import NamesByLooks
+from embodied_perceptron.lift.name_evidence import shipped_evidence
 from embodied_perceptron.lift.rays import VoxelIndex
 from embodied_perceptron.lift.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.lift.zero_shot import RegionEncoder, mean_embedding
@@ -149,6 +150,7 @@ class DetectionLift:
         self.settings = settings if settings is not None else LiftSettings()
         self._objects_config = objects if objects is not None else ObjectsConfig()
         self.priors = priors if priors is not None else shipped_priors()
+        self.names = shipped_evidence()
         self._make_detector = make_detector
         self.encoder = encoder
         self.looks = None if encoder is None else NamesByLooks(encoder)
@@ -339,12 +341,17 @@ class DetectionLift:
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
         return self._detections()
 
-    def fuse(self, network: Detections, snapshot: VoxelSnapshot) -> Detections:
-        """What the network (or shapes alone) found together with the last :meth:`detect`."""
+    def fuse(self, network: Detections, snapshot: VoxelSnapshot, even: float = 0.5) -> Detections:
+        """What the network (or shapes alone) found together with the last :meth:`detect`.
+
+        ``even``: the network's score at which a box is as likely right as wrong.
+        """
         began = time.perf_counter()
-        doubted = doubts(network, self._vocabulary, self._views, snapshot, self.settings.evidence)
+        evidence = doubts(network, self._vocabulary, self._views, snapshot, self.settings.evidence)
+        if self._floor_z_m is not None:
+            evidence = evidence + self.names.of(network, self._floor_z_m)
         trusted = np.array([o.trusted for o in self.objects], dtype=bool)
-        fused = fuse_detections(network, self._detections(), trusted, doubted)
+        fused = fuse_detections(network, self._detections(), trusted, evidence, even)
         with self._lock:
             self._statistics.join_ms += (time.perf_counter() - began) * 1e3
         return fused
@@ -356,6 +363,7 @@ class DetectionLift:
             np.array([o.box for o in self.objects]).reshape(-1, 9),
             np.array([o.probability for o in self.objects], dtype=np.float64),
             tuple(o.label for o in self.objects),
+            tuple(o.candidate.posterior for o in self.objects),
         )
 
     def _canonical_vocabulary(self) -> frozenset[str]:

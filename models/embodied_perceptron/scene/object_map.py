@@ -2,8 +2,9 @@
 
 Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
 clutter, and a look at the place that does not find the thing takes something away, in proportion to the time in which
-it should have been found. *Name* is a posterior over class names: counts of what the network called it, weighed by
-score and slowly forgotten. *Box* is the mean of the boxes found, new ones weighing the less the more have agreed.
+it should have been found. *Name* is a posterior over class names: counts of what it was called (where several sources
+speak, of each name's share), weighed by score and slowly forgotten. *Box* is the mean of the boxes found, new ones
+weighing the less the more have agreed.
 
 What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
 place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says
@@ -28,7 +29,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,6 +74,7 @@ _EXPLAINED = 0.7  # of the box covered by other things that were found: they are
 _SETTLED_FOUND, _SETTLED_SHARE = 4, 0.75  # sightings, and share of the posterior, from which a name is beyond doubt
 _STACKED_IOU = 0.25  # of things that stand or lie against each other, as they are found
 _OWN_MASS = 0.3  # of a box's voxels that lie in no other: a thing of its own
+_LIKE_SIZE = 0.7  # ratio of edges, from which a thing of one name may be the same one that was moved
 _SCORE_MEMORY = 20  # looks
 _NAME_MEMORY = 0.95  # of the evidence for names, at each sighting
 _BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
@@ -98,6 +100,11 @@ def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
     """The score at which a box is as likely wrong as right: what a calibration says, or that from which they are
     published."""
     return scores.even or max(scores.publish, config.clutter_score)
+
+
+def _names_of(found: Detections, row: int) -> Mapping[str, float]:
+    """Name -> share of what a detection says of its thing."""
+    return {found.labels[row]: 1.0} if found.shares is None else found.shares[row]
 
 
 def _logit(p: float) -> float:
@@ -133,6 +140,7 @@ class _Track:
     reference: float  # score at which a box is as likely wrong as right
     user_name: str = ""  # what a user calls it
     user_label: str = ""  # what a user says that it is
+    begun_ns: int = 0  # when it was first found where it is now; not kept in files
     looked_at: int = 0  # number of the last update that looked at its place; not kept in files
     published: SceneObject | None = None  # as of now; None = to be made anew
 
@@ -151,20 +159,29 @@ class _Track:
             return True
         return self.found >= _SETTLED_FOUND and self.name_share(self.label) >= _SETTLED_SHARE
 
+    def has_moved_to(self, other: _Track) -> bool:
+        """Whether ``other``, which touches it and is found, may be this one: of its name and size, and first found
+        since this one is missed. A door that was opened, a chair that was pushed."""
+        a, b = np.sort(self.box[3:6]), np.sort(other.box[3:6])
+        like = bool((np.minimum(a, b) >= _LIKE_SIZE * np.maximum(a, b))[1:].all())  # how thick is known least
+        return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
+
     def rate(self, score: float, prior: int) -> None:
         """One more look at its place: the score of what was found, or zero."""
         self.looks += 1
         self.score += (score - self.score) / min(self.looks + prior, _SCORE_MEMORY + prior)
 
-    def vote(self, label: str, score: float) -> None:
+    def vote(self, shares: Mapping[str, float], score: float) -> None:
         self.votes = {name: v * _NAME_MEMORY for name, v in self.votes.items() if v > 1e-3}
-        self.votes[label] = self.votes.get(label, 0.0) + score
+        for label, share in shares.items():
+            self.votes[label] = self.votes.get(label, 0.0) + share * score
 
     def absorb(self, other: _Track) -> None:
         """Merge the history of the same thing under another id."""
         if self.missed and not other.missed:
             self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
             self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
+            self.begun_ns = other.begun_ns  # of a thing that stands there
         self.log_odds = max(self.log_odds, other.log_odds)
         self.score = max(self.score, other.score)
         self.found += other.found
@@ -374,7 +391,7 @@ class ObjectMap:
         track.rate(score, self.config.score_prior)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
         track.reference = _reference(scores, self.config)
-        track.vote(found.labels[row], score)
+        track.vote(_names_of(found, row), score)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -399,7 +416,7 @@ class ObjectMap:
             box=found.boxes[row].copy(),
             log_odds=_logit(self.config.prior_existence) + self._for_detection(score, scores),
             score=0.0,
-            votes={found.labels[row]: score},
+            votes={name: share * score for name, share in _names_of(found, row).items()},
             weight=score,
             found=1,
             looks=0,
@@ -407,6 +424,7 @@ class ObjectMap:
             missed=False,
             state=ObjectState.TENTATIVE,
             found_ns=now_ns,
+            begun_ns=now_ns,
             unfound_s=0.0,
             last_seen_ns=0,
             support=0.0,
@@ -473,7 +491,8 @@ class ObjectMap:
             track.is_back = track.missed and (track.is_back or track.looked_at < self._updates - 1)
             track.looked_at = self._updates
             if track.missed:
-                if not self._survives(track, inside[i], explained[i], around[i], covered[i], dt_s):
+                rate = self._miss_rate(track, [looked[k] for k in others[i]], covered[i])
+                if not self._survives(track, inside[i], explained[i], around[i], covered[i], rate * dt_s, dt_s):
                     gone.add(track.id)
                     self._remove(track)
                 elif inside[i] - explained[i] >= _OWN_MASS * max(inside[i], 1):
@@ -493,7 +512,17 @@ class ObjectMap:
         half_diagonal = float(np.linalg.norm(track.box[3:6])) / 2
         return float(np.linalg.norm(track.box[:3] - camera_m)) > reach_m - half_diagonal
 
-    def _survives(self, track: _Track, inside: int, explained: int, around: int, covered: float, dt_s: float) -> bool:
+    def _miss_rate(self, track: _Track, others: Sequence[_Track], covered: float) -> float:
+        """What existence loses per second in which it is missed; more where what was found there, which fills so much
+        of its box, tells where it has gone."""
+        config = self.config
+        if any(track.has_moved_to(other) for other in others):
+            return config.miss_log_odds_per_s * config.moved_miss_factor
+        return config.miss_log_odds_per_s * (config.explained_miss_factor if covered >= _EXPLAINED else 1.0)
+
+    def _survives(
+        self, track: _Track, inside: int, explained: int, around: int, covered: float, missed: float, dt_s: float
+    ) -> bool:
         """Whether an object stays whose place was looked at without finding it.
 
         Args:
@@ -501,6 +530,7 @@ class ObjectMap:
             explained: those of them that lie in something else that was found.
             around: voxels around it.
             covered: share of its box that such things fill.
+            missed: what existence loses by that.
             dt_s: for how long it has been looked for since the last time.
         """
         config = self.config
@@ -508,9 +538,8 @@ class ObjectMap:
             return True  # the map forgot the place: nothing is known
         track.rate(0.0, config.score_prior)
         track.unfound_s += dt_s
-        rate = config.miss_log_odds_per_s * (1.0 if covered < _EXPLAINED else config.explained_miss_factor)
         floor = config.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
-        track.log_odds = max(track.log_odds - rate * dt_s, min(floor, track.log_odds))
+        track.log_odds = max(track.log_odds - missed, min(floor, track.log_odds))
         if not track.is_back:
             track.log_odds += emptiness(inside - explained, track.support, covered)
         elif inside < _BACK_SHARE * track.support and around >= _BACK_KNOWN * track.surroundings:
@@ -561,7 +590,7 @@ class ObjectMap:
         tracks = []
         for track in self._tracks.values():
             entry = {**vars(track), "box": track.box.tolist()}
-            del entry["published"], entry["looked_at"]
+            del entry["published"], entry["looked_at"], entry["begun_ns"]
             tracks.append(entry)
         data = {"version": _VERSION, "next_id": self._next_id, "updated_ns": self._updated_ns, "objects": tracks}
         data["corrections"] = self.corrections.to_list()
@@ -611,7 +640,7 @@ def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
 
 
 def _track_from(entry: dict[str, Any]) -> _Track:
-    for name in ("published", "looked_at"):
+    for name in ("published", "looked_at", "begun_ns"):
         if name in entry:
             raise ValueError(f"object {entry.get('id')} has a field that is none: {name}")
     track = _Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})

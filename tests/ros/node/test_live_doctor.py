@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.qos import QoSProfile, ReliabilityPolicy  # noqa: E402
 from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
+from support import small_recording  # noqa: E402
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, own_domain, scene_depth  # noqa: E402
 from tf2_msgs.msg import TFMessage  # noqa: E402
 
@@ -218,6 +220,70 @@ def test_late_transforms_are_named(monkeypatch: pytest.MonkeyPatch, late_s: floa
     with robot(monkeypatch, tf_late_s=late_s) as machine:
         findings = examine(machine, 3.0)
     assert "s after the images" in found(findings, "late transforms", severity)
+
+
+class Rover(Robot):
+    """Stands for a second while it is listened to, then drives through a room and turns.
+
+    ``focal_scale``: how much longer camera_info says that the lens is; ``focal_depth_scale``: how much longer the lens
+    of its depth is than that of its colour.
+    """
+
+    PAUSE, STEPS = 25, 60
+
+    def __init__(self, domain: int, **faults: Any) -> None:
+        super().__init__(domain, **faults)
+        self.sent, scale = 0, self.faults.get("focal_depth_scale", 1.0)
+        k = small_recording.INTRINSICS
+        lens = replace(k, fx=scale * k.fx, fy=scale * k.fy)
+        self.views = []
+        for i in range(self.STEPS):
+            T = small_recording.camera_pose(i, self.STEPS)
+            color, depth_m = small_recording.render(T)
+            self.views.append((T, color, small_recording.render(T, lens)[1] if scale != 1.0 else depth_m))
+
+    def send(self) -> None:
+        stamp_ns = time.time_ns() - int(self.faults.get("clock_behind_s", 0) * 1e9)
+        T, color, depth_m = self.views[min(max(0, self.sent - self.PAUSE), self.STEPS - 1)]
+        self.sent += self.depth.get_subscription_count() > 0  # from when the doctor listens
+        k, scale = small_recording.INTRINSICS, self.faults.get("focal_scale", 1.0)
+        late_ns = int(self.faults.get("tf_late_s", 0) * 1e9)
+        self.tf.publish(TFMessage(transforms=[make_transform_stamped(T, stamp_ns - late_ns, "odom", OPTICAL)]))
+        self.info.publish(make_camera_info(replace(k, fx=scale * k.fx, fy=scale * k.fy), stamp_ns, OPTICAL))
+        self.color.publish(make_image(color, "rgb8", stamp_ns, OPTICAL))
+        self.depth.publish(make_image(depth_m * np.float32(self.depth_factor), "32FC1", stamp_ns, OPTICAL))
+
+
+@pytest.mark.ros
+@pytest.mark.parametrize(
+    ("faults", "check", "words"),
+    [
+        ({}, "", ""),
+        ({"focal_scale": 1.15}, "focal length", "images look like focal length"),
+        ({"tf_late_s": 0.9}, "late transforms", "s after the images"),
+        ({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's clock"),
+        ({"focal_scale": 0.85}, "focal length", "images look like focal length"),
+        ({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf"),
+        ({"focal_depth_scale": 1.15}, "registration", ""),
+    ],
+    ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
+)
+def test_each_illness_of_a_driving_robot_is_named(
+    monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any], check: str, words: str
+) -> None:
+    with own_domain() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        machine = Rover(domain, **faults)
+        try:
+            findings = examine(machine, 6.0)
+        finally:
+            machine.close()
+    ill = [f for f in findings if f.severity >= Severity.WARNING and f.check not in ("node", "topics", "QoS")]
+    if not check:
+        assert ill == []
+        assert found(findings, "focal length", Severity.OK)
+    else:
+        assert any(f.check == check and words in f.message for f in ill), findings
 
 
 @pytest.mark.ros

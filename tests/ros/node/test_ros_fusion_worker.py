@@ -69,8 +69,16 @@ class Transforms:
 class Rig:
     """A worker with one camera, and a clock of frames."""
 
-    def __init__(self, cameras: tuple[str, ...] = ("camera",), logger: Any = None, inf_is_unknown: Any = ()) -> None:
-        self.transforms = Transforms()
+    def __init__(
+        self,
+        cameras: tuple[str, ...] = ("camera",),
+        logger: Any = None,
+        inf_is_unknown: Any = (),
+        transforms: Transforms | None = None,
+        max_pose_wait_s: float = 0.15,
+        now_ns: Any = time.monotonic_ns,
+    ) -> None:
+        self.transforms = transforms or Transforms()
         self.cameras = cameras
         self.health = Health("perception")
         self.config = PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.05, max_blocks=2000))
@@ -84,10 +92,10 @@ class Rig:
             self.transforms,
             self.health,
             logger or logging.getLogger("test"),
-            assembler_config=AssemblerConfig(max_pose_wait_s=0.15, max_pair_wait_s=0.15),
+            assembler_config=AssemblerConfig(max_pose_wait_s=max_pose_wait_s, max_pair_wait_s=0.15),
             fusion_frame="odom",
             rectified=dict.fromkeys(cameras, False),
-            now_ns=time.monotonic_ns,
+            now_ns=now_ns,
             max_backlog=lambda: self.backlog,
             reset_on_time_jump=lambda: self.reset_on_jump,
             inf_is_unknown=inf_is_unknown,
@@ -528,6 +536,47 @@ def test_an_overloaded_node_fuses_every_camera_alike(monkeypatch, cameras, backl
     assert set(fused) == set(cameras)
     assert max(fused.values()) - min(fused.values()) <= backlog + 1, fused
     assert counts.received == len(cameras) * (rounds + 1) == counts.fused + counts.dropped[OVERLOAD]
+
+
+def settled(rig: Rig) -> int:
+    counts = rig.worker.counts
+    return counts.fused + sum(counts.dropped.values())
+
+
+class LateTransforms(Transforms):
+    """Knows poses up to a stamp."""
+
+    newest_ns = 0
+
+    def lookup(self, target: str, source: str, stamp_ns: int) -> PoseLookup:
+        return super().lookup(target, source, stamp_ns) if stamp_ns <= self.newest_ns else TooEarly(stamp_ns, 0)
+
+
+@pytest.mark.parametrize("hz", [10, 30, 60])
+@pytest.mark.parametrize(("late_s", "least"), [(0.45, 0.95), (0.7, 0.0)])
+def test_late_transforms_lose_nothing_at_any_rate(hz, late_s, least):
+    """0.45 s late is within ``max_pose_wait_s``: two seconds of frames, on a scripted clock. 0.7 s is not."""
+    transforms, clock = LateTransforms(), [100_000 * MS]
+    rig = Rig(transforms=transforms, max_pose_wait_s=0.5, now_ns=lambda: clock[0])
+    rig.backlog = 100
+    sent: list[int] = []
+    try:
+        for k in range(2 * hz + hz):
+            clock[0] += 1000 * MS // hz
+            transforms.newest_ns = clock[0] - int(late_s * 1e9)
+            if k < 2 * hz:
+                sent.append(rig.frame(stamp_ns=clock[0]))
+            rig.worker.transforms_changed()
+            # the clock stands until the worker has done what there is to do
+            wait_until(lambda: rig.worker.counts.received == len(sent), 20, "taken from the inbox")
+            due = sum(stamp <= clock[0] - int(min(late_s, 0.51) * 1e9) for stamp in sent)
+            wait_until(lambda due=due: settled(rig) >= due, 20, "fused or dropped")
+        wait_until(lambda: rig.worker.counts.pending == 0, 20, "settled")
+        counts = rig.worker.counts
+        assert counts.fused >= least * len(sent)
+        assert counts.dropped == ({} if least else {"pose_timeout": len(sent)})
+    finally:
+        rig.worker.stop()
 
 
 def test_a_slow_camera_loses_nothing_beside_a_fast_one():

@@ -689,3 +689,27 @@ def test_sigterm_ends_it_cleanly_too(tmp_path):
         wait_until(lambda: "active" in process.output, 100, process.output)
         assert process.stop(signal.SIGTERM) == 0
         assert "Traceback" not in process.output
+
+
+@pytest.mark.slow
+def test_transforms_that_come_late_lose_nothing_over_topics(tmp_path):
+    """30 Hz for four seconds, each transform 0.45 s after its images: what is still waited for at the end follows."""
+    with running_node(tmp_path, max_pose_wait_s=0.9) as (_, peer):  # the default and the slack of a busy machine
+        stream = Stream(peer)
+        stream.send_and_wait(2)
+        before, sent = stream.fused(), 120
+        start_s, base_ns = time.monotonic(), stream.stamp_ns
+        waiting: list[tuple[float, int]] = []
+        for k in range(sent):
+            at_s = start_s + k / 30
+            while (left_s := at_s - time.monotonic()) > 0:
+                if waiting and waiting[0][0] <= time.monotonic():
+                    peer.send_transform(T_ODOM_CAMERA, waiting.pop(0)[1])
+                time.sleep(min(left_s, 0.002))
+            stamp_ns = base_ns + round((k + 1) * S / 30)
+            peer.send_frame(stamp_ns, transform=False)
+            waiting.append((time.monotonic() + 0.45, stamp_ns))
+        for due_s, stamp_ns in waiting:
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            peer.send_transform(T_ODOM_CAMERA, stamp_ns)
+        wait_until(lambda: stream.fused() >= before + 0.95 * sent, 20, f"{peer.areas()}")

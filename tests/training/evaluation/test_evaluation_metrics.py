@@ -105,6 +105,20 @@ def test_detection_tests_only_its_best_ground_truth() -> None:
     assert detection_metrics(found, truth, ["c"])["AR25"] == 50.0
 
 
+def test_families_that_training_never_showed_are_scored_apart() -> None:
+    """What finds a thing of the other families neither helps nor harms; what finds nothing is wrong in both."""
+    truth = {"a": SceneBoxes(cubes(0, 5, 10), np.zeros(3, int), held_out=np.array([False, True, True]))}
+    found = {"a": scene(cubes(0, 20, 5), [0, 0, 0], [0.9, 0.8, 0.7])}
+    figures = detection_metrics(found, truth, ["chair"])
+    assert figures["AP25_seen"] == pytest.approx(100.0)
+    assert figures["AP25_unseen"] == pytest.approx(100 * 0.5 * 0.5)  # one of two, after one that is wrong
+    assert figures["AR25_unseen"] == 50.0
+    assert figures["AP25_furniture_unseen"] == figures["AP25_unseen"]
+    assert "AP25_seen" not in detection_metrics(found, {"a": scene(cubes(0), [0])}, ["chair"])
+    with pytest.raises(ValueError, match=r"2 boxes have 1 flags of held-out families"):
+        SceneBoxes(cubes(0, 5), np.zeros(2, int), held_out=np.array([True]))
+
+
 def test_classes_without_truth_do_not_count_and_unpredicted_ones_do() -> None:
     truth = {"a": scene(cubes(0, 5), [0, 1])}
     found = {"a": scene(cubes(0, 9), [0, 2], [0.9, 0.8])}

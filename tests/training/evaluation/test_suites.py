@@ -22,6 +22,7 @@ from embodied_perceptron.results import Detections, SceneObject
 from embodied_perceptron_training.evaluation import suites
 from embodied_perceptron_training.evaluation.arkitscenerefer import FIGURES, Answer, read_references, refer_metrics
 from embodied_perceptron_training.evaluation.evaluate_command import register
+from embodied_perceptron_training.evaluation.grounded_questions import KINDS
 from embodied_perceptron_training.evaluation.openlex3d import RANKING, TIERS, Prompts, TieredLabels, read_labels
 from embodied_perceptron_training.evaluation.parallel import CorruptSceneError
 from embodied_perceptron_training.evaluation.pope import FIGURES as POPE_FIGURES
@@ -160,6 +161,9 @@ def test_pope_end_to_end_and_again_from_its_files(spec: SuiteSpec, root: Path, t
     code, text = invoke("pope", *common, "--out", str(out))
     assert code == 0, text
     figures = json.loads((out / "metrics.json").read_text())
+    grounded = {name: figures.pop(name) for name in list(figures) if name.startswith("grounded/")}
+    assert {name.split("/")[1] for name in grounded} == set(KINDS)
+    assert all(0.0 <= value <= 100.0 for value in grounded.values())
     assert list(figures) == [f"{protocol}/{name}" for protocol in PROTOCOLS for name in POPE_FIGURES]
     image = cv2.imread(str(out / "metrics.png"))
     assert image is not None

@@ -99,6 +99,9 @@ class Scan:
         labels: (N,) class names.
         ids: (N,) bbox_id of each row.
         unlabelled: (U, 9) boxes of what is there and has no name, where the data tell: homes of version 2.
+        held_out: (N,) whether the family of its shape is one that training homes never have; () where the data do not
+            tell.
+        sensor: of depth; empty where the data do not tell.
     """
 
     sample_idx: str
@@ -108,6 +111,8 @@ class Scan:
     labels: tuple[str, ...]
     ids: NDArray[np.int64]
     unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
+    held_out: tuple[bool, ...] = ()
+    sensor: str = ""
 
     @property
     def turns_to_upright(self) -> int:
@@ -252,6 +257,8 @@ class EmbodiedScanDataset:
             tuple(self.categories[int(i["bbox_label_3d"])] for i in instances),
             np.array([int(i["bbox_id"]) for i in instances], np.int64),
             np.array([i["bbox_3d"] for i in entry.get("unlabelled", [])], np.float64).reshape(-1, 9),
+            tuple(bool(i["unseen"]) for i in instances) if all("unseen" in i for i in instances) else (),
+            str(entry.get("rig", {}).get("sensor", "")),
         )
 
     def _image(self, entry: Mapping[str, Any], image: Mapping[str, Any], T_align: F64) -> ScanImage:

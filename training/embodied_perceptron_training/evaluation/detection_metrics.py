@@ -32,7 +32,8 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class SceneBoxes:
-    """Ground truth of one scene: (N, 9) float boxes, (N,) integer labels; predictions also have (N,) scores.
+    """Ground truth of one scene: (N, 9) float boxes, (N,) integer labels, and where the data tell (N,) bool whether it
+    is of a family that training never showed; predictions also have (N,) scores.
 
     Raises ``ValueError`` naming what does not fit.
     """
@@ -40,6 +41,7 @@ class SceneBoxes:
     boxes: NDArray[np.float64]
     labels: NDArray[np.int64]
     scores: NDArray[np.float64] | None = None
+    held_out: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         boxes = np.asarray(self.boxes, dtype=np.float64).reshape(-1, 9) if np.size(self.boxes) == 0 else self.boxes
@@ -54,6 +56,8 @@ class SceneBoxes:
                 raise ValueError(f"{len(self.boxes)} boxes have {len(self.scores)} scores")
             if not np.isfinite(self.scores).all():
                 raise ValueError(f"score {int(np.flatnonzero(~np.isfinite(self.scores))[0])} is not finite")
+        if self.held_out is not None and self.held_out.shape != self.labels.shape:
+            raise ValueError(f"{len(self.boxes)} boxes have {len(self.held_out)} flags of held-out families")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +68,7 @@ class _Ranked:
     matched: NDArray[np.int64]  # index into the class's ground truth over all scenes
     largest_side: NDArray[np.float64]  # of the detection
     gt_largest_side: NDArray[np.float64]  # of the ground truth
+    gt_held_out: BoolArray  # of the ground truth; where the data do not tell, false
 
 
 def average_precision(recall: NDArray[np.float64], precision: NDArray[np.float64]) -> float:
@@ -75,11 +80,12 @@ def average_precision(recall: NDArray[np.float64], precision: NDArray[np.float64
 
 
 def _rank(predictions: Sequence[SceneBoxes], truth: Sequence[SceneBoxes], label: int) -> _Ranked:
-    scores, iou, matched, sides, gt_sides = [], [], [], [], []
+    scores, iou, matched, sides, gt_sides, held_out = [], [], [], [], [], []
     offset = 0
     for scene, gt in zip(predictions, truth, strict=True):
         mine, theirs = scene.boxes[scene.labels == label], gt.boxes[gt.labels == label]
         gt_sides.append(theirs[:, 3:6].max(axis=1, initial=0.0))
+        held_out.append(np.zeros(len(theirs)) if gt.held_out is None else gt.held_out[gt.labels == label].astype(float))
         if len(mine):
             assert scene.scores is not None
             scores.append(scene.scores[scene.labels == label])
@@ -93,16 +99,21 @@ def _rank(predictions: Sequence[SceneBoxes], truth: Sequence[SceneBoxes], label:
                 matched.append(np.full(len(mine), -1))
         offset += len(theirs)
     order = np.argsort(-_cat(scores), kind="stable")
-    return _Ranked(_cat(iou)[order], _cat(matched)[order].astype(np.int64), _cat(sides)[order], _cat(gt_sides))
+    return _Ranked(
+        _cat(iou)[order], _cat(matched)[order].astype(np.int64), _cat(sides)[order], _cat(gt_sides), _cat(held_out) > 0
+    )
 
 
 def _cat(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _score(ranked: _Ranked, threshold: float, size_range: tuple[float, float] | None) -> tuple[float, float] | None:
+def _score(
+    ranked: _Ranked, threshold: float, size_range: tuple[float, float] | None, held_out: bool | None = None
+) -> tuple[float, float] | None:
     """(AP, recall), or None without ground truth. Outside of ``size_range`` ground truth, detections that find it, and
-    detections of that size that find nothing neither help nor harm."""
+    detections of that size that find nothing neither help nor harm. With ``held_out``, ground truth of the other
+    families and what finds it neither; what finds nothing is wrong in both."""
     counted_gt = np.ones(len(ranked.gt_largest_side), dtype=bool)
     counted = np.ones(len(ranked.iou), dtype=bool)
     hit = ranked.iou > threshold
@@ -112,6 +123,9 @@ def _score(ranked: _Ranked, threshold: float, size_range: tuple[float, float] | 
         own = (ranked.largest_side >= low) & (ranked.largest_side < high)
         counted = own.copy()
         counted[hit] = counted_gt[ranked.matched[hit]]
+    if held_out is not None:
+        counted_gt &= ranked.gt_held_out == held_out
+        counted[hit] &= counted_gt[ranked.matched[hit]]
     total = int(counted_gt.sum())
     if total == 0:
         return None
@@ -140,7 +154,8 @@ def detection_metrics(
 
     Returns:
         ``AP25 AR25 AP50 AR50``; ``AP25_<group>`` for the groups and sizes (:data:`SIZE_RANGES_M`) that have ground
-        truth; ``AP25/<class>``; ``AR25/<class>``; and so on for each threshold.
+        truth; ``AP25_seen AP25_unseen`` and ``AP25_furniture_seen AP25_furniture_unseen``, where ground truth tells
+        the families that training never showed; ``AP25/<class>``; ``AR25/<class>``; and so on for each threshold.
 
     Raises ``ValueError`` when scenes differ, a label is no class, a prediction has no scores, a group names an unknown
     class, or there is no ground truth at all.
@@ -167,6 +182,11 @@ def detection_metrics(
         for name, size_range in SIZE_RANGES_M.items():
             sized = [_score(r, threshold, size_range) for r in ranked.values()]
             _mean_into(result, suffix, f"_{name}", [f for f in sized if f is not None])
+        if any(gt.held_out is not None for gt in theirs):
+            for held_out, name in ((False, "seen"), (True, "unseen")):
+                for size, size_range in (("", None), ("_furniture", SIZE_RANGES_M["furniture"])):
+                    kept = [_score(r, threshold, size_range, held_out) for r in ranked.values()]
+                    _mean_into(result, suffix, f"{size}_{name}", [f for f in kept if f is not None])
     return {**result, **per_class}
 
 

@@ -42,6 +42,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "common": tuple(DETECTION_CLASSES[i] for i in COMMON_CLASSES),
     "tail": tuple(DETECTION_CLASSES[i] for i in TAIL_CLASSES),
 }
+_BY_SENSOR = ("AP25", "AP25_furniture")
 NEEDS = {  # task -> (head, what it is called)
     "detection": "detection",
     "continuous-detection": "detection",
@@ -158,6 +159,9 @@ def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
     if NEEDS[task] == "detection":
         samples = [s for r in results for s in r.boxes.get(task, [])]
         figures = score_boxes(samples)
+        for sensor in sorted({r.sensor for r in results if r.sensor and r.boxes.get(task)}):
+            of_sensor = score_boxes([s for r in results if r.sensor == sensor for s in r.boxes.get(task, [])])
+            figures |= {f"{name}/sensor {sensor}": of_sensor[name] for name in _BY_SENSOR if name in of_sensor}
         if task == "continuous-detection":
             last = [r.boxes[task][-1] for r in results if r.boxes.get(task)]
             figures |= {f"last/{k}": v for k, v in score_boxes(last).items() if "/" not in k}

@@ -37,6 +37,10 @@ _ROWS: Mapping[str, str] = {
     "AP25_head": "AP25, head classes",
     "AP25_common": "AP25, common classes",
     "AP25_tail": "AP25, tail classes",
+    "AP25_furniture_seen": "AP25, largest side at least 0.5 m, families that training shows",
+    "AP25_seen": "AP25, families that training shows",
+    "AP25_furniture_unseen": "AP25, largest side at least 0.5 m, families that training never shows",
+    "AP25_unseen": "AP25, families that training never shows",
     "AP25_small": "AP25, small (< 0.5 m)",
     "AP25_medium": "AP25, medium (0.5 to 1 m)",
     "AP25_large": "AP25, large (> 1 m)",
@@ -193,6 +197,8 @@ def _figures(run: Mapping[str, Any], figures: Mapping[str, float]) -> str:
             if full in figures:
                 target = f"{TARGETS[key]:g}" if key in TARGETS and not turned else ""
                 lines.append(f"| {name} | {figures[full]:.1f} | {target} |")
+    for full in sorted(key for key in figures if "AP25/sensor " in key):
+        lines.append(f"| AP25, {full.split('/')[-1]} | {figures[full]:.1f} | |")
     return "\n".join(lines)
 
 

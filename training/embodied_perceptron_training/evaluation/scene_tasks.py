@@ -210,6 +210,7 @@ class SceneResult:
         seconds: wall time by stage.
         windows: how many the whole scene took.
         unusable_views: views without usable depth.
+        sensor: of depth, where the data tell.
     """
 
     name: str
@@ -219,6 +220,7 @@ class SceneResult:
     seconds: dict[str, float] = field(default_factory=dict)
     windows: int = 0
     unusable_views: int = 0
+    sensor: str = ""
 
     def clock(self, stage: str, start: float) -> float:
         """Add the time since ``start`` to a stage; returns the time now."""
@@ -253,7 +255,7 @@ def evaluate_scene(
     ``window_m`` is the size of a look; the whole scene is looked at in as many as it takes.
     """
     wanted = set(tasks)
-    result = SceneResult(scene.name)
+    result = SceneResult(scene.name, sensor=scene.sensor)
     start = time.perf_counter()
     if wanted - {"monocular-detection"}:
         perceptron = scene_perceptron(inference, len(scene.frames), window_m)

@@ -58,6 +58,7 @@ class EvaluationScene:
         prompts, negatives: sentences about this scene; ids as in ``ids``.
         unlabelled: (U, 9) boxes of what is there without a name, and visible_unlabelled: per used view its rows that it
             shows, where the data tell.
+        held_out, sensor: see :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`.
     """
 
     name: str
@@ -72,6 +73,8 @@ class EvaluationScene:
     negatives: tuple[Prompt, ...] = ()
     unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
     visible_unlabelled: tuple[frozenset[int], ...] = ()
+    held_out: tuple[bool, ...] = ()
+    sensor: str = ""
 
     def things(self, last: int | None = None) -> F64:
         """(M, 9) boxes of all that the first ``last`` views show, by whatever name; surfaces of the room are none."""
@@ -86,7 +89,9 @@ class EvaluationScene:
     def truth(self, first: int = 0, last: int | None = None) -> SceneBoxes:
         """What those views show of the detection classes; labels are positions in DETECTION_CLASSES."""
         rows = [r for r in self.seen_rows(first, last) if self.labels[r] in _CLASS_INDEX]
-        return SceneBoxes(self.boxes[rows], np.array([_CLASS_INDEX[self.labels[r]] for r in rows], np.int64))
+        held_out = np.array([self.held_out[r] for r in rows], bool) if self.held_out else None
+        labels = np.array([_CLASS_INDEX[self.labels[r]] for r in rows], np.int64)
+        return SceneBoxes(self.boxes[rows], labels, held_out=held_out)
 
     def boxes_of(self, ids: tuple[int, ...]) -> F64:
         """(M, 9) boxes of instances by id."""
@@ -151,6 +156,8 @@ def load_scene(
         negatives=tuple((negatives or {}).get(name, ())),
         unlabelled=unlabelled,
         visible_unlabelled=tuple(frozenset(scan.images[view].visible_unlabelled) for view in chosen),
+        held_out=scan.held_out,
+        sensor=scan.sensor,
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,31 +19,68 @@ from rich.table import Table
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites import SuiteRun, SuiteSpec
 
-Data = Annotated[Path, typer.Option(file_okay=False, help="Homes, as `generate` writes them.")]
-Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and picture.")]
-Split = Annotated[str, typer.Option(help="train, val or test.")]
-Weights = Annotated[str, typer.Option(help="A shipped name, or a weights file.")]
-Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.")]
-Views = Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")]
-Workers = Annotated[int, typer.Option(min=1, help="Processes.")]
+
+@dataclass(frozen=True)
+class Common:
+    """What all suites are told; the values of the options that :func:`_common` declares."""
+
+    data: Path
+    out: Path
+    split: str
+    weights: str
+    scenes: int | None
+    views: int
+    workers: int
+
+    def spec(self, seed: int = 0, training: Path | None = None) -> SuiteSpec:
+        """For the suite's run."""
+        from embodied_perceptron_training.evaluation.suites import SuiteSpec
+
+        trained = None if training is None else str(training)
+        return SuiteSpec(str(self.data), self.split, self.weights, self.scenes, self.views, seed, trained)
+
+
+def _common(
+    data: Annotated[Path, typer.Option(file_okay=False, help="Homes, as `generate` writes them.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and picture.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+) -> Common:
+    return Common(data, out, split, weights, scenes, views, workers)
+
+
+def with_common_options(suite: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of all suites before its own.
+
+    ``suite`` takes a :class:`Common` first; an option of its own by the name of a common one takes that one's place.
+    """
+    shared = inspect.signature(_common, eval_str=True).parameters
+    own = dict(list(inspect.signature(suite, eval_str=True).parameters.items())[1:])
+    options = [own.get(name, option) for name, option in shared.items()]
+    options += [option for name, option in own.items() if name not in shared]
+
+    def command(**values: Any) -> None:
+        common = _common(**{name: values[name] for name in shared})
+        suite(common, **{name: value for name, value in values.items() if name in own})
+
+    command.__name__, command.__doc__ = suite.__name__, suite.__doc__
+    command.__annotations__ = {option.name: option.annotation for option in options}
+    signature = inspect.Signature([option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    return command
 
 
 def register(app: typer.Typer) -> None:
     """Add the suites to ``evaluate``."""
-    app.command("pope")(pope)
-    app.command("arkitscenerefer")(arkitscenerefer)
-    app.command("openlex3d")(openlex3d)
-    app.command("robustness")(robustness)
+    for suite in (pope, arkitscenerefer, openlex3d, robustness):
+        app.command(suite.__name__)(with_common_options(suite))
 
 
 def pope(
-    data: Data,
-    out: Out,
-    split: Split = "test",
-    weights: Weights = "tiny",
-    scenes: Scenes = None,
-    views: Views = 20,
-    workers: Workers = 2,
+    common: Common,
     seed: Annotated[int, typer.Option(help="Of the random negatives.")] = 0,
     training: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Scene list of the training set (JSON).")
@@ -56,26 +95,19 @@ def pope(
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
     from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
 
-    spec = suites.SuiteSpec(str(data), split, weights, scenes, views, seed, str(training) if training else None)
+    spec = common.spec(seed, training)
     _suite(
         "pope",
+        common,
         spec,
-        out,
         suites.run_pope if answers is None and scene_list is None else None,
-        lambda: suite_files.score_pope_files(spec, scene_list, answers, out),
+        lambda: suite_files.score_pope_files(spec, scene_list, answers, common.out),
         suite_files.write_pope,
-        workers,
     )
 
 
 def arkitscenerefer(
-    data: Data,
-    out: Out,
-    split: Split = "test",
-    weights: Weights = "tiny",
-    scenes: Scenes = None,
-    views: Views = 20,
-    workers: Workers = 2,
+    common: Common,
     seed: Annotated[int, typer.Option(help="Of the noisy detector.")] = 0,
     references: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON).")
@@ -87,26 +119,18 @@ def arkitscenerefer(
     """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
     from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
 
-    spec = suites.SuiteSpec(str(data), split, weights, scenes, views, seed)
     _suite(
         "arkitscenerefer",
-        spec,
-        out,
+        common,
+        common.spec(seed),
         suites.run_arkitscenerefer if answers is None and references is None else None,
         lambda: suite_files.score_refer_files(references, answers),
         suite_files.write_refer,
-        workers,
     )
 
 
 def openlex3d(
-    data: Data,
-    out: Out,
-    split: Split = "test",
-    weights: Weights = "tiny",
-    scenes: Scenes = None,
-    views: Views = 20,
-    workers: Workers = 2,
+    common: Common,
     predictions: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Score these maps: <scene>.npz, prompts.npz.")
     ] = None,
@@ -114,27 +138,22 @@ def openlex3d(
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
     from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
 
-    spec = suites.SuiteSpec(str(data), split, weights, scenes, views)
+    spec = common.spec()
     _suite(
         "openlex3d",
+        common,
         spec,
-        out,
         suites.run_openlex3d if predictions is None else None,
-        lambda: suite_files.score_openlex3d_files(spec, predictions, out),
+        lambda: suite_files.score_openlex3d_files(spec, predictions, common.out),
         suite_files.write_openlex3d,
-        workers,
     )
 
 
 def robustness(
-    data: Data,
-    out: Out,
-    split: Split = "test",
-    weights: Weights = "tiny",
+    common: Common,
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many homes.")] = 6,
-    levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
     views: Annotated[int, typer.Option(min=1, help="Targets of each home and axis, each in a view of its own.")] = 4,
-    workers: Workers = 2,
+    levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
     detector: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector to score too.")
     ] = None,
@@ -143,17 +162,16 @@ def robustness(
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
     from embodied_perceptron.recordings.files import write_atomically
     from embodied_perceptron_training.evaluation import robustness as axes  # torch loads only when needed
-    from embodied_perceptron_training.evaluation import suites
 
-    suite = suites.SuiteSpec(str(data), split, weights, scenes, views)
+    suite = common.spec()
 
     def run(_: SuiteSpec, workers: int, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
         file = "" if detector is None else str(detector)
         return axes.run_robustness(axes.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
 
     done: list[SuiteRun[axes.AxisResult]] = []
-    _suite("robustness", suite, out, run, dict, lambda _, result, folder: done.append(result), workers)
-    results = done[0].results
+    _suite("robustness", common, suite, run, dict, lambda _, result, folder: done.append(result))
+    results, out = done[0].results, common.out
     write_atomically(out / "curves.json", axes.curves_json(results).encode())
     write_atomically(out / "metrics.png", axes.curves_png(results))
     tables = (out / "metrics.md").read_text(encoding="utf-8")
@@ -162,17 +180,16 @@ def robustness(
 
 def _suite(
     title: str,
+    common: Common,
     spec: SuiteSpec,
-    out: Path,
     run: Callable[..., SuiteRun[Any]] | None,
     from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
     write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
-    workers: int,
 ) -> None:
     """Run or read, print, and write; a wrong file or data set ends with its message and status 2."""
     from embodied_perceptron_training.evaluation.suite_report import write_suite_report
 
-    console = Console()
+    console, out = Console(), common.out
     command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
     skipped: Mapping[str, str] = {}
     try:
@@ -181,7 +198,7 @@ def _suite(
             figures, facts = from_files()
         else:
             with _progress(title, console) as show:
-                done = run(spec, workers, show)
+                done = run(spec, common.workers, show)
             figures, skipped = done.figures, done.skipped
             facts = {
                 "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",

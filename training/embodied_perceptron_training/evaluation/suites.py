@@ -14,7 +14,7 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -39,6 +39,13 @@ from embodied_perceptron_training.evaluation.arkitscenerefer import (
     refer_metrics,
 )
 from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, cached_predictor, load, scene_names
+from embodied_perceptron_training.evaluation.grounded_questions import (
+    GroundedQuestion,
+    GroundedReply,
+    answer_grounded,
+    grounded_metrics,
+    read_grounded_questions,
+)
 from embodied_perceptron_training.evaluation.openlex3d import (
     PointPrediction,
     PointTruth,
@@ -206,10 +213,16 @@ def _run(
 
 @dataclass(frozen=True, eq=False)
 class PopeResult:
-    """One scene: what is in it, and the answers by category."""
+    """One scene: what is in it, the answers by category, and the questions of all kinds with their answers.
+
+    ``boxes``: (9,) of each thing by its annotation id.
+    """
 
     presence: ScenePresence
     answers: dict[str, bool]
+    questions: tuple[GroundedQuestion, ...] = ()
+    replies: tuple[GroundedReply, ...] = ()
+    boxes: dict[int, F64] = field(default_factory=dict)
 
 
 def presence_of(scene: SuiteScene) -> ScenePresence:
@@ -293,19 +306,35 @@ class _PopeWork:
         questions = pope_questions(self.spec, [presence])
         asked = sorted({q.category for listed in questions.values() for q in listed})
         perceptron, perception = perceive_scene(self.spec, scene.scene)
-        return PopeResult(presence, exists(perceptron, perception, asked))
+        language = Path(self.spec.data) / "language" / f"{name}.json"
+        try:
+            kinds = read_grounded_questions(language, presence.scene_id) if language.exists() else []
+        except ValueError as error:
+            raise CorruptSceneError(str(error)) from error
+        replies = answer_grounded(perceptron.ground_many, kinds)
+        boxes = dict(zip(scene.scene.ids.tolist(), scene.scene.boxes, strict=True))
+        return PopeResult(presence, exists(perceptron, perception, asked), tuple(kinds), tuple(replies), boxes)
 
 
 def run_pope(
     spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[PopeResult]:
-    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model on homes."""
+    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model on homes, and
+    ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`)."""
     start = time.perf_counter()
     training_statistics(spec.training)  # a damaged file is no fault of a scene
     results, skipped = _run(spec, _PopeWork(spec), workers, progress)
     answers = {(r.presence.scene_id, name): said for r in results for name, said in r.answers.items()}
     figures = score_pope(pope_questions(spec, [r.presence for r in results]), answers)
-    notes = {"questions": 2 * sum(len(r.presence.present) for r in results)}
+    figures |= grounded_metrics(
+        [q for r in results for q in r.questions],
+        [a for r in results for a in r.replies],
+        [r.boxes for r in results for _ in r.questions],
+    )
+    notes = {
+        "questions": 2 * sum(len(r.presence.present) for r in results),
+        "grounded_questions": sum(len(r.questions) for r in results),
+    }
     return SuiteRun(figures, results, skipped, notes, time.perf_counter() - start)
 
 

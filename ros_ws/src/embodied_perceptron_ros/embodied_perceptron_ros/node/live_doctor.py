@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from numpy.typing import NDArray
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import GetParameters
 from rclpy.executors import SingleThreadedExecutor
@@ -27,6 +28,7 @@ from embodied_perceptron.apps.checks import (
     CameraEvidence,
     Finding,
     Severity,
+    SpreadSamples,
     check_camera,
     check_delays,
     check_pose_delay,
@@ -44,7 +46,8 @@ NODE_NAME = "perception"
 _SETTLED_S, _DISCOVERY_S, _NODE_S = 1.5, 15.0, 6.0
 _ANSWER_S = 3.0
 _POSE_STEP_S = 0.02  # how exactly it is told when a pose came
-_LOOKED_AT = 6  # depth images of each camera
+_LOOKED_AT = 16  # depth images of each camera, spread over the time of listening
+_SAME_MOMENT_NS = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,10 @@ class _Listener:
         self.status: NodeStatus | None = None
         self.watched = NODE_NAME  # with its namespace
         self.evidence: dict[str, CameraEvidence] = {}
+        self._depths: dict[str, SpreadSamples[tuple[int, NDArray[np.float32]]]] = {}
+        self._pairs: dict[str, SpreadSamples[tuple[NDArray[np.uint8], NDArray[np.float32]]]] = {}
+        self._last_color: dict[str, Any] = {}  # messages
+        self.poses: dict[str, dict[int, Found]] = {}  # by camera and stamp, when they came: later they are forgotten
         self.delays_s: dict[str, list[float]] = {}  # arrival minus stamp, by topic
         self.pose_delays_s: dict[str, list[float]] = {}  # from an image's arrival until its pose is known, by camera
         self._without_pose: list[tuple[str, int, float]] = []  # camera, stamp, seconds of arrival
@@ -169,6 +176,7 @@ class _Listener:
             for camera, stamp_ns, arrived_s in self._without_pose:
                 answer = self.transforms.lookup(fusion_frame, self.evidence[camera].frames["color"], stamp_ns)
                 if isinstance(answer, Found):
+                    self.poses[camera][stamp_ns] = answer
                     self.pose_delays_s.setdefault(camera, []).append(now_s - arrived_s)
                 elif isinstance(answer, (TooEarly, Disconnected)):  # it may still come
                     waiting.append((camera, stamp_ns, arrived_s))
@@ -237,6 +245,8 @@ class _Listener:
     def listen_to(self, camera: CameraParameters, topics: Mapping[Kind, tuple[type, str]]) -> None:
         """Subscribe as modestly as possible: whatever is published is heard."""
         self.evidence[camera.name] = CameraEvidence()
+        self._depths[camera.name], self._pairs[camera.name] = SpreadSamples(_LOOKED_AT), SpreadSamples(_LOOKED_AT)
+        self.poses[camera.name] = {}
         self.faults[camera.name] = Counter()
         qos = QoSProfile(depth=10, reliability=ReliabilityPolicy.BEST_EFFORT)
         for kind, (message_type, topic) in topics.items():
@@ -252,18 +262,31 @@ class _Listener:
                 evidence.add_calibration(camera_model(message, camera.rectified))
             elif kind == "color":
                 evidence.color_ns.append(stamp_ns)
+                self._last_color[camera.name] = message
                 self._without_pose.append((camera.name, stamp_ns, time.monotonic()))
                 if evidence.color_size is None:
                     image = color_from_message(message)
                     evidence.color_size = (image.shape[1], image.shape[0])
             else:
                 evidence.depth_ns.append(stamp_ns)
-                if len(evidence.depths) < _LOOKED_AT:
-                    depth = depth_from_message(message)
+                if self._depths[camera.name].is_next_wanted():
+                    depth = depth_from_message(message).copy()
                     evidence.depth_size = (depth.shape[1], depth.shape[0])
-                    evidence.depths.append((stamp_ns, depth.copy()))
+                    self._depths[camera.name].keep((stamp_ns, depth))
+                    evidence.depths = self._depths[camera.name].items
+                    self._pair(camera.name, stamp_ns, depth)
         except ValueError as error:
             self.faults[camera.name][f"{topic}: {error}"] += 1
+
+    def _pair(self, camera: str, stamp_ns: int, depth_m: NDArray[np.float32]) -> None:
+        """Depth with the colour image of its moment, if that came already."""
+        message = self._last_color.get(camera)
+        if message is None or abs(stamp_to_ns(message.header.stamp) - stamp_ns) > _SAME_MOMENT_NS:
+            return
+        color = color_from_message(message)
+        if color.shape[:2] == depth_m.shape and self._pairs[camera].is_next_wanted():
+            self._pairs[camera].keep((color.copy(), depth_m))
+            self.evidence[camera].pairs = self._pairs[camera].items
 
 
 def _value(value: Any) -> Any:
@@ -355,8 +378,9 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
             Finding("images", Severity.ERROR, f"{n} times: {text}") for text, n in listener.faults[camera.name].items()
         ]
         if evidence.color_ns or evidence.depth_ns:
+            known = listener.poses[camera.name]
             evidence.poses = [
-                (stamp, listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp))
+                (stamp, known.get(stamp) or listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp))
                 for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
             ]
             findings += check_camera(camera.name, evidence, AssemblerConfig(), live=True)

@@ -1,0 +1,64 @@
+"""The four suites share the declaration of their options."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from embodied_perceptron_training.evaluation.suite_commands import Common, register, with_common_options
+
+SHARED = {"data", "out", "split", "weights", "scenes", "views", "workers"}
+
+
+def parameters(app):
+    return {name: {p.name: p for p in c.params} for name, c in typer.main.get_command(app).commands.items()}
+
+
+def test_every_suite_has_the_common_options_and_its_own():
+    app = typer.Typer()
+    register(app)
+    known = parameters(app)
+    assert set(known) == {"pope", "arkitscenerefer", "openlex3d", "robustness"}
+    assert all(set(options) >= SHARED for options in known.values())
+    assert {"scene_list", "answers"} < set(known["pope"])
+    assert "references" in known["arkitscenerefer"]
+    assert "predictions" in known["openlex3d"]
+    assert {"levels", "detector", "detector_layout"} < set(known["robustness"])
+    assert known["pope"]["data"].required
+    assert [known[name]["views"].default for name in ("pope", "robustness")] == [20, 4]
+    assert [known[name]["scenes"].default for name in ("pope", "robustness")] == [None, 6]
+
+
+def test_values_reach_the_suite(tmp_path):
+    told = []
+
+    def suite(
+        common: Common,
+        views: Annotated[int, typer.Option(min=2, help="Own.")] = 4,
+        twist: Annotated[float, typer.Option(help="Own.")] = 0.5,
+    ) -> None:
+        """A suite."""
+        told.append((common, views, twist))
+
+    app = typer.Typer()
+    app.command("suite")(with_common_options(suite))
+    words = ["--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "7", "--workers", "3"]
+    assert CliRunner().invoke(app, [*words, "--twist", "0.25"]).exit_code == 0
+    ((common, views, twist),) = told
+    assert (common.data, common.views, common.workers, common.split) == (tmp_path, 7, 3, "test")
+    assert (views, twist) == (7, 0.25)
+    spec = common.spec(seed=5, training=tmp_path / "homes.json")
+    assert (spec.data, spec.views, spec.seed, spec.training) == (str(tmp_path), 7, 5, str(tmp_path / "homes.json"))
+    for wrong in (["--views", "1"], ["--workers", "0"]):
+        assert CliRunner().invoke(app, [*words, *wrong]).exit_code == 2
+    assert CliRunner().invoke(app, ["--out", str(tmp_path)]).exit_code == 2
+
+
+def test_help_is_the_suites_own():
+    app = typer.Typer()
+    register(app)
+    shown = CliRunner().invoke(app, ["robustness", "--help"]).output
+    assert "BEHAVIOR" in shown
+    assert "articulation" in shown
