@@ -254,3 +254,12 @@ def test_golden_mirror_agrees_where_the_release_is_right(golden_dir: Path) -> No
         released = torch.from_numpy(z[name]).double()
         assert same_solid(bx.mirror_boxes(boxes[yaw_only], axis), released[yaw_only], 1e-5)
         assert not same_solid(bx.mirror_boxes(boxes[~yaw_only], axis), released[~yaw_only], 1e-3)
+
+
+def test_angles_near_the_lock_keep_the_rotation() -> None:
+    """Alpha and gamma come from rounding there, but must come from the same."""
+    base = Rotation.from_euler("xyz", [np.pi / 2, 0.0, 1.0]).as_matrix()
+    for nudge in (1e-16, 3.87e-15, 1e-14, 1e-12, 1e-9, 1e-6):
+        for axis in range(3):
+            R = torch.from_numpy(base @ Rotation.from_rotvec(nudge * np.eye(3)[axis]).as_matrix())
+            torch.testing.assert_close(bx.euler_to_matrix(bx.matrix_to_euler(R)), R, atol=1e-13, rtol=0)

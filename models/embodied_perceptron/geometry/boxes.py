@@ -69,7 +69,12 @@ def matrix_to_euler(R: Tensor) -> Tensor:
     locked = cos_beta < 10 * torch.finfo(R.dtype).eps  # what rounding alone leaves there
     safe = torch.where(locked, 1.0, 0.0)  # keeps the gradients of the branch not taken finite
     alpha = torch.atan2(-R[..., 0, 1], R[..., 1, 1] + safe)
-    gamma = torch.atan2(-R[..., 2, 0], R[..., 2, 2] + safe)
+    # with alpha undone the first row is (cos gamma, 0, sin gamma), however near beta is to +-pi/2: where rounding made
+    # alpha, gamma makes up for it
+    cos_alpha, sin_alpha = torch.cos(alpha), torch.sin(alpha)
+    gamma = torch.atan2(
+        cos_alpha * R[..., 0, 2] + sin_alpha * R[..., 1, 2], cos_alpha * R[..., 0, 0] + sin_alpha * R[..., 1, 0]
+    )
     beta = torch.atan2(R[..., 2, 1], cos_beta)
     alpha_locked = torch.atan2(R[..., 1, 0], R[..., 0, 0])
     return torch.stack(
