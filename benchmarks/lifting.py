@@ -27,6 +27,7 @@ from embodied_perceptron.lift.loading import limits_from_options
 from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import Detections
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
@@ -90,7 +91,8 @@ def main() -> None:
     options = LiftOptions(detector=str(args.detector), layout=args.detector_layout)
     inner = OnnxDetector(args.detector, args.detector_layout, limits=limits_from_options(options))
     detector = _Remembering(inner)
-    frames = list(open_recording(args.recording))
+    recording = open_recording(args.recording)
+    frames = list(PosedFrameStream(recording, PerceptronConfig().assembler))
     rounds = [_round(frames, detector, args.every) for _ in range(2)]
     figures = rounds[-1]
     for name, value in figures.items():

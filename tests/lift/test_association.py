@@ -231,3 +231,11 @@ def test_evidence_grows_with_the_score_and_is_constant_beyond():
     assert all(b >= a for a, b in pairwise(values))
     assert evidence.detected(0.0) == evidence.detected(0.2)
     assert evidence.missed < 0
+
+
+def test_worth_of_a_score_is_linear_between_the_measured_ones():
+    evidence = ScoreEvidence()
+    for score in np.linspace(-0.1, 1.1, 121):
+        slow = evidence.share * np.interp(score, evidence.scores, evidence.log_ratios)
+        assert evidence.detected(float(score)) == pytest.approx(slow, abs=1e-12)
+    assert ScoreEvidence(scores=(0.5,), log_ratios=(2.0,)).detected(0.1) == pytest.approx(1.0)

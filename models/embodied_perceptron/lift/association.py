@@ -11,6 +11,7 @@ called is a sum of the same evidence by name, together with what geometry says o
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -67,7 +68,12 @@ class ScoreEvidence:
 
     def detected(self, score: float) -> float:
         """Log-likelihood ratio of one detection."""
-        return self.share * float(np.interp(score, self.scores, self.log_ratios))
+        # as np.interp, which costs a hundred times as much for one number
+        k = bisect_right(self.scores, score)
+        if k in (0, len(self.scores)):
+            return self.share * self.log_ratios[0 if k == 0 else -1]
+        (x0, x1), (y0, y1) = self.scores[k - 1 : k + 1], self.log_ratios[k - 1 : k + 1]
+        return self.share * (y0 + (y1 - y0) * (score - x0) / (x1 - x0))
 
     @property
     def missed(self) -> float:
@@ -161,7 +167,7 @@ def affinities(items: _Items) -> NDArray[np.float64]:
     apart = np.linalg.norm(items.center[:, None] - items.center[None], axis=2)
     width = 0.5 * 0.5 * (items.size[:, None] + items.size[None])
     near = np.exp(-0.5 * (apart / np.maximum(width, 0.04)) ** 2)
-    cells = [np.unique(d.cells_large) for d in items.lifted]
+    cells = [d.distinct_cells_large for d in items.lifted]
     owner = np.repeat(np.arange(count), [len(own) for own in cells])
     every, number = np.unique(np.concatenate(cells), return_inverse=True)
     table = sparse.csr_matrix((np.ones(len(owner)), (owner, number)), shape=(count, len(every)))

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from embodied_perceptron.geometry.transforms import pack_keys, world_to_voxel
+from embodied_perceptron.geometry.trimming import trimmed_bounds
 from embodied_perceptron.lift.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.rays import Samples, VoxelIndex, see_surface
@@ -102,6 +103,11 @@ class LiftedDetection:
     def cells_large(self) -> NDArray[np.int64]:
         """(K,) key of each point's cell of 0.06 m."""
         return cell_keys(self.points_m, LARGE_CELL_M)
+
+    @cached_property
+    def distinct_cells_large(self) -> NDArray[np.int64]:
+        """(C,) each of them once, ascending."""
+        return np.unique(self.cells_large)
 
 
 def cell_keys(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:
@@ -352,7 +358,7 @@ def box_along(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float
     """(9,) upright box around (K, 3) points at a given turn; its longer ground side first."""
     c, s = np.cos(yaw_rad), np.sin(yaw_rad)
     R = np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]])
-    low, high = np.percentile(points_m @ R, [trim_percent, 100 - trim_percent], axis=0)
+    low, high = trimmed_bounds(points_m @ R, trim_percent)
     center, size = R @ ((low + high) / 2), np.maximum(high - low, 0.01)
     if size[1] > size[0]:
         size, yaw_rad = size[[1, 0, 2]], yaw_rad + np.pi / 2

@@ -183,6 +183,7 @@ class DetectionLift:
         self._views: list[LiftedView] = []
         self._fits = FitCache()
         self.objects: tuple[LiftedObject, ...] = ()
+        self._told: tuple[tuple[LiftedObject, ...], Detections] | None = None
 
     # ----------------------------------------------------------------------------------------------- sources of boxes
 
@@ -359,12 +360,16 @@ class DetectionLift:
     # -------------------------------------------------------------------------------------------------------- private
 
     def _detections(self) -> Detections:
-        return Detections(
-            np.array([o.box for o in self.objects]).reshape(-1, 9),
-            np.array([o.probability for o in self.objects], dtype=np.float64),
-            tuple(o.label for o in self.objects),
-            tuple(o.candidate.posterior for o in self.objects),
-        )
+        """Of :attr:`objects`; made once for each of their tuples."""
+        if self._told is None or self._told[0] is not self.objects:
+            detections = Detections(
+                np.array([o.box for o in self.objects]).reshape(-1, 9),
+                np.array([o.probability for o in self.objects], dtype=np.float64),
+                tuple(o.label for o in self.objects),
+                tuple(o.candidate.posterior for o in self.objects),
+            )
+            self._told = self.objects, detections
+        return self._told[1]
 
     def _canonical_vocabulary(self) -> frozenset[str]:
         names = self._own_vocabulary if self._detector is None else self._detector.vocabulary

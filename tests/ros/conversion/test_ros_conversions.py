@@ -332,7 +332,17 @@ def test_what_blocks_never_shrinks_when_a_grid_is_turned(yaw, x, y, cells):
         assert all(near)
     # and grows by no more than the cells that it touches
     assert (turned.cells == 100).sum() <= 5 * max(1, len(rows))
-    # free and unknown by the middle of each cell: the slow twin, cell by cell
+    # occupied where any of nine parts of a cell was: the slow twin, cell by cell
+    for v, u in np.ndindex(turned.cells.shape):
+        parts = []
+        for du, dv in np.ndindex(3, 3):
+            part = turned.origin_m + 0.05 * np.array([u + (du + 0.5) / 3, v + (dv + 0.5) / 3])
+            i, j = ((np.linalg.inv(T) @ [*part, 0.0, 1.0])[:2] - grid.origin_m) / 0.05
+            on_border = min(abs(i - round(i)), abs(j - round(j))) < 1e-6
+            parts.append((on_border, 0 <= i < 5 and 0 <= j < 7 and cells[int(j), int(i)] == 100))
+        if not any(border for border, _ in parts):
+            assert (turned.cells[v, u] == 100) == any(occupied for _, occupied in parts)
+    # free and unknown by the middle of each cell
     for v, u in np.ndindex(turned.cells.shape):
         middle = turned.origin_m + 0.05 * np.array([u + 0.5, v + 0.5])
         back = (np.linalg.inv(T) @ [*middle, 0.0, 1.0])[:2]

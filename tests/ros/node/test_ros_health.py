@@ -103,6 +103,12 @@ def test_problems_show_the_worst_until_they_are_cleared_or_over():
 def test_only_the_named_node_is_read():
     message = Health("other").diagnostics(5, "active", FrameCounts(), {})
     assert read_diagnostics(message, "perception") == {}
+    message = Health("/robot1/perception").diagnostics(5, "active", FrameCounts(), {})
+    assert {status.hardware_id for status in message.status} == {"/robot1/perception"}
+    assert all(status.name.startswith("/robot1/perception: ") for status in message.status)
+    assert read_diagnostics(message, "robot2/perception") == {}
+    assert read_diagnostics(message, "perception") == {}
+    assert set(read_diagnostics(message, "robot1/perception")) >= {"node", "frames"}
 
 
 # ----------------------------------------------------------------------------------------------------------- inbox

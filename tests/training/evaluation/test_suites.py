@@ -162,6 +162,9 @@ def test_pope_end_to_end_and_again_from_its_files(spec: SuiteSpec, root: Path, t
     assert code == 0, text
     figures = json.loads((out / "metrics.json").read_text())
     grounded = {name: figures.pop(name) for name in list(figures) if name.startswith("grounded/")}
+    states = {name: figures.pop(name) for name in list(figures) if name.startswith("states/")}
+    assert "states/ontop/recall" in states
+    assert all(0.0 <= value <= 100.0 for value in states.values())
     assert {name.split("/")[1] for name in grounded} == set(KINDS)
     assert all(0.0 <= value <= 100.0 for value in grounded.values())
     assert list(figures) == [f"{protocol}/{name}" for protocol in PROTOCOLS for name in POPE_FIGURES]

@@ -46,6 +46,14 @@ from embodied_perceptron_training.evaluation.grounded_questions import (
     grounded_metrics,
     read_grounded_questions,
 )
+from embodied_perceptron_training.evaluation.object_states import (
+    StateLabels,
+    labels_of_record,
+    matched_rows,
+    predict_states,
+    renumbered,
+    state_metrics,
+)
 from embodied_perceptron_training.evaluation.openlex3d import (
     PointPrediction,
     PointTruth,
@@ -215,7 +223,7 @@ def _run(
 class PopeResult:
     """One scene: what is in it, the answers by category, and the questions of all kinds with their answers.
 
-    ``boxes``: (9,) of each thing by its annotation id.
+    ``boxes``: (9,) of each thing by its annotation id. ``states``: what is so, and what the published objects say.
     """
 
     presence: ScenePresence
@@ -223,6 +231,7 @@ class PopeResult:
     questions: tuple[GroundedQuestion, ...] = ()
     replies: tuple[GroundedReply, ...] = ()
     boxes: dict[int, F64] = field(default_factory=dict)
+    states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())
 
 
 def presence_of(scene: SuiteScene) -> ScenePresence:
@@ -313,14 +322,31 @@ class _PopeWork:
             raise CorruptSceneError(str(error)) from error
         replies = answer_grounded(perceptron.ground_many, kinds)
         boxes = dict(zip(scene.scene.ids.tolist(), scene.scene.boxes, strict=True))
-        return PopeResult(presence, exists(perceptron, perception, asked), tuple(kinds), tuple(replies), boxes)
+        states = self._states(name, scene, perception)
+        said = exists(perceptron, perception, asked)
+        return PopeResult(presence, said, tuple(kinds), tuple(replies), boxes, states)
+
+    def _states(self, name: str, scene: SuiteScene, perception: Perception) -> tuple[StateLabels, StateLabels]:
+        """True ones of the used views, and those of the published objects, by annotation id."""
+        things = scene.scene
+        frames = load_record(self.spec.data, name)["frames"]
+        doors = [int(k) for k, label in zip(things.ids, things.labels, strict=True) if label == "door"]
+        try:
+            truth = labels_of_record(frames, doors, choose_views(len(frames), self.spec.views))
+        except ValueError as error:
+            raise CorruptSceneError(f"{name}: {error}") from error
+        objects = perception.objects
+        said = predict_states(np.array([o.box for o in objects]).reshape(-1, 9), [o.label for o in objects])
+        rows = matched_rows(objects, things.boxes, things.labels)
+        return truth, renumbered(said, {row: int(things.ids[k]) for row, k in rows.items()})
 
 
 def run_pope(
     spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[PopeResult]:
     """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model on homes, and
-    ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`)."""
+    ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`), and
+    ``states/<name>/...`` of relations and doors (:mod:`.object_states`)."""
     start = time.perf_counter()
     training_statistics(spec.training)  # a damaged file is no fault of a scene
     results, skipped = _run(spec, _PopeWork(spec), workers, progress)
@@ -331,6 +357,7 @@ def run_pope(
         [a for r in results for a in r.replies],
         [r.boxes for r in results for _ in r.questions],
     )
+    figures |= state_metrics([r.states[0] for r in results], [r.states[1] for r in results])
     notes = {
         "questions": 2 * sum(len(r.presence.present) for r in results),
         "grounded_questions": sum(len(r.questions) for r in results),

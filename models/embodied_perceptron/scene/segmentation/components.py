@@ -15,6 +15,7 @@ from scipy import ndimage
 from scipy.spatial import cKDTree
 
 from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.geometry.trimming import trimmed_bounds
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
 from embodied_perceptron.scene.segmentation.layers import STRUCTURE, THING, Layers
@@ -404,8 +405,8 @@ def _areas(xy_m: NDArray[np.float64], yaw_rad: NDArray[np.float64]) -> NDArray[n
     """(A,) areas of the trimmed rectangles at (A,) angles."""
     along = xy_m @ np.stack([np.cos(yaw_rad), np.sin(yaw_rad)])  # (K, A)
     across = xy_m @ np.stack([-np.sin(yaw_rad), np.cos(yaw_rad)])
-    a_low, a_high = np.percentile(along, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
-    c_low, c_high = np.percentile(across, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
+    a_low, a_high = trimmed_bounds(along, _TRIM_PERCENT)
+    c_low, c_high = trimmed_bounds(across, _TRIM_PERCENT)
     # a thin side would make any angle along the points perfect: noise has some width
     area: NDArray[np.float64] = (a_high - a_low + 0.02) * (c_high - c_low + 0.02)
     return area
@@ -418,7 +419,7 @@ def upright_box(points_m: NDArray[np.float64], yaw_rad: float, low_z_m: float, h
     """
     R = np.array([[np.cos(yaw_rad), -np.sin(yaw_rad)], [np.sin(yaw_rad), np.cos(yaw_rad)]])
     local = points_m[:, :2] @ R
-    low, high = np.percentile(local, [_TRIM_PERCENT, 100 - _TRIM_PERCENT], axis=0)
+    low, high = trimmed_bounds(local, _TRIM_PERCENT)
     center = R @ ((low + high) / 2)
     size = high - low
     if size[1] > size[0]:

