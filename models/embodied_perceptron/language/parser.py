@@ -935,7 +935,8 @@ def without_verbs(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
     return [
         m for m in mentions
         if not (
-            m.last - m.first == 1 and tokens[m.first] in ("stands", "stand")
+            m is not mentions[-1]  # a verb has an object
+            and m.last - m.first == 1 and tokens[m.first] in ("stands", "stand")
             and (m.first in ends or (m.first > 0 and tokens[m.first - 1] in subjects))
             and tokens[m.last : m.last + 1] != [] and tokens[m.last] not in ("is", "that", "which", ",", ".", "with")
         )
