@@ -38,6 +38,7 @@ class DropReason:
     OUT_OF_ORDER = "out_of_order"  # older than what the same stream had delivered already
     DUPLICATE = "duplicate"  # same stamp as what the same stream had delivered already
     QUEUE_FULL = "queue_full"  # the oldest makes room for the newest
+    LOST = "lost_on_the_way"  # the sender numbered it, the middleware did not deliver it
     NO_CAMERA_INFO = "no_camera_info"
     SIZE_MISMATCH = "size_mismatch"  # colour, depth and calibration disagree: depth is not registered to colour
     BAD_FRAME = "bad_frame"  # undecodable, or values that no frame may have

@@ -1,7 +1,8 @@
-"""Statistics and the diagnostics message; the inbox. No node is started."""
+"""Statistics and the diagnostics message; the inbox, and what never reaches it."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -10,11 +11,18 @@ import pytest
 
 pytest.importorskip("rclpy")
 
+import rclpy
+from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.serialization import deserialize_message, serialize_message
+from sensor_msgs.msg import Image
+from std_msgs.msg import Header
 
 from embodied_perceptron_ros.node.health import ERROR, WARN, FrameCounts, Health, Rate, Series, read_diagnostics
-from embodied_perceptron_ros.node.inputs import Inbox, Received
+from embodied_perceptron_ros.node.inputs import CameraSubscriptions, DeliveryCount, Inbox, Received
+from embodied_perceptron_ros.node.parameters import CameraParameters
 
 pytestmark = pytest.mark.ros
 
@@ -143,3 +151,60 @@ def test_inbox_is_bounded_by_memory():
     assert inbox.overflowed == {"color": 15, "depth": 15}
     inbox.put(Received("color", "front", SimpleNamespace(data=bytes(2_000_000), number=0), 0))
     assert len(inbox.take_all()) == 1, "one picture finds room, however large"
+
+
+def test_messages_that_were_sent_and_never_came_are_counted():
+    delivery = DeliveryCount()
+    assert [delivery.missed(b"a", n) for n in (7, 8, 11, 9, 12)] == [0, 0, 2, 0, 0]
+    assert delivery.missed(b"b", 1) == 0  # another sender counts for itself
+    inbox = Inbox()
+    inbox.miss("front", "color", 5)
+    assert inbox.frames_lost == 0  # five depth images wait for their partners
+    inbox.miss("front", "depth", 3)
+    inbox.miss("back", "depth", 4)
+    assert inbox.frames_lost == 3
+
+
+def test_a_burst_that_the_middleware_cannot_hold_is_accounted_for():
+    """Thirty frames while nobody listens: the queue of the middleware keeps ten."""
+    context = Context()
+    rclpy.init(context=context)
+    node = rclpy.create_node("burst", context=context)
+    topics = ("/burst/color", "/burst/depth", "/burst/info")
+    camera = CameraParameters("front", *topics, "raw", "raw", inf_depth="far", rectified=True)
+    inbox = Inbox()
+    subscriptions = CameraSubscriptions(node, (camera,), inbox, Health("burst"))
+    publishers = [node.create_publisher(Image, f"/burst/{kind}", 10) for kind in ("color", "depth")]
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+
+    def send(stamp_s: int) -> None:
+        for publisher in publishers:
+            publisher.publish(Image(header=Header(stamp=Time(sec=stamp_s))))
+
+    def listen(seconds: float, wanted: int) -> list[Received]:
+        received, end_s = [], time.monotonic() + seconds
+        while time.monotonic() < end_s and len(received) < wanted:
+            executor.spin_once(timeout_sec=0.1)
+            received += inbox.take_all()
+        return received
+
+    try:
+        found: set[str] = set()
+        for _ in range(50):  # until both ends know each other
+            send(1)
+            found |= {r.kind for r in listen(0.2, 2)}
+            if len(found) == 2:
+                break
+        assert len(found) == 2
+        listen(0.5, 10**6)
+        before = inbox.frames_lost
+        for stamp_s in range(2, 32):
+            send(stamp_s)
+        received = listen(2.0, 60)
+        assert sum(r.kind == "color" for r in received) + inbox.frames_lost - before == 30
+        assert inbox.frames_lost > before
+    finally:
+        subscriptions.close()
+        node.destroy_node()
+        rclpy.shutdown(context=context)

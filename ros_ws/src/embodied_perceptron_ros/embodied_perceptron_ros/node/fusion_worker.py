@@ -340,13 +340,13 @@ class FusionWorker:
     def _update_counts(self) -> None:
         stats = self._assembler.stats()
         self._waiting_for_pose = stats.pending > 0
-        overflowed = self._inbox.overflowed["color"]
-        dropped = stats.dropped + self._own_drops + Counter({DropReason.QUEUE_FULL: overflowed})
+        overflowed, lost = self._inbox.overflowed["color"], self._inbox.frames_lost
+        dropped = stats.dropped + self._own_drops + Counter({DropReason.QUEUE_FULL: overflowed, DropReason.LOST: lost})
         if time.monotonic() - self._statistics_s > _STATISTICS_EVERY_S:
             self._statistics_s = time.monotonic()
             self.map_statistics = _flat(dataclasses.asdict(self._perceptron.statistics()))
         # one assignment, so that readers in other threads never see a half-updated count
-        self._counts = FrameCounts(stats.accepted + overflowed, self._fused, dropped)
+        self._counts = FrameCounts(stats.accepted + overflowed + lost, self._fused, dropped)
 
     def _log(self, key: str, text: str) -> None:
         if self._may_log(key):

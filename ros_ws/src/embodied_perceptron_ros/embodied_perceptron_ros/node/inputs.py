@@ -22,6 +22,7 @@ from embodied_perceptron_ros.node.parameters import CameraParameters, Kind
 INBOX_S = 1.0  # what waits longer while the worker saves a map, say, is dropped as newer ones of its kind come
 INBOX_MIB = 256.0  # of all cameras
 _MESSAGE_INFO = hasattr(Subscription, "CallbackType")  # callbacks are told when a message was sent; not in Humble
+_MAX_SENDERS = 100  # of one topic, whose numbers are followed
 _MAX_TRANSPORT_S = 10.0  # a longer way from the publisher means that the two machines' clocks differ
 
 
@@ -69,6 +70,7 @@ class Inbox:
         self._bytes = 0
         self.overflowed: Counter[str] = Counter()
         """Messages lost because the worker did not keep up, by kind."""
+        self._undelivered: dict[str, Counter[str]] = {}
 
     def put(self, received: Received) -> None:
         """Hand one message over."""
@@ -91,6 +93,18 @@ class Inbox:
         self._bytes -= _size(lost)
         self.overflowed[lost.kind] += 1
 
+    def miss(self, camera: str, kind: str, count: int) -> None:
+        """So many messages were sent and did not arrive."""
+        with self._lock:
+            self._undelivered.setdefault(camera, Counter())[kind] += count
+
+    @property
+    def frames_lost(self) -> int:
+        """Frames of which neither colour nor depth arrived: the other half of one that lost only one of them waits for
+        its partner, and is counted when it gives up."""
+        with self._lock:
+            return sum(min(lost["color"], lost["depth"]) for lost in self._undelivered.values())
+
     def take_all(self) -> list[Received]:
         """Everything that waits, in order of arrival."""
         with self._lock:
@@ -103,6 +117,21 @@ class Inbox:
 
 def _size(received: Received) -> int:
     return len(getattr(received.message, "data", ()))
+
+
+class DeliveryCount:
+    """How many messages did not arrive, by the numbers that their senders gave them. From one thread."""
+
+    def __init__(self) -> None:
+        self._newest: dict[bytes, int] = {}
+
+    def missed(self, sender: bytes, number: int) -> int:
+        """Messages of a sender between its last one and this. The first says nothing, nor does one that comes late."""
+        newest = self._newest.get(sender)
+        if newest is None and len(self._newest) >= _MAX_SENDERS:
+            self._newest.pop(next(iter(self._newest)))
+        self._newest[sender] = number if newest is None else max(newest, number)
+        return 0 if newest is None else max(number - newest - 1, 0)
 
 
 class CameraSubscriptions:
@@ -121,7 +150,7 @@ class CameraSubscriptions:
         # Best effort matches every publisher; the overrides (qos_overrides.<topic>.subscription.reliability) are for
         # senders whose large messages get lost on the way.
         qos = QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.BEST_EFFORT)
-        receive = partial(self._receive, kind, camera)
+        receive = partial(self._receive, kind, camera, DeliveryCount())
         subscription = self._node.create_subscription(
             message_type,
             topic,
@@ -131,8 +160,13 @@ class CameraSubscriptions:
         )
         self._subscriptions.append(subscription)
 
-    def _receive(self, kind: Kind, camera: str, message: Any, info: Any) -> None:
+    def _receive(self, kind: Kind, camera: str, delivery: DeliveryCount, message: Any, info: Any) -> None:
         now_ns = time.time_ns()
+        number = info.get("publication_sequence_number")  # where the middleware numbers them
+        if number is not None:
+            missed = delivery.missed(info["publisher_gid"]["data"], number)
+            if missed:
+                self._inbox.miss(camera, kind, missed)
         sent_ns = int(info.get("source_timestamp", now_ns))
         if not 0 <= now_ns - sent_ns <= _MAX_TRANSPORT_S * 1e9:
             sent_ns = now_ns
