@@ -206,6 +206,17 @@ def test_unsorted_or_empty_voxels_are_refused(volume: FeatureVolume, tmp_path: P
     refused(path, volume, "hit")
 
 
+@pytest.mark.parametrize("column", range(1, 7))
+def test_sums_that_no_points_add_up_to_are_refused(volume: FeatureVolume, tmp_path: Path, column: int) -> None:
+    """A mean point kilometres from its voxel made everything that follows reserve memory up to there."""
+    path = tmp_path / "map.safetensors"
+    volume.save(path)
+    records = load_file(path)["voxels.records"]
+    records[2, column] = 2**31 - 1
+    rewrite(path, {"voxels.records": records})
+    refused(path, volume, "sums that no points")
+
+
 def test_missing_files_and_folders_are_os_errors(volume: FeatureVolume, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         volume.load(tmp_path / "nowhere.safetensors")

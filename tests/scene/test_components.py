@@ -9,7 +9,7 @@ from support.scene_builder import box_surface, chair, noisy, plane, room, snapsh
 
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.geometry.boxes import box_iou
-from embodied_perceptron.scene.segmentation.cells import build_cells
+from embodied_perceptron.scene.segmentation.cells import build_cells, connected_parts
 from embodied_perceptron.scene.segmentation.components import (
     find_boxes,
     rectangle_direction,
@@ -284,6 +284,23 @@ def test_cells_equal_a_slow_twin():
                 assert abs(cells.normal[row] @ vectors[:, 0]) == pytest.approx(1, abs=1e-6)
             elif values[0] > 0.25 * values[1] * 1.01:
                 assert not cells.normal[row].any()
+
+
+def test_what_stands_alone_far_away_costs_nothing_and_changes_nothing():
+    rng = np.random.default_rng(4)
+    near = rng.uniform(-0.4, 0.4, (2000, 3))
+    far = np.array([[90_000.0, 70_000.0, 0.3], [-40_000.0, 300.0, 0.1]])
+    alone, both = build_cells(snapshot_of(near), 0.06), build_cells(snapshot_of(np.concatenate([near, far])), 0.06)
+    assert both.index.size < 100 * alone.index.size
+    shared = np.flatnonzero((np.abs(both.coords) < 100).all(axis=1))
+    assert np.array_equal(both.coords[shared], alone.coords)
+    assert both.normal[shared] == pytest.approx(alone.normal)
+    steps = both.dense[shared] - alone.dense
+    assert (steps == steps[0]).all()
+    assert np.array_equal(both.index[tuple(both.dense.T)], np.arange(len(both)))
+    parts = connected_parts(both, np.ones(len(both), dtype=bool))
+    assert sorted(len(part) for part in parts)[:2] == [1, 1]
+    assert len(parts) == len(connected_parts(alone, np.ones(len(alone), dtype=bool))) + 2
 
 
 def test_normals_of_planes():

@@ -22,7 +22,7 @@ from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, unpack_keys
 from embodied_perceptron.mapping.blocks import split_coords
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.mapping.voxels import HITS, RECORD, VoxelRows
+from embodied_perceptron.mapping.voxels import COLOR, HITS, OFFSET, OFFSET_UNITS, RECORD, VoxelRows
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.recordings.tensor_files import TensorFileError, disk_errors, open_tensors
 from embodied_perceptron.sensors.frame import RgbdFrame
@@ -177,6 +177,10 @@ def unpack_voxels(path: str | Path, tensors: dict[str, torch.Tensor]) -> VoxelRo
         raise MapFileError(f"{path}: voxels.keys must be positive and strictly increasing")
     if len(keys) and (int(records.min()) < 0 or int(records[:, HITS].min()) < 1):
         raise MapFileError(f"{path}: voxels.records must not be negative and must have at least one hit each")
+    if len(keys):  # where a voxel's mean lies, and its colour: halving the sums of many hits may round up a little
+        most = records[:, HITS].astype(np.int64)[:, None] * np.array([OFFSET_UNITS] * 3 + [256] * 3)
+        if bool((records[:, OFFSET : COLOR + 3] > most).any()):
+            raise MapFileError(f"{path}: voxels.records have sums that no points within the voxels add up to")
     coords = unpack_keys(torch.from_numpy(keys)).int()
     return VoxelRows(coords, torch.from_numpy(records), torch.from_numpy(last_seen))
 

@@ -17,6 +17,8 @@ from embodied_perceptron.results import VoxelSnapshot
 
 _EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
 _MAX_DENSE = 32_000_000  # cells of scratch memory, 5 bytes each
+_LONG = 1024  # cells: longer maps may have voxels that stand alone far away
+_GAP = 64  # cells: further apart nothing has to do with each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +34,8 @@ class Cells:
             fewer than 3 voxels are there or the surface has no clear direction.
         cell_of_voxel: (N,) int64 row of the cell that each voxel of the snapshot belongs to; -1 for voxels left out.
         index: (X, Y, Z) int32 dense row numbers, -1 where empty, with one empty cell of border on every side.
-        origin: (3,) int64 grid coordinates of ``index[0, 0, 0]``.
-        dense: (M, 3) int64 subscripts of the cells in ``index``.
+        dense: (M, 3) int64 subscripts of the cells in ``index``. They are as far apart as the cells, but for slabs of
+            a long map in which nothing is: of those some are left out.
     """
 
     size_m: float
@@ -43,7 +45,6 @@ class Cells:
     normal: NDArray[np.float64]
     cell_of_voxel: NDArray[np.int64]
     index: NDArray[np.int32]
-    origin: NDArray[np.int64]
     dense: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -53,25 +54,34 @@ class Cells:
 def build_cells(snapshot: VoxelSnapshot, size_m: float, keep: NDArray[np.bool_] | None = None) -> Cells:
     """Gather the voxels of ``snapshot`` (only those in the (N,) mask ``keep``, if given) into cells of ``size_m``.
 
-    The dense index covers the bounding box of what is kept: keep a band of heights where the map may be tall.
+    The dense index covers the bounding box of what is kept, less long gaps: a voxel that stands alone kilometres away
+    costs nothing. Keep a band of heights where the map may be tall.
     """
     rows = np.arange(len(snapshot)) if keep is None else np.flatnonzero(keep)
     points = snapshot.mean_point_m[rows].astype(np.float64)
     cell_coords, cell = assign_cells(points, size_m)
     cell_of_voxel = np.full(len(snapshot), -1, dtype=np.int64)
     cell_of_voxel[rows] = cell
-    # one empty cell of border all around, so that neighbours need no checks
-    origin = cell_coords.min(axis=0) - 1 if len(rows) else np.zeros(3, np.int64)
-    dense = cell_coords - origin
+    dense = _without_gaps(cell_coords)
     index = np.full(dense.max(axis=0, initial=0) + 2, -1, dtype=np.int32)
     index[tuple(dense.T)] = np.arange(len(cell_coords), dtype=np.int32)
     centers_m = voxel_centers(cell_coords, size_m)
     moments = _cell_moments(points, cell, centers_m)
     mean_m = centers_m + moments[:, 1:4] / moments[:, :1]
     normal = _surface_normals(_neighbourhood_covariance(index, dense, moments, size_m))
-    return Cells(
-        size_m, cell_coords, mean_m, moments[:, 0].astype(np.int64), normal, cell_of_voxel, index, origin, dense
-    )
+    return Cells(size_m, cell_coords, mean_m, moments[:, 0].astype(np.int64), normal, cell_of_voxel, index, dense)
+
+
+def _without_gaps(coords: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(M, 3) grid coordinates -> (M, 3) subscripts from 1 on, with a border all around, so that neighbours need no
+    checks."""
+    if len(coords) == 0:
+        return coords
+    dense: NDArray[np.int64] = coords - coords.min(axis=0) + 1
+    for axis in np.flatnonzero(dense.max(axis=0) > _LONG):
+        used, slab = np.unique(dense[:, axis], return_inverse=True)
+        dense[:, axis] = np.cumsum(np.minimum(np.diff(used, prepend=0), _GAP))[slab]
+    return dense
 
 
 def assign_cells(points_m: NDArray[np.float64], size_m: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
