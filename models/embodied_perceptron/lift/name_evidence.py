@@ -72,8 +72,8 @@ class NameEvidence:
             max(self._priors.log_plausibility(label, box, floor_z_m, whole=False), _LEAST_FITTING)
             for label, box in zip(network.labels, network.boxes, strict=True)
         ]
-        log_odds: F64 = np.array([self.shift(label) for label in network.labels]) + np.array(fits)
-        return log_odds
+        evidence: F64 = np.array([self.shift(label) for label in network.labels]) + np.array(fits)
+        return evidence
 
 
 def log_odds(p: float) -> float:

@@ -59,6 +59,11 @@ class SceneBoxes:
         if self.held_out is not None and self.held_out.shape != self.labels.shape:
             raise ValueError(f"{len(self.boxes)} boxes have {len(self.held_out)} flags of held-out families")
 
+    def take(self, rows: NDArray[np.int64] | BoolArray) -> SceneBoxes:
+        """Some of the boxes, by indices or a mask."""
+        scores, held_out = (None if v is None else v[rows] for v in (self.scores, self.held_out))
+        return SceneBoxes(self.boxes[rows], self.labels[rows], scores, held_out)
+
 
 @dataclass(frozen=True, eq=False)
 class _Ranked:

@@ -16,36 +16,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron_training.evaluation.evaluate import load, scene_names
+from embodied_perceptron_training.evaluation.object_states import MATCH_IOU, matches_by_name
 from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, map_scenes
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 from embodied_perceptron_training.evaluation.suites import SuiteSpec, perceive_scene
 
-MIN_IOU = 0.25
-
 
 def count_names(found: Detections, scene: EvaluationScene) -> tuple[Counter[str], Counter[str]]:
     """How often each name was said, and how often rightly. Boxes without a name say none."""
-    said, right = Counter[str](), Counter[str]()
-    boxes = torch.from_numpy(scene.boxes)
-    free = np.ones(len(scene.boxes), dtype=bool)
-    labels = np.array(scene.labels, dtype=str)
-    iou = box_iou(torch.from_numpy(found.boxes), boxes).numpy()
-    for row in np.argsort(-found.scores, kind="stable"):
-        name = found.labels[row]
-        if name == UNNAMED:
-            continue
-        said[name] += 1
-        on = np.flatnonzero(free & (labels == name) & (iou[row] >= MIN_IOU))
-        if len(on):
-            free[on[np.argmax(iou[row, on])]] = False
-            right[name] += 1
-    return said, right
+    named = found.take(np.flatnonzero([label != UNNAMED for label in found.labels]))
+    matches = matches_by_name(named.boxes, named.labels, named.scores, scene.boxes, scene.labels)
+    return Counter(named.labels), Counter(named.labels[row] for row in matches)
 
 
 @dataclass(frozen=True)
@@ -79,7 +64,7 @@ def main() -> None:
     table = {
         "comment": (
             f"[said, right] of each name that the network publishes: {len(outcome.results)} validation homes of the "
-            f"second generator, {args.views} views each, IoU {MIN_IOU}; written by evaluation/name_precision.py"
+            f"second generator, {args.views} views each, IoU {MATCH_IOU}; written by evaluation/name_precision.py"
         ),
         "weights": args.weights,
         "names": {name: [said[name], right[name]] for name in sorted(said)},

@@ -73,8 +73,8 @@ def _under(boxes: F64) -> F64:
     """(N, N) share of the first's footprint that the second reaches over, where that is more than half."""
     bounds = Bounds.of(boxes)
     low, high = bounds.low, bounds.high
-    side = np.minimum(high[:, None, :2], high[None, :, :2]) - np.maximum(low[:, None, :2], low[None, :, :2])
-    share = side.clip(0.0).prod(axis=2) / np.maximum((high - low)[:, :2].prod(axis=1), 1e-9)[:, None]
+    common = bounds.common_extent(bounds, 0) * bounds.common_extent(bounds, 1)
+    share = common / np.maximum(bounds.extent[:, :2].prod(axis=1), 1e-9)[:, None]
     level = np.abs(low[:, None, 2] - low[None, :, 2]) < _FLOOR_M
     lower = high[:, None, 2] < high[None, :, 2] - _CLEAR_M
     found: F64 = np.where((share > _COVERED) & level & lower, share, 0.0)
@@ -102,15 +102,27 @@ def _along(box: F64) -> float:
     return float(box[6] + (0.0 if box[3] >= box[4] else np.pi / 2))
 
 
+def matches_by_name(
+    boxes: F64, labels: Sequence[str], scores: F64, true_boxes: F64, true_labels: Sequence[str]
+) -> dict[int, int]:
+    """Row of each of (N, 9) boxes -> row of the one of (M, 9) true boxes of its name that it overlaps most (IoU 0.25 at
+    least), where there is one left: each true box once, the best scores first."""
+    iou = box_iou(torch.from_numpy(boxes), torch.from_numpy(true_boxes)).numpy()
+    names, free = np.array(true_labels, dtype=str), np.ones(len(true_boxes), dtype=bool)
+    found: dict[int, int] = {}
+    for row in np.argsort(-scores, kind="stable").tolist():
+        on = np.flatnonzero(free & (names == labels[row]) & (iou[row] >= MATCH_IOU))
+        if len(on):
+            found[row] = int(on[np.argmax(iou[row, on])])
+            free[found[row]] = False
+    return found
+
+
 def matched_rows(objects: Sequence[SceneObject], boxes: F64, labels: Sequence[str]) -> dict[int, int]:
     """Row of a published object -> row of the true thing of its name that it lies on (IoU 0.25), each thing once."""
-    iou = box_iou(torch.from_numpy(np.array([o.box for o in objects]).reshape(-1, 9)), torch.from_numpy(boxes)).numpy()
-    found: dict[int, int] = {}
-    for row in sorted(range(len(objects)), key=lambda k: -objects[k].score):
-        free = [k for k, label in enumerate(labels) if label == objects[row].label and k not in found.values()]
-        if free and iou[row, free].max() >= MATCH_IOU:
-            found[row] = free[int(iou[row, free].argmax())]
-    return found
+    mine = np.array([o.box for o in objects]).reshape(-1, 9)
+    scores = np.array([o.score for o in objects], dtype=np.float64)
+    return matches_by_name(mine, [o.label for o in objects], scores, boxes, labels)
 
 
 def renumbered(states: StateLabels, rows: Mapping[int, int]) -> StateLabels:

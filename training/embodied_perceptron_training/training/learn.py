@@ -11,7 +11,6 @@ kind was taught in one room alone). The row that is written is learned from all 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from torch.nn import functional
 from embodied_perceptron.geometry.boxes import box_iou, nms, points_in_boxes
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
 from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
@@ -457,16 +457,13 @@ def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneB
     if len(truth.boxes):
         mine = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(truth.boxes)).numpy()
     keep = (theirs.max(1) <= _HIT_IOU) | (mine.max(1) > theirs.max(1))
-    assert found.scores is not None
-    return SceneBoxes(found.boxes[keep], found.labels[keep], found.scores[keep])
+    return found.take(keep)
 
 
 def _of_known(found: SceneBoxes, names: Sequence[str], classes: Sequence[str]) -> SceneBoxes:
     """Without boxes of classes that the network did not have."""
     had = np.array([name in classes for name in names])
-    keep = had[found.labels]
-    assert found.scores is not None
-    return SceneBoxes(found.boxes[keep], found.labels[keep], found.scores[keep])
+    return found.take(had[found.labels])
 
 
 def _class_figures(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], names: Sequence[str]) -> dict[str, float]:
@@ -498,8 +495,7 @@ def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int
     right = np.cumsum(hit[order])
     f1 = 2 * right / (np.arange(1, len(right) + 1) + total)
     best = float(np.clip(score[order][int(np.argmax(f1))], 1e-4, 1 - 1e-4))
-    publish = min(max(publish, 1e-4), 1 - 1e-4)
-    return math.log(publish / (1 - publish)) - math.log(best / (1 - best)) + 1e-3
+    return shift_between(best, min(max(publish, 1e-4), 1 - 1e-4)) + 1e-3
 
 
 def _localised(rooms: Sequence[Room], name: str) -> float:
@@ -545,7 +541,7 @@ def validate(
         assert mine.scores is not None
         is_new = mine.labels >= len(old)
         new_boxes += int((is_new & (mine.scores >= inference.scores.publish)).sum())
-        after[scene.name] = SceneBoxes(mine.boxes[~is_new], mine.labels[~is_new], mine.scores[~is_new])
+        after[scene.name] = mine.take(~is_new)
     try:
         figures = [detection_metrics(found, truth, old)["AP25"] for found in (before, after)]
     except ValueError as error:
