@@ -184,3 +184,30 @@ def test_overlapping_windows_answer_for_the_whole_map():
     cells = np.round(prediction.semantic.centers_m / 0.16 - 0.5).astype(int)
     assert len(np.unique(cells, axis=0)) == len(cells)  # no cell is answered twice
     assert cells[:, 0].max() * 0.16 > 0.5 * voxels[:, 0].max()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_a_map_on_the_gpu_is_the_map_on_the_cpu():
+    """The whole chain with the volume, the features and the network on the device, beside its twin on the CPU."""
+    networks = {"cpu": NETWORKS["float32"], "cuda": inference("float32", min_score=0.3, device="cuda")}
+    maps = [Perceptron(config(max_count=4, device=device), inference=it) for device, it in networks.items()]
+    rng = np.random.default_rng(3)
+    for i, frame in enumerate(walk(21, 7, cameras=2)):
+        turned = small_turn(rng, 0.05)
+        for it in maps:
+            it.integrate(frame)
+            if i == 5:
+                it.correct_keyframes({name: turned @ T for name, T in it.keyframe_poses().items()})
+    a, b = (it.volume.snapshot(1) for it in maps)
+    assert len(a.coords) > 0
+    np.testing.assert_array_equal(a.coords, b.coords)
+    np.testing.assert_allclose(a.mean_point_m, b.mean_point_m, atol=1e-4)
+    x, y = (look(it) for it in maps)
+    assert len(x.detections) == len(y.detections) > 0
+    # scores that tie to rounding may change places
+    order_x, order_y = (np.lexsort(np.round(p.detections.boxes[:, :3], 2).T) for p in (x, y))
+    np.testing.assert_allclose(x.detections.boxes[order_x], y.detections.boxes[order_y], atol=5e-3)
+    np.testing.assert_allclose(x.detections.scores[order_x], y.detections.scores[order_y], atol=5e-3)
+    same = np.mean(x.semantic.labels == y.semantic.labels) if len(x.semantic.labels) == len(y.semantic.labels) else 0.0
+    assert same > 0.99

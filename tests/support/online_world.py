@@ -70,20 +70,24 @@ def walk(seed: int, count: int, cameras: int = 1, boxes: Boxes = BOXES) -> list[
     return frames
 
 
-def config(max_count: int = 8, window_m: float = 2.56, features: str = "float32") -> PerceptronConfig:
+def config(
+    max_count: int = 8, window_m: float = 2.56, features: str = "float32", device: str = "cpu"
+) -> PerceptronConfig:
     return PerceptronConfig(
-        volume=VolumeConfig(voxel_size_m=0.04, max_blocks=4000, min_hits=1),
+        volume=VolumeConfig(voxel_size_m=0.04, max_blocks=4000, min_hits=1, device=device),
         keyframes=KeyframeConfig(max_count=max_count, min_interval_s=0.0),
         objects=ObjectsConfig(min_cells=8),
         network=NetworkOptions(window_m=window_m, features=features),  # type: ignore[arg-type]
     )
 
 
-def inference(features: str = "float32", modality: str = "rgbd", min_score: float = 0.0) -> Predictor:
+def inference(
+    features: str = "float32", modality: str = "rgbd", min_score: float = 0.0, device: str = "cpu"
+) -> Predictor:
     small = small_config("all", modality)  # type: ignore[arg-type]
     # few boxes: random weights see things everywhere
     few = dataclasses.replace(small.detection, min_score=0.3, max_per_level=30)  # type: ignore[type-var]
-    network = small_network(dataclasses.replace(small, detection=few))
+    network = small_network(dataclasses.replace(small, detection=few)).to(device)
     dtype = torch.float32 if features == "float32" else torch.float16
     return Predictor(network, CLASSES, CELLS, feature_dtype=dtype, scores=ScorePolicy(min_score))
 

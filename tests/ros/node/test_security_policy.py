@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,6 +17,7 @@ pytest.importorskip("embodied_perceptron_msgs")
 import rclpy
 from rclpy.context import Context
 from rclpy.lifecycle import TransitionCallbackReturn
+from rclpy.node import NodeNameNonExistentError
 from rclpy.parameter import Parameter
 from support.ros_live import own_domain
 
@@ -59,25 +60,40 @@ def allowed(right: str) -> set[str]:
     return {str(item.text) for group in profile if group.get(right) == "ALLOW" for item in group}
 
 
-@pytest.mark.parametrize("right", ["subscribe", "publish", "reply"])
-def test_the_policy_is_what_the_node_uses(node: PerceptionNode, right: str) -> None:
+def in_graph(node: PerceptionNode, right: str) -> set[str]:
+    """Names that the graph has for the node; none as long as it has not heard of the node itself."""
     names = {
         "subscribe": node.get_subscriber_names_and_types_by_node,
         "publish": node.get_publisher_names_and_types_by_node,
         "reply": node.get_service_names_and_types_by_node,
     }[right]
-    needed, used, deadline = allowed(right) - OPTIONAL[right], set[str](), time.monotonic() + 20
-    while needed - used and time.monotonic() < deadline:  # the graph learns of the node's own entities a little later
-        used = {name for name, _ in names("perception", "/") if "/_action/" not in name}
+    try:
+        return {name for name, _ in names("perception", "/")}
+    except NodeNameNonExistentError:
+        return set()
+
+
+def settled(read: Callable[[], set[str]], needed: set[str]) -> set[str]:
+    """What ``read`` gives once all that is needed is there: the graph learns of the node itself a little later."""
+    deadline = time.monotonic() + 20
+    while needed - (names := read()) and time.monotonic() < deadline:
         time.sleep(0.1)
+    return names
+
+
+@pytest.mark.parametrize("right", ["subscribe", "publish", "reply"])
+def test_the_policy_is_what_the_node_uses(node: PerceptionNode, right: str) -> None:
+    needed = allowed(right) - OPTIONAL[right]
+    used = settled(lambda: {name for name in in_graph(node, right) if "/_action/" not in name}, needed)
     assert used - allowed(right) == set(), "the node would not get these"
-    assert allowed(right) - used - OPTIONAL[right] == set(), "the node has no use for these"
+    assert needed - used == set(), "the node has no use for these"
 
 
 def test_actions_are_those_of_the_node(node: PerceptionNode) -> None:
-    services = [name for name, _ in node.get_service_names_and_types_by_node("perception", "/")]
-    actions = {name.partition("/_action/")[0] for name in services if "/_action/" in name}
-    assert actions == allowed("execute")
+    def actions() -> set[str]:
+        return {name.partition("/_action/")[0] for name in in_graph(node, "reply") if "/_action/" in name}
+
+    assert settled(actions, allowed("execute")) == allowed("execute")
 
 
 def test_the_page_names_what_there_is(node: PerceptionNode) -> None:
