@@ -33,6 +33,7 @@ from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.extents import refine_extents
 from embodied_perceptron.lift.loading import lift_from_options
 from embodied_perceptron.lift.pipeline import DetectionLift
+from embodied_perceptron.lift.reliability import Reliability
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import (
@@ -65,8 +66,8 @@ class Perceptron(LiveMap):
             :meth:`from_config` builds it.
         lift: detections of a 2-D detector, lifted into the map; None = none.
 
-    Raises ``ValueError`` for a network whose sites are no multiple of the voxels, or a given volume without the
-    features that it reads.
+    Raises ``ValueError`` for a network whose sites are no multiple of the voxels or whose calibration cannot be read,
+    or a given volume without the features that it reads.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Perceptron(LiveMap):
         self._grid: OccupancyGrid2d | None = None  # of the last perception
         self._map_predictor: MapPredictor | None = None
         self._scores = EVERY_SCORE
+        self._reliability = None if inference is None else Reliability.of_calibration(inference.calibration)
         self.lift = lift
         if inference is not None:
             options = config.network
@@ -169,7 +171,7 @@ class Perceptron(LiveMap):
                 clock.lap("objects")
                 semantic = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
             else:
-                prediction = self._map_predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
+                prediction = self._look(self._map_predictor, copy, snapshot, cameras, floor_z_m, window_m)
                 clock.lap("network")
                 found = prediction.detections
                 if found is not None:
@@ -348,8 +350,9 @@ class Perceptron(LiveMap):
             raise ValueError("predicting needs a network")
         with self._scene_lock:
             copy, cameras = self._copy()
-            floor_z_m = self._floor.of(copy.snapshot().mean_point_m)
-            return self._map_predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
+            snapshot = copy.snapshot()
+            floor_z_m = self._floor.of(snapshot.mean_point_m)
+            return self._look(self._map_predictor, copy, snapshot, cameras, floor_z_m, window_m)
 
     def release_accelerator(self) -> None:
         """Give the memory of the accelerator back, after the perception in flight; the next one takes it again.
@@ -361,6 +364,21 @@ class Perceptron(LiveMap):
                 self._map_predictor.release()
 
     # -------------------------------------------------------------------------------------------------------- private
+
+    def _look(
+        self,
+        predictor: MapPredictor,
+        copy: VolumeCopy,
+        snapshot: VoxelSnapshot,
+        cameras: LatestCameraPoses,
+        floor_z_m: float,
+        window_m: float | None,
+    ) -> ScenePrediction:
+        """What the network sees, its scores made probabilities where the weights say how the map bears them out."""
+        prediction = predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
+        if self._reliability is None or prediction.detections is None:
+            return prediction
+        return replace(prediction, detections=self._reliability(prediction.detections, snapshot, floor_z_m))
 
     def _copy(self) -> tuple[VolumeCopy, LatestCameraPoses]:
         with self._volume_lock:

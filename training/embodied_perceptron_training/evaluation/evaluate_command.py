@@ -82,6 +82,25 @@ def calibrate_score(
         write_metrics(figures, out)
 
 
+@evaluate_app.command("calibrate-scores")
+def calibrate_scores(
+    data: Annotated[Path, typer.Option(file_okay=False, help="Homes with harder sensors than those of training.")],
+    weights: Annotated[str, typer.Option(help="A weights file, or (without --write) a shipped name.")],
+    split: Annotated[str, typer.Option(help="train or val; test is for figures.")] = "val",
+    write: Annotated[bool, typer.Option("--write", help="Store the model in the weights file.")] = False,
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
+) -> None:
+    """What scores are worth once the map is asked: probabilities that name and box are right. Before ``calibrate``."""
+    from embodied_perceptron_training.evaluation.report import run_reliability  # torch loads only when needed
+
+    figures = run_reliability(data, weights, split, write, scenes, views, workers)
+    if out is not None:
+        write_metrics(figures, out)
+
+
 @evaluate_app.command("card")
 def card(
     weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")],

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from embodied_perceptron import __version__
+from embodied_perceptron.lift.reliability import FEATURES
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
@@ -34,6 +35,7 @@ from embodied_perceptron_training.evaluation.evaluate import (
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
+from embodied_perceptron_training.evaluation.reliability_fit import fit_reliability, write_reliability
 
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
@@ -262,6 +264,45 @@ def run_calibration(
     if best.things:
         shares["things_precision"] = best.things_right / best.things
     return {"min_score": best.min_score, **{name: 100 * value for name, value in shares.items()}}
+
+
+def run_reliability(
+    data: Path, weights: str, split: str, write: bool, scenes: int | None = None, views: int = 20, workers: int = 1
+) -> dict[str, float]:
+    """Fit what scores are worth, print what the fit gains, and with ``write`` store it in the weights file.
+
+    Returns the boxes that are right at each wanted precision, before and after, and ``error``, the gap between
+    probability and share of right ones in percent. Raises what ``fit_reliability`` raises, and ``EvaluationError`` for
+    weights that cannot be written.
+    """
+    if write:
+        check_writable(weights)  # known before, not after
+    spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
+    console = Console()
+    with _progress("calibrate-scores", spec, console) as show:
+        found = fit_reliability(spec, workers, show)
+    counted = f"{found.boxes} boxes of {found.scenes} scenes of {data.name} ({split}), {found.right} right"
+    table = Table(title=f"{counted}; by models that were fitted without the scene")
+    for name in ("probability", "boxes", "mean %", "right %"):
+        table.add_column(name, justify="right")
+    for k, (boxes, mean, right) in enumerate(found.curve):
+        table.add_row(f"{k / 10:.1f} to {(k + 1) / 10:.1f}", str(boxes), f"{100 * mean:.1f}", f"{100 * right:.1f}")
+    console.print(table)
+    gains = Table(title="right boxes at a precision")
+    for name in ("precision %", "by the network's score", "by the model"):
+        gains.add_column(name, justify="right")
+    figures = {"error": 100 * found.error}
+    for precision, (before, after) in found.at_precision.items():
+        gains.add_row(f"{100 * precision:.0f}", str(before), str(after))
+        figures |= {f"right@{precision:g}/score": float(before), f"right@{precision:g}/model": float(after)}
+    console.print(gains)
+    weighed = ", ".join(f"{n} {w:+.2f}" for n, w in zip(FEATURES, found.model.weights[1:], strict=True))
+    console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
+    for name, reason in found.skipped.items():
+        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    if write:
+        console.print(f"stored in {write_reliability(weights, found, spec)}", markup=False)
+    return figures
 
 
 @contextmanager
