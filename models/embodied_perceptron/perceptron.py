@@ -178,7 +178,7 @@ class Perceptron(LiveMap):
                     found = refine_extents(found, snapshot, floor_z_m, shipped_priors(), self._scores.keep)
                     clock.lap("extents")
                 if found is not None and self.lift is not None:
-                    found = self.lift.fuse(found, snapshot, self._scores.even or self._scores.publish or 0.5)
+                    found = self.lift.fuse(found, snapshot, self._even)
                 if found is not None:
                     self._objects.update(found, snapshot, now, *place, prediction.region, self._scores)
                 clock.lap("objects")
@@ -364,6 +364,11 @@ class Perceptron(LiveMap):
                 self._map_predictor.release()
 
     # -------------------------------------------------------------------------------------------------------- private
+
+    @property
+    def _even(self) -> float:
+        """The network's score at which a box is as likely right as wrong, in one look."""
+        return 0.5 if self._reliability is not None else self._scores.even or self._scores.publish or 0.5
 
     def _look(
         self,

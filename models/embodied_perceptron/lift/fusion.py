@@ -1,8 +1,8 @@
 """One opinion from two: boxes of the network and things that a 2-D detector saw, before they reach the object map.
 
-Both come with probabilities that are made comparable first (:mod:`.name_evidence`): the network's by how often it is
-right about that name, and both by whether such a thing can have that size at that height. Where they agree, they are
-counted together; where they name one thing differently, the more probable name stays, and the object map is told of
+Both come with probabilities that can be compared: the network's by :mod:`.reliability`, where the weights have such a
+model, the detector's by its votes and by whether such a thing can have that size at that height. Where they agree, they
+are counted together; where they name one thing differently, the more probable name stays, and the object map is told of
 every name with its share; and a name that the detector knows but never says of a thing plainly before it speaks
 against the network.
 """
@@ -16,7 +16,6 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.lift.association import Candidate, LiftedView, ScoreEvidence, visible_views
-from embodied_perceptron.lift.name_evidence import log_odds
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.identity import overlaps, thickened
 
@@ -70,8 +69,7 @@ def fuse_detections(
         network: boxes of the network, or of shapes alone.
         lifted: things of the detector; their ``shares`` count where they have some.
         completed: (M,) whether a lifted box's extents can be trusted: a small thing seen whole, or a shape of the map.
-        evidence: (N,) log-odds to add to the network's scores, see :func:`doubts` and
-            :class:`~.name_evidence.NameEvidence`.
+        evidence: (N,) log-odds to add to the network's scores, see :func:`doubts`.
         even: the network's score at which a box is as likely right as wrong.
     """
     odds = np.log(np.clip(network.scores, 1e-6, 1 - 1e-6) / np.clip(1 - network.scores, 1e-6, 1.0))
@@ -79,7 +77,8 @@ def fuse_detections(
     if evidence is not None:
         odds = odds + evidence
         scores = np.where(evidence == 0, scores, 1.0 / (1.0 + np.exp(-odds)))
-    right = 1.0 / (1.0 + np.exp(log_odds(even) - odds))
+    even = min(max(even, 1e-6), 1.0 - 1e-6)
+    right = 1.0 / (1.0 + even / (1.0 - even) * np.exp(-odds))
     affinity = same_thing(network, lifted)
     boxes, out_scores, labels, shares = [], [], [], []
     gone = np.zeros(len(network), dtype=bool)

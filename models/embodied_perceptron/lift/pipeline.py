@@ -28,7 +28,6 @@ from embodied_perceptron.lift.fusion import doubts, fuse_detections
 from embodied_perceptron.lift.layouts import LayoutError
 from embodied_perceptron.lift.lifting import LiftedDetection, LiftRules, lift_view
 from embodied_perceptron.lift.looks import NamesByLooks
-from embodied_perceptron.lift.name_evidence import shipped_evidence
 from embodied_perceptron.lift.rays import VoxelIndex
 from embodied_perceptron.lift.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.lift.zero_shot import RegionEncoder, mean_embedding
@@ -150,7 +149,6 @@ class DetectionLift:
         self.settings = settings if settings is not None else LiftSettings()
         self._objects_config = objects if objects is not None else ObjectsConfig()
         self.priors = priors if priors is not None else shipped_priors()
-        self.names = shipped_evidence()
         self._make_detector = make_detector
         self.encoder = encoder
         self.looks = None if encoder is None else NamesByLooks(encoder)
@@ -349,8 +347,6 @@ class DetectionLift:
         """
         began = time.perf_counter()
         evidence = doubts(network, self._vocabulary, self._views, snapshot, self.settings.evidence)
-        if self._floor_z_m is not None:
-            evidence = evidence + self.names.of(network, self._floor_z_m)
         trusted = np.array([o.trusted for o in self.objects], dtype=bool)
         fused = fuse_detections(network, self._detections(), trusted, evidence, even)
         with self._lock:

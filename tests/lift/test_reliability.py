@@ -1,0 +1,199 @@
+"""What a box's score is worth once the map is asked."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from support.online_world import CLASSES, config, inference, walk
+
+from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.lift.class_priors import shipped_priors
+from embodied_perceptron.lift.fusion import fuse_detections
+from embodied_perceptron.lift.reliability import (
+    FEATURES,
+    Reliability,
+    _best_rival,
+    box_features,
+    count_voxels,
+    name_log_odds,
+)
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Detections, VoxelSnapshot
+
+CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
+CARPET = [0.0, 0.0, 0.01, 2.0, 1.5, 0.02, 0, 0, 0]
+ONES = (0.0,) + (1.0,) * len(FEATURES)
+
+
+def found(box, score, label, shares=None):
+    return Detections(np.array([box], float), np.array([score]), (label,), shares)
+
+
+def snapshot_of(points_m, voxel_size_m=0.02):
+    coords = np.floor(np.asarray(points_m, float) / voxel_size_m).astype(np.int32)
+    order = np.lexsort(coords.T[::-1])
+    n = len(coords)
+    points = np.asarray(points_m, np.float32)[order]
+    return VoxelSnapshot(
+        voxel_size_m,
+        coords[order],
+        points,
+        np.zeros((n, 3), np.uint8),
+        np.ones(n, np.int32),
+        np.ones(n, np.float32),
+        np.zeros(n, np.int64),
+    )
+
+
+def random_boxes(rng, count):
+    boxes = np.concatenate([rng.uniform(-1, 1, (count, 3)), rng.uniform(0.1, 1.2, (count, 3)), np.zeros((count, 3))], 1)
+    boxes[:, 6] = rng.uniform(-1.5, 1.5, count)
+    boxes[: count // 3, 7:9] = rng.uniform(-0.4, 0.4, (count // 3, 2))  # tilted ones
+    return boxes
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_voxels_are_counted_as_the_slow_twin_counts_them(seed):
+    rng = np.random.default_rng(seed)
+    snapshot, boxes = snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3))), random_boxes(rng, 24)
+    inside, around = count_voxels(boxes, snapshot, 0.05)
+    larger = boxes.copy()
+    larger[:, 3:6] += 0.1
+    points = torch.from_numpy(snapshot.mean_point_m.astype(np.float64))
+    np.testing.assert_array_equal(inside, points_in_boxes(points, torch.from_numpy(boxes)).sum(0).numpy())
+    np.testing.assert_array_equal(around, points_in_boxes(points, torch.from_numpy(larger)).sum(0).numpy())
+    assert inside.sum() > 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rivals_are_those_of_all_pairs(seed):
+    rng = np.random.default_rng(10 + seed)
+    boxes, scores = random_boxes(rng, 60), rng.uniform(0, 1, 60)
+    boxes[40:] = boxes[:20] + np.concatenate([rng.normal(0, 0.05, (20, 3)), np.zeros((20, 6))], axis=1)
+    iou = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes)).numpy()
+    np.fill_diagonal(iou, 0.0)
+    expected = np.where(iou > 0.25, scores[None], 0.0).max(axis=1)
+    assert (expected > 0).sum() > 20
+    np.testing.assert_allclose(_best_rival(boxes, scores), expected)
+
+
+def test_a_name_that_is_often_wrong_is_worth_less():
+    names = {"chair": (10, 8), "bowl": (6, 0)}
+    assert name_log_odds(names, "bowl") < name_log_odds(names, "never said") < name_log_odds(names, "chair")
+    mean = 9 / 18
+    p = (8 + 4 * mean) / 14
+    assert name_log_odds(names, "chair") == pytest.approx(np.log(p / (1 - p)))
+
+
+def test_evidence_of_the_map_speaks_for_a_box():
+    """A closed thing, a box with nothing in it, and a piece of something that goes on, by the same score."""
+    shell = np.random.default_rng(0).uniform(-0.25, 0.25, (4000, 3))
+    shell[:, 2] = shell[:, 2] * 1.8 + 0.45
+    table = box_features(found(CHAIR, 0.5, "chair"), snapshot_of(shell), 0.0, {}, shipped_priors())
+    nothing = box_features(found(CHAIR, 0.5, "chair"), snapshot_of(shell + 5.0), 0.0, {}, shipped_priors())
+    piece = box_features(found(CHAIR, 0.5, "chair"), snapshot_of(shell * [3, 3, 1]), 0.0, {}, shipped_priors())
+    surface, closed = FEATURES.index("surface"), FEATURES.index("closed")
+    assert table[0, surface] > nothing[0, surface] + 1
+    assert table[0, closed] > piece[0, closed] + 0.1
+    score = FEATURES.index("score")
+    assert table[0, score] == pytest.approx(0.0)
+
+
+def test_what_cannot_be_a_bed_is_held_down_by_geometry():
+    both = Detections(np.array([CARPET, CARPET]), np.array([0.5, 0.5]), ("bed", "carpet"))
+    table = box_features(both, snapshot_of(np.zeros((1, 3))), 0.0, {}, shipped_priors())
+    bed, carpet = table[:, FEATURES.index("plausible")]
+    assert bed < carpet - 1.0
+    assert carpet == pytest.approx(0.0, abs=0.1)
+
+
+def test_a_misfiring_detector_loses_to_geometry_and_the_network():
+    network = found(CARPET, 0.6, "carpet")
+    lifted = found(CARPET, 0.7, "bed", ({"bed": 0.6, "carpet": 0.3},))
+    fused = fuse_detections(network, lifted, np.ones(1, bool), even=0.3)
+    assert fused.labels == ("carpet",)
+    assert sum(fused.shares[0].values()) == pytest.approx(1.0)
+    assert fused.shares[0]["carpet"] > fused.shares[0]["bed"] > 0.2
+
+
+def test_shares_of_one_thing_are_those_of_both_sources():
+    network, lifted = found(CHAIR, 0.5, "stool"), found(CHAIR, 0.8, "chair", ({"chair": 0.8, "bin": 0.1},))
+    fused = fuse_detections(network, lifted, np.ones(1, bool))
+    assert fused.labels == ("chair",)
+    total = 0.8 + 0.1 + 0.5
+    assert fused.shares[0] == pytest.approx({"bin": 0.1 / total, "chair": 0.8 / total, "stool": 0.5 / total})
+
+
+def test_bad_shares_are_refused():
+    for shares in (({"chair": 1.5},), ({},), ({"chair": -0.1},), ({"chair": 0.5}, {"bin": 0.5})):
+        with pytest.raises(ValueError, match="shares"):
+            found(CHAIR, 0.5, "chair", shares)
+
+
+def test_probabilities_come_best_first_and_boxes_stay():
+    rng = np.random.default_rng(1)
+    boxes = random_boxes(rng, 30)
+    before = Detections(boxes, rng.uniform(0, 1, 30), tuple(rng.choice(["chair", "bed"], 30).tolist()))
+    after = Reliability(ONES, {})(before, snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3))), 0.0)
+    assert (np.diff(after.scores) <= 0).all()
+    assert ((after.scores >= 0) & (after.scores <= 1)).all()
+    keys = sorted(zip(map(tuple, before.boxes.round(9)), before.labels, strict=True))
+    assert sorted(zip(map(tuple, after.boxes.round(9)), after.labels, strict=True)) == keys
+    nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
+    assert len(Reliability(ONES, {})(nothing, snapshot_of(np.zeros((1, 3))), 0.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"features": list(FEATURES), "weights": [1.0], "names": {}}, "8 finite weights"),
+        ({"features": list(FEATURES), "weights": [float("nan")] * 8, "names": {}}, "finite"),
+        ({"features": list(FEATURES), "weights": list(ONES), "names": {"bowl": [1, 2]}}, "bowl"),
+        ({"features": ["score"], "weights": list(ONES), "names": {}}, "reads score"),
+        ({"weights": []}, "no model of scores"),
+        ({"features": list(FEATURES), "weights": list(ONES), "names": ["chair"]}, "no model of scores"),
+    ],
+)
+def test_what_is_no_model_is_refused(values, message):
+    with pytest.raises(ValueError, match=message):
+        Reliability.of_calibration({"reliability": values})
+
+
+def test_a_model_survives_a_file():
+    model = Reliability(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)})
+    again = Reliability.of_dict(json.loads(json.dumps(model.as_dict())))
+    assert again.weights == pytest.approx(model.weights)
+    assert again.names == model.names
+    assert Reliability.of_calibration({}) is None
+
+
+def test_the_perceptron_publishes_probabilities():
+    """The network's own scores without a model; with one, those that the model gives."""
+    network = inference("float32", min_score=0.3)
+    plain = Perceptron(config(max_count=4), inference=network)
+    network.calibration = {"reliability": Reliability((-2.0,) + (0.5,) * 7, {"chair": (9, 1)}).as_dict()}
+    weighed = Perceptron(config(max_count=4), inference=network)
+    for frame in walk(3, 3):
+        plain.integrate(frame)
+        weighed.integrate(frame)
+    plain.perceive()
+    weighed.perceive()
+    a, b = plain.prediction.detections, weighed.prediction.detections
+    assert len(a) == len(b) > 0
+    assert set(b.labels) <= set(CLASSES)
+    snapshot, floor_z_m = weighed.volume.snapshot(), weighed.prediction.floor_z_m
+    expected = Reliability.of_calibration(network.calibration)(a, snapshot, floor_z_m)
+    np.testing.assert_allclose(b.scores, expected.scores, atol=1e-6)
+    assert not np.allclose(np.sort(a.scores), np.sort(b.scores))
+
+
+def test_shipped_weights_bring_a_model():
+    model = Reliability.of_calibration(load_inference("tiny").calibration)
+    assert model is not None
+    assert model.weights[1 + FEATURES.index("score")] > 0
+    assert model.weights[1 + FEATURES.index("plausible")] > 0
+    assert model.weights[1 + FEATURES.index("rival")] < 0
