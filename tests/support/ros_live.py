@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -200,11 +200,25 @@ def turned(angle_rad: float, forward_m: float = 0.0) -> np.ndarray:
 class NodeProcess:
     """The node under test, in a process of its own."""
 
-    def __init__(self, domain: int, log: Path, *arguments: str) -> None:
+    def __init__(
+        self,
+        domain: int,
+        log: Path,
+        *arguments: str,
+        prefix: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """``prefix``: a command that runs the node's; ``environment``: besides this process's."""
         self.log = log
-        environment = {**os.environ, "ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+        environment = {
+            **os.environ,
+            "ROS_DOMAIN_ID": str(domain),
+            "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
+            **(environment or {}),
+        }
         shapes = () if any("weights:=" in a for a in arguments) else ("-p", "weights:=none")  # quick to start
         command = [
+            *prefix,
             sys.executable,
             "-m",
             "embodied_perceptron_ros.node",
@@ -234,7 +248,9 @@ class NodeProcess:
 
 
 @contextmanager
-def running_node(folder: Path, **parameters: Any) -> Iterator[tuple[NodeProcess, Peer]]:
+def running_node(
+    folder: Path, *, prefix: Sequence[str] = (), environment: Mapping[str, str] | None = None, **parameters: Any
+) -> Iterator[tuple[NodeProcess, Peer]]:
     """Node and peer in a domain of their own; the node must end with exit code 0."""
     # on a busy machine frames shall wait, not be dropped
     values = {
@@ -248,7 +264,7 @@ def running_node(folder: Path, **parameters: Any) -> Iterator[tuple[NodeProcess,
     arguments = [argument for name, value in values.items() for argument in ("-p", f"{name}:={_yaml(value)}")]
     folder.mkdir(parents=True, exist_ok=True)
     with own_domain() as domain:
-        process = NodeProcess(domain, folder / "node.log", *arguments)
+        process = NodeProcess(domain, folder / "node.log", *arguments, prefix=prefix, environment=environment)
         peer = Peer(domain)
         try:
             up = "active" if parameters.get("autostart", True) else "unconfigured"

@@ -128,10 +128,38 @@ class TwinVolume:
             if depth[v, u] == 0 or 3 * unknown > window.size:
                 continue
             nearest = window[window != 0].min()
-            margin = cfg.clearing_margin_m + cfg.clearing_margin_per_m2 * z * z
-            if nearest > z + margin + 0.5 * math.sqrt(3.0) * s:
+            limit = z + cfg.clearing_margin_m + cfg.clearing_margin_per_m2 * z * z + 0.5 * math.sqrt(3.0) * s
+            if nearest > limit or (depth[v, u] > limit and self._before_plane(posed, uv, u, v, r, p, limit)):
                 self.voxels[coord].evidence -= (8 * (window.size - unknown) // window.size) / 16
                 if self.voxels[coord].evidence < 0:
                     del self.voxels[coord]
                     cleared += 1
         return cleared
+
+    def _before_plane(
+        self, posed: PosedFrame, uv: NDArray[np.float64], u: int, v: int, r: int, p: NDArray[np.float64], limit: float
+    ) -> bool:
+        """All known pixels of the window lie on one plane, and the voxel at ``p`` in the camera is clear of it."""
+        cfg, k = self.config, posed.frame.intrinsics
+        depth = posed.frame.depth_m.astype(np.float64)
+        at = {(j, i): depth[v + j, u + i] for j in range(-r, r + 1) for i in range(-r, r + 1)}
+        known = {offset: 1.0 / d for offset, d in at.items() if d != 0}
+        paired = {(j, i): w for (j, i), w in known.items() if (-j, -i) in known}
+        # least squares over pixels that lie evenly around the middle: mean and slopes are independent
+        offsets = np.array(list(paired), float)
+        w = np.array(list(paired.values()))
+        if np.linalg.matrix_rank(offsets) < 2:
+            return False
+        mean = w.mean()
+        slope = np.linalg.lstsq(offsets, w, rcond=None)[0]
+        tolerance = cfg.clearing_margin_m / at[0, 0] ** 2 + cfg.clearing_margin_per_m2
+        if any(abs(w - (mean + np.dot(slope, offset))) > tolerance for offset, w in known.items()):
+            return False
+        there = mean + slope @ (uv[1] - v, uv[0] - u)
+        if there <= 0 or 1.0 / there <= limit:
+            return False
+        normal = np.array([slope[1] * k.fx, slope[0] * k.fy, mean + slope @ (k.cy - v, k.cx - u)])
+        length = np.linalg.norm(normal)
+        off_surface = (1.0 - normal @ p) / length
+        half = 0.5 * cfg.voxel_size_m * np.abs(posed.T_world_camera[:3, :3] @ normal / length).sum()
+        return bool(off_surface > half + cfg.clearing_margin_m)

@@ -151,6 +151,73 @@ def window_evidence(image: Array, r: int, near: Array, step: Array) -> None:
                 near[v, u] = 0.0
 
 
+@njit(cache=True, nogil=True, error_model="numpy")
+def before_plane(
+    image: Array,
+    v: int,
+    u: int,
+    r: int,
+    row: float,
+    column: float,
+    z: float,
+    limit: float,
+    k: Array,
+    T: Array,
+    margins: Array,
+) -> bool:
+    """Whether the window of pixels shows one plane, and a voxel lies clear in front of it.
+
+    Planes are fitted in inverse depth, which is linear over the image: ``w = w0 + gu (u' - u) + gv (v' - v)``.
+
+    Args:
+        image: (H, W) float32 depth, 0 = unknown.
+        v, u: pixel of the voxel's centre, the middle of the window; known.
+        row, column: where exactly the centre projects; ``z`` its depth, ``limit`` the depth that the plane must exceed.
+        k: fx, fy, cx, cy; T: (4, 4) camera from world; margins: of :func:`clear_blocks`.
+    """
+    middle = 1.0 / np.float64(image[v, u])
+    total, pairs = middle, 0
+    uu, uv, vv, wu, wv = 0.0, 0.0, 0.0, 0.0, 0.0
+    for dv in range(r + 1):
+        for du in range(-r, r + 1):
+            if dv == 0 and du <= 0:
+                continue
+            here, there = np.float64(image[v + dv, u + du]), np.float64(image[v - dv, u - du])
+            if here == 0.0 or there == 0.0:
+                continue
+            a, b = 1.0 / here, 1.0 / there
+            half = 0.5 * (a - b)
+            total += a + b
+            pairs += 1
+            uu += du * du
+            uv += du * dv
+            vv += dv * dv
+            wu += du * half
+            wv += dv * half
+    determinant = uu * vv - uv * uv
+    if determinant <= 0.0:
+        return False
+    gu = (wu * vv - wv * uv) / determinant
+    gv = (wv * uu - wu * uv) / determinant
+    w0 = total / (1 + 2 * pairs)
+    tolerance = margins[0] * (middle * middle) + margins[1]
+    for dv in range(-r, r + 1):
+        for du in range(-r, r + 1):
+            depth = np.float64(image[v + dv, u + du])
+            if depth != 0.0 and not np.abs(1.0 / depth - ((w0 + gu * du) + gv * dv)) <= tolerance:
+                return False
+    w = (w0 + gu * (column - u)) + gv * (row - v)
+    if not (w > 0.0 and w * limit < 1.0):
+        return False
+    nx, ny = gu * k[0], gv * k[1]  # the plane is nx x + ny y + nz z = 1 in the camera
+    nz = (w0 + gu * (k[2] - u)) + gv * (k[3] - v)
+    extent = 0.0
+    for c in range(3):
+        extent += np.abs((T[0, c] * nx + T[1, c] * ny) + T[2, c] * nz)
+    norm = np.sqrt((nx * nx + ny * ny) + nz * nz)
+    return bool(1.0 - z * w > margins[2] * extent + margins[0] * norm)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")  # no check for division by zero: z is at least min_range
 def clear_blocks(
     slots: Array,
@@ -160,6 +227,8 @@ def clear_blocks(
     T: Array,
     k: Array,
     limits: Array,
+    margins: Array,
+    image: Array,
     near: Array,
     step: Array,
     r: int,
@@ -175,7 +244,8 @@ def clear_blocks(
     Args:
         local_camera: (512, 3) voxel centres relative to their block's corner, turned into the camera frame, metres.
         T: (4, 4) camera from world; ``k`` = fx, fy, cx, cy; ``limits`` = min_range, max_range, margin + half diagonal,
-            margin per m2.
+            margin per m2; ``margins`` = margin, margin per m2, half of a voxel's edge.
+        image: (H, W) float32 depth, 0 = unknown.
         near, step: of :func:`window_evidence`; ``r`` = half the size of its windows.
     """
     height, width = near.shape
@@ -200,15 +270,20 @@ def clear_blocks(
                 if z < z_min or z > z_max:
                     continue
                 inverse = 1.0 / z
-                u = np.floor(((bx + local_camera[local, 0]) * inverse) * fx + cx + 0.5)
-                v = np.floor(((by + local_camera[local, 1]) * inverse) * fy + cy + 0.5)
+                column = ((bx + local_camera[local, 0]) * inverse) * fx + cx
+                row = ((by + local_camera[local, 1]) * inverse) * fy + cy
+                u, v = np.floor(column + 0.5), np.floor(row + 0.5)
                 if not (u >= r and u < width - r and v >= r and v < height - r):
                     continue
-                if not near[np.int64(v) - r, np.int64(u) - r] > z + (margin + margin_m2 * (z * z)):
+                i, j = np.int64(v), np.int64(u)
+                limit = z + (margin + margin_m2 * (z * z))
+                if not image[i, j] > limit or last_seen[slot, local] == stamp_ns:
                     continue
-                if last_seen[slot, local] == stamp_ns:
+                if not near[i - r, j - r] > limit and not before_plane(
+                    image, i, j, r, row, column, z, limit, k, T, margins
+                ):
                     continue
-                evidence = records[slot, local, EVIDENCE] - step[np.int64(v) - r, np.int64(u) - r]
+                evidence = records[slot, local, EVIDENCE] - step[i - r, j - r]
                 records[slot, local, EVIDENCE] = evidence
                 if evidence < 0:
                     erase_voxel(slot, local, records, last_seen, occupied, count)
@@ -618,6 +693,8 @@ class NumbaVoxels:
             T,
             np.array([k.fx, k.fy, k.cx, k.cy]),
             np.array([rule.min_range_m, rule.max_range_m, rule.margin_m + rule.half_diagonal_m, rule.margin_per_m2]),
+            np.array([rule.margin_m, rule.margin_per_m2, 0.5 * voxel_size_m]),
+            view.depth_m,
             self._near,
             self._step,
             r,

@@ -116,12 +116,17 @@ class TorchVoxels:
         tested = (z >= rule.min_range_m) & (z <= rule.max_range_m) & (self.records[slot, :, HITS] > 0)
         tested &= self.last_seen_ns[slot] != view.stamp_ns
         inverse = 1.0 / torch.where(tested, z, 1.0)
-        u = torch.floor((x * inverse) * k.fx + k.cx + 0.5)
-        v = torch.floor((y * inverse) * k.fy + k.cy + 0.5)
+        column, row = (x * inverse) * k.fx + k.cx, (y * inverse) * k.fy + k.cy
+        u, v = torch.floor(column + 0.5), torch.floor(row + 0.5)
         tested &= (u >= 0) & (u < width) & (v >= 0) & (v < height)
         pixel = torch.where(tested, v * width + u, 0.0).long()
         limit = z + ((rule.margin_m + rule.half_diagonal_m) + rule.margin_per_m2 * (z * z))
         seen_through = tested & (near.view(-1)[pixel].double() > limit)
+        r = rule.window_px(k)
+        inside = (u >= r) & (u < width - r) & (v >= r) & (v < height - r)
+        open_ = tested & inside & ~seen_through & (self._to(view.depth_m).view(-1)[pixel].double() > limit)
+        at = tuple(a[open_] for a in (pixel, row, column, z, limit))
+        seen_through[open_] = self._before_plane(view, rule, voxel_size_m, *at)
 
         block, place = torch.nonzero(seen_through, as_tuple=True)
         place = slot[block] * BLOCK_VOXELS + place
@@ -129,6 +134,62 @@ class TorchVoxels:
         self._flat[place, EVIDENCE] = evidence
         gone = evidence < 0
         return int(gone.sum()), self._empty(place[gone])
+
+    def _before_plane(
+        self,
+        view: FrameView,
+        rule: ClearingRule,
+        voxel_size_m: float,
+        pixel: torch.Tensor,
+        row: torch.Tensor,
+        column: torch.Tensor,
+        z: torch.Tensor,
+        limit: torch.Tensor,
+    ) -> torch.Tensor:
+        """(N,) bool, see ``numba_voxels.before_plane``: of voxels whose windows lie inside of the image."""
+        k, T, r = view.intrinsics, view.T_camera_world, rule.window_px(view.intrinsics)
+        depth = self._to(view.depth_m).double()
+        width = depth.shape[1]
+        inverse = torch.where(depth > 0, 1.0 / depth, 0.0).view(-1)
+        known = depth.view(-1) > 0
+        u, v = (pixel % width).double(), (pixel // width).double()
+        middle = inverse[pixel]
+        total, pairs = middle.clone(), torch.zeros_like(middle)
+        uu, uv, vv, wu, wv = (torch.zeros_like(middle) for _ in range(5))
+        for dv in range(r + 1):
+            for du in range(-r, r + 1):
+                if dv == 0 and du <= 0:
+                    continue
+                here, there = pixel + (dv * width + du), pixel - (dv * width + du)
+                both = (known[here] & known[there]).double()
+                half = 0.5 * (inverse[here] - inverse[there])
+                total += (inverse[here] + inverse[there]) * both
+                pairs += both
+                uu += both * (du * du)
+                uv += both * (du * dv)
+                vv += both * (dv * dv)
+                wu += both * (du * half)
+                wv += both * (dv * half)
+        determinant = uu * vv - uv * uv
+        plane = determinant > 0
+        determinant = torch.where(plane, determinant, 1.0)
+        gu, gv = (wu * vv - wv * uv) / determinant, (wv * uu - wu * uv) / determinant
+        w0 = total / (1 + 2 * pairs)
+        tolerance = rule.margin_m * (middle * middle) + rule.margin_per_m2
+        for dv in range(-r, r + 1):
+            for du in range(-r, r + 1):
+                here = pixel + (dv * width + du)
+                plane &= ~known[here] | ((inverse[here] - ((w0 + gu * du) + gv * dv)).abs() <= tolerance)
+        w = (w0 + gu * (column - u)) + gv * (row - v)
+        plane &= (w > 0) & (w * limit < 1)
+        nx, ny = gu * k.fx, gv * k.fy
+        nz = (w0 + gu * (k.cx - u)) + gv * (k.cy - v)
+        extent = torch.zeros_like(w)
+        for c in range(3):
+            extent += ((T[0, c] * nx + T[1, c] * ny) + T[2, c] * nz).abs()
+        norm = torch.sqrt((nx * nx + ny * ny) + nz * nz)
+        clear: torch.Tensor = plane & (1.0 - z * w > (0.5 * voxel_size_m) * extent + rule.margin_m * norm)
+        return clear
 
     def _window_evidence(self, depth_m: NDArray[np.float32], radius: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(H, W) nearest known depth of the (2 radius + 1)^2 pixels around each pixel, and (H, W) int32 loss of

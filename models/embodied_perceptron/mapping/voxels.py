@@ -153,6 +153,12 @@ class ClearingRule:
     margin_per_m2 * z^2 + half_diagonal_m``, with ``r = window_rad * fx``, at least 1. So edges, thin things and single
     wrong pixels do not make holes: the nearest depth around counts.
 
+    Where all that the window knows lies on one plane, within the margin, that plane counts instead of the nearest
+    depth. A floor seen at a low angle is nearer by decimetres one pixel further down, and what had stood on it would
+    stay for ever: a layer of voxels, clear of the floor, as high as the next pixel's ray. The plane's depth on the
+    voxel's own ray must exceed the same limit, and the whole voxel must lie ``margin_m`` in front of the plane,
+    measured across it: at a low angle a long way along the ray is a short one off the surface.
+
     Unknown pixels say nothing: evidence falls in proportion to the share of the window that is known
     (:func:`evidence_step`), and not at all where a third of it is missing, since what a sensor never measures
     may stand there. Dropouts thus slow clearing down by their share instead of stopping it.
