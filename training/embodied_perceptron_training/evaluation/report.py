@@ -32,7 +32,7 @@ from embodied_perceptron_training.evaluation.evaluate import (
     evaluate,
     load,
 )
-from embodied_perceptron_training.evaluation.parallel import EvaluationError
+from embodied_perceptron_training.evaluation.parallel import EvaluationError, Workers
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
 
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
@@ -189,7 +189,7 @@ def run_evaluation(
     weights: str,
     scenes: int | None,
     views: int,
-    workers: int,
+    workers: Workers,
     turn_seed: int | None,
     command: str = "",
     prompts: str = "vg",
@@ -227,7 +227,7 @@ def run_calibration(
     scenes: int | None = None,
     views: int = 20,
     every: int = 2,
-    workers: int = 1,
+    workers: Workers = 1,
     precision: float = 0.0,
 ) -> dict[str, float]:
     """Calibrate, print the curve, and with ``write`` store the best score in the weights file.

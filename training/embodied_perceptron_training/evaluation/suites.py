@@ -62,7 +62,7 @@ from embodied_perceptron_training.evaluation.openlex3d import (
     read_labels,
     scene_prompts,
 )
-from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, Workers, map_scenes
 from embodied_perceptron_training.evaluation.pope import (
     PROTOCOLS,
     CategoryStatistics,
@@ -207,7 +207,7 @@ def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron,
 
 
 def _run(
-    spec: SuiteSpec, work: Callable[[str], Result], workers: int, progress: Callable[[int, int], None] | None
+    spec: SuiteSpec, work: Callable[[str], Result], workers: Workers, progress: Callable[[int, int], None] | None
 ) -> tuple[list[Result], dict[str, str]]:
     outcome = map_scenes(work, scene_names(spec.plain), workers, progress)
     if not outcome.results:
@@ -342,7 +342,7 @@ class _PopeWork:
 
 
 def run_pope(
-    spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[PopeResult]:
     """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model on homes, and
     ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`), and
@@ -475,7 +475,7 @@ class _ReferWork:
 
 
 def run_arkitscenerefer(
-    spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[ReferResult]:
     """``IoU@k`` and ``Dist@l`` of the shipped model's grounding, and the lifts' under ``lift_perfect/``,
     ``lift_noisy/``."""
@@ -628,7 +628,7 @@ class _OpenLexWork:
 
 
 def run_openlex3d(
-    spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[OpenLexResult]:
     """``top{1,5,10}/<tier>``, set ranking and retrieval of the project's closed-set export."""
     start = time.perf_counter()
