@@ -330,13 +330,14 @@ class _PopeWork:
         """True ones of the used views, and those of the published objects, by annotation id."""
         things = scene.scene
         frames = load_record(self.spec.data, name)["frames"]
-        doors = [int(k) for k, label in zip(things.ids, things.labels, strict=True) if label == "door"]
+        names = {int(k): label for k, label in zip(things.ids, things.labels, strict=True)}
         try:
-            truth = labels_of_record(frames, doors, choose_views(len(frames), self.spec.views))
+            truth = labels_of_record(frames, names, choose_views(len(frames), self.spec.views))
         except ValueError as error:
             raise CorruptSceneError(f"{name}: {error}") from error
         objects = perception.objects
-        said = predict_states(np.array([o.box for o in objects]).reshape(-1, 9), [o.label for o in objects])
+        boxes = np.array([o.box for o in objects]).reshape(-1, 9)
+        said = predict_states(boxes, [o.label for o in objects], perception.voxels.mean_point_m)
         rows = matched_rows(objects, things.boxes, things.labels)
         return truth, renumbered(said, {row: int(things.ids[k]) for row, k in rows.items()})
 
@@ -346,7 +347,7 @@ def run_pope(
 ) -> SuiteRun[PopeResult]:
     """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model on homes, and
     ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`), and
-    ``states/<name>/...`` of relations and doors (:mod:`.object_states`)."""
+    ``states/<name>/...`` of relations, doors, containers and cloth (:mod:`.object_states`)."""
     start = time.perf_counter()
     training_statistics(spec.training)  # a damaged file is no fault of a scene
     results, skipped = _run(spec, _PopeWork(spec), workers, progress)
