@@ -32,6 +32,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-all: setup
+	$(BIN)/python -m pip install --quiet "ray>=2.9"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 scenarios: setup

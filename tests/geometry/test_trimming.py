@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_perceptron.geometry.trimming import trimmed_bounds
+from embodied_perceptron.geometry.trimming import median, trimmed_bounds
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 200, 4096, 4097, 20_000])
@@ -27,3 +27,13 @@ def test_values_stay_as_they_are_and_nothing_is_refused():
         trimmed_bounds(np.zeros((0, 2)), 1.0)
     with pytest.raises(ValueError, match="trim_percent"):
         trimmed_bounds(values, 51.0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 201])
+def test_the_middle_is_numpys_median(count):
+    values = np.random.default_rng(count).normal(size=count)
+    before = values.copy()
+    assert median(values) == np.median(values)
+    assert (values == before).all()
+    with pytest.raises(ValueError, match="values"):
+        median(values[:0])

@@ -7,12 +7,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from scipy import ndimage
 from support.lift_world import CUP_BOX, THINGS, K, boxes_of, photograph
 from support.online_world import look_at
 
 from embodied_perceptron.lift.class_priors import _FOLDER, ClassPriors, shipped_priors
 from embodied_perceptron.lift.detections2d import accept_detections
-from embodied_perceptron.lift.lifting import LiftRules, box_along, box_around, lift_view, sample_pixels
+from embodied_perceptron.lift.lifting import (
+    LiftRules,
+    _largest_cluster,
+    box_along,
+    box_around,
+    lift_view,
+    sample_pixels,
+)
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 T = look_at(np.array([-0.6, 1.2, 1.6]), [0.5, 0.0, 0.6])
@@ -208,3 +216,19 @@ def test_every_prior_is_a_range():
             assert 0 <= low <= high
             assert high > 0
     assert known > 120
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_largest_cluster_is_that_of_labelled_cells(seed):
+    rng = np.random.default_rng(seed)
+    middles = rng.uniform(-0.5, 0.5, (5, 3))
+    points = np.concatenate([rng.normal(m, 0.03, (n, 3)) for m, n in zip(middles, (5, 40, 60, 30, 1), strict=True)])
+    weight = rng.uniform(0.1, 1.0, len(points))
+    cell = np.floor(points / 0.04).astype(int)
+    cell -= cell.min(axis=0)
+    filled = np.zeros(cell.max(axis=0) + 1, dtype=bool)
+    filled[tuple(cell.T)] = True
+    part = ndimage.label(filled, structure=np.ones((3, 3, 3)))[0][tuple(cell.T)]
+    largest = part == np.argmax(np.bincount(part, weights=weight))
+    assert _largest_cluster(points, weight, 0.04).tolist() == largest.tolist()
+    assert not largest.all()

@@ -9,8 +9,11 @@ from support.scene_builder import box_surface, chair, noisy, plane, room, snapsh
 
 from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.geometry.trimming import trimmed_bounds
 from embodied_perceptron.scene.segmentation.cells import build_cells, connected_parts
 from embodied_perceptron.scene.segmentation.components import (
+    _TRIM_PERCENT,
+    _areas,
     find_boxes,
     rectangle_direction,
     rectangular_parts,
@@ -351,3 +354,15 @@ def test_a_slightly_turned_bar_stays_whole():
     c, s = np.cos(0.1), np.sin(0.1)
     xy = np.unique(np.round(np.stack([u.ravel(), v.ravel()], 1) @ np.array([[c, s], [-s, c]])), axis=0)
     assert rectangular_parts(xy, 5).max() == 0
+
+
+@pytest.mark.parametrize("count", [3, 40, 900])
+def test_areas_of_rectangles_are_those_of_trimmed_bounds(count):
+    xy = np.random.default_rng(count).normal(size=(count, 2)) * [1.0, 0.3]
+    yaws = np.linspace(0.0, 1.5, 7)
+    slow = []
+    for yaw in yaws:
+        c, s = np.cos(yaw), np.sin(yaw)
+        low, high = trimmed_bounds(xy @ np.array([[c, -s], [s, c]]), _TRIM_PERCENT)
+        slow.append(np.prod(high - low + 0.02))
+    np.testing.assert_allclose(_areas(xy, yaws), slow, rtol=1e-9)

@@ -1,4 +1,4 @@
-"""Bounds of points without their outermost few, which may be noise."""
+"""Middles of a few numbers, and their bounds without the outermost few, which may be noise."""
 
 from __future__ import annotations
 
@@ -31,3 +31,13 @@ def trimmed_bounds(values: NDArray[np.float64], trim_percent: float) -> tuple[ND
     low: NDArray[np.float64] = rows[:, below] + share * (rows[:, above] - rows[:, below])
     high: NDArray[np.float64] = rows[:, last - below] + share * (rows[:, last - above] - rows[:, last - below])
     return low, high
+
+
+def median(values: NDArray[np.float64]) -> float:
+    """Of (K,) numbers: as numpy's, to the bit, at a fraction of the cost for a few hundred. Raises ``ValueError`` for
+    none."""
+    if values.ndim != 1 or len(values) == 0:
+        raise ValueError(f"values must be (K,) with K > 0, got {values.shape}")
+    ordered = np.sort(values)
+    half = len(ordered) // 2
+    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)

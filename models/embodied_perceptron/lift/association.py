@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
-from scipy import sparse
 
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
+from embodied_perceptron.geometry.trimming import median
 from embodied_perceptron.lift.class_priors import ClassPriors
 from embodied_perceptron.lift.lifting import LiftedDetection, box_around
 from embodied_perceptron.lift.rays import VoxelIndex
@@ -145,8 +146,9 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None, kept_share: fl
     if index is not None and lifted:
         probes = [d.points_m[:: max(1, len(d.points_m) // _PROBES)] for d in lifted]
         there = index.near(np.concatenate(probes))
-        edges = np.cumsum([0, *map(len, probes)])
-        stands = [there[a:b].mean() >= kept_share for a, b in pairwise(edges)]
+        counts = np.array([len(p) for p in probes])
+        standing = np.add.reduceat(there.astype(np.int64), np.cumsum(counts) - counts)
+        stands = standing / counts >= kept_share
         of = [pair for pair, ok in zip(of, stands, strict=True) if ok]
         lifted = [d for d, ok in zip(lifted, stands, strict=True) if ok]
     center = np.array([d.box[:3] for d in lifted]).reshape(-1, 3)
@@ -168,11 +170,8 @@ def affinities(items: _Items) -> NDArray[np.float64]:
     width = 0.5 * 0.5 * (items.size[:, None] + items.size[None])
     near = np.exp(-0.5 * (apart / np.maximum(width, 0.04)) ** 2)
     cells = [d.distinct_cells_large for d in items.lifted]
-    owner = np.repeat(np.arange(count), [len(own) for own in cells])
-    every, number = np.unique(np.concatenate(cells), return_inverse=True)
-    table = sparse.csr_matrix((np.ones(len(owner)), (owner, number)), shape=(count, len(every)))
-    shared = (table @ table.T).toarray()
-    size = np.asarray(table.sum(axis=1)).ravel()
+    size = np.array([len(own) for own in cells])
+    shared = _shared_cells(np.concatenate(cells), np.cumsum(size) - size, size)
     overlap = shared / np.maximum(np.minimum(size[:, None], size[None]), 1.0)
     both_small, both_large = small[:, None] & small[None], ~small[:, None] & ~small[None]
     ratio = np.minimum(items.size[:, None], items.size[None]) / np.maximum(items.size[:, None], items.size[None])
@@ -183,27 +182,64 @@ def affinities(items: _Items) -> NDArray[np.float64]:
     return np.where(allowed, result, 0.0)
 
 
+@njit(cache=True, nogil=True)
+def _shared_cells(cells: NDArray[np.int64], first: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(N, N) how many cells any two of N ascending lists have in common."""
+    count = len(size)
+    shared = np.zeros((count, count))
+    for i in range(count):
+        shared[i, i] = size[i]
+        for j in range(i):
+            a, a_end = first[i], first[i] + size[i]
+            b, b_end = first[j], first[j] + size[j]
+            if a == a_end or b == b_end or cells[a_end - 1] < cells[b] or cells[b_end - 1] < cells[a]:
+                continue
+            both = 0
+            while a < a_end and b < b_end:
+                if cells[a] < cells[b]:
+                    a += 1
+                elif cells[a] > cells[b]:
+                    b += 1
+                else:
+                    both += 1
+                    a += 1
+                    b += 1
+            shared[i, j] = shared[j, i] = both
+    return shared
+
+
 def group_detections(affinity: NDArray[np.float64], scores: NDArray[np.float64]) -> list[NDArray[np.int64]]:
     """Rows of each group: best scores first, each joins the group with the highest mean affinity, or begins one.
 
     The order of the rows does not matter where scores differ.
     """
-    count = len(scores)
-    group_of = np.full(count, -1, dtype=np.int64)
+    group_of = _group_numbers(affinity, np.argsort(-scores, kind="stable"))
+    order = np.argsort(group_of, kind="stable")
+    edges = np.searchsorted(group_of[order], np.arange(group_of.max(initial=-1) + 2))
+    return [order[a:b] for a, b in pairwise(edges)]
+
+
+@njit(cache=True, nogil=True)
+def _group_numbers(affinity: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) number of the group of each row; groups are numbered in the order in which they begin."""
+    count = len(order)
+    group_of = np.full(count, -1, np.int64)
     total = np.zeros((count, count))  # (groups, N) sum of the affinities with each group's members
-    touching = np.zeros((count, count))  # and how many of them are not zero
-    size = np.zeros(count)
+    touching = np.zeros((count, count), np.int64)  # and how many of them are not zero
+    size = np.zeros(count, np.int64)
     groups = 0
-    for i in np.argsort(-scores, kind="stable"):
-        members = np.maximum(size[:groups], 1.0)
-        mean = np.where(touching[:groups, i] >= 0.5 * members, total[:groups, i] / members, 0.0)
-        best = int(np.argmax(mean)) if groups and mean.max() > 0 else groups
+    for i in order:
+        best, highest = groups, 0.0
+        for group in range(groups):
+            if touching[group, i] >= 0.5 * size[group] and total[group, i] / size[group] > highest:
+                best, highest = group, total[group, i] / size[group]
         groups = max(groups, best + 1)
         group_of[i] = best
-        total[best] += affinity[i]
-        touching[best] += affinity[i] > 0
         size[best] += 1
-    return [np.flatnonzero(group_of == g) for g in range(groups)]
+        for j in range(count):
+            total[best, j] += affinity[i, j]
+            touching[best, j] += affinity[i, j] > 0
+    return group_of
 
 
 def find_candidates(
@@ -287,7 +323,7 @@ def _fit(members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
 def _candidate(items: _Items, rows: NDArray[np.int64], yaw_rad: float, cache: FitCache | None) -> Candidate:
     """A group as one thing."""
     members = [items.lifted[r] for r in rows]
-    small = bool(np.median(items.size[rows]) < _SMALL_M)
+    small = median(items.size[rows]) < _SMALL_M
     fit = _fit(members, small, yaw_rad) if cache is None else cache.fit(members, small, yaw_rad)
     whole = any(not d.cut for d in members)
     return Candidate(fit.points_m, fit.box, whole=whole, members=tuple(items.of[r] for r in rows))
@@ -298,13 +334,11 @@ def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float 
 
     What single views took along by mistake falls out. Where views share too little, all points count.
     """
-    cells = [d.cells_small if small else d.cells_large for d in members]
-    owner = np.repeat(np.arange(len(cells)), [len(c) for c in cells])
-    every, number = np.unique(np.concatenate(cells), return_inverse=True)
-    pairs = np.unique(number * len(cells) + owner)
-    votes = np.bincount(pairs // len(cells), minlength=len(every))
+    cells = np.concatenate([d.cells_small if small else d.cells_large for d in members])
+    distinct = [d.distinct_cells_small if small else d.distinct_cells_large for d in members]
+    every, votes = np.unique(np.concatenate(distinct), return_counts=True)
     needed = max(share * len(members), 2 if len(members) >= 4 else 1)
-    agreed = votes[number] >= needed
+    agreed = votes[np.searchsorted(every, cells)] >= needed
     points = np.concatenate([d.points_m for d in members])
     return points[agreed] if np.count_nonzero(agreed) >= 10 else points
 
@@ -357,8 +391,8 @@ def _judge(
             of_view[d.label] = max(of_view.get(d.label, 0.0), evidence.detected(d.score))
         for name, value in of_view.items():
             by_name[name] = by_name.get(name, 0.0) + value
-    missed = int(np.count_nonzero(in_view)) - sum(1 for v in found if in_view[v])
-    log_odds += missed * evidence.missed
+    seen = set(np.flatnonzero(in_view).tolist())
+    log_odds += len(seen - found.keys()) * evidence.missed
     names = sorted(by_name)
     worth = np.array(
         [by_name[n] + priors.log_plausibility(n, candidate.box, floor_z_m, whole=False) for n in names] + [0.0]
@@ -371,4 +405,4 @@ def _judge(
     candidate.label = names[best_name]
     candidate.probability = candidate.exists * float(share[best_name])
     candidate.views = len(found)
-    candidate.visible = int(np.count_nonzero(in_view | np.isin(np.arange(len(in_view)), list(found))))
+    candidate.visible = len(seen | found.keys())

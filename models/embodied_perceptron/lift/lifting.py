@@ -1,10 +1,9 @@
 """One picture's detections -> points and upright boxes in the world.
 
-Rays through the pixels of a box (or mask) find the surface that the camera sees; of it, what belongs to the detection
-is
-what stands out of its surroundings: neither the floor, nor the surface that a small thing lies on, nor what is behind.
-A ring of pixels around the box shows those surroundings. The idea of lifting boxes by rays and clusters is
-ARKitSceneRefer's ("Text-based localization of small objects in diverse real-world 3D indoor scenes", 2023).
+Rays through the pixels of a box (or mask) find the surface that the camera sees; of it, what belongs to the
+detection is what stands out of its surroundings: neither the floor, nor the surface that a small thing lies on, nor
+what is behind. A ring of pixels around the box shows those surroundings. The idea of lifting boxes by rays and clusters
+is ARKitSceneRefer's ("Text-based localization of small objects in diverse real-world 3D indoor scenes", 2023).
 """
 
 from __future__ import annotations
@@ -15,15 +14,13 @@ from functools import cached_property
 
 import cv2
 import numpy as np
-import torch
+from numba import njit
 from numpy.typing import NDArray
-from scipy import ndimage
 
-from embodied_perceptron.geometry.transforms import pack_keys, world_to_voxel
-from embodied_perceptron.geometry.trimming import trimmed_bounds
+from embodied_perceptron.geometry.trimming import median, trimmed_bounds
 from embodied_perceptron.lift.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.lift.detections2d import Detections2d
-from embodied_perceptron.lift.rays import Samples, VoxelIndex, see_surface
+from embodied_perceptron.lift.rays import Samples, VoxelIndex, keys_of, see_surface
 from embodied_perceptron.scene.segmentation.components import rectangle_direction
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -33,7 +30,6 @@ NO_FOREGROUND = "no_foreground"  # nothing stands out of the surroundings
 BAD_GEOMETRY = "implausible_geometry"  # no such thing has this size or stands at this height
 
 _DIRECTION_POINTS = 200
-_EVERYWHERE = np.ones((3, 3, 3), dtype=bool)
 
 
 SMALL_CELL_M, LARGE_CELL_M = 0.02, 0.06  # cells in which views agree, of small things and of large ones
@@ -105,6 +101,11 @@ class LiftedDetection:
         return cell_keys(self.points_m, LARGE_CELL_M)
 
     @cached_property
+    def distinct_cells_small(self) -> NDArray[np.int64]:
+        """(C,) each of them once, ascending."""
+        return np.unique(self.cells_small)
+
+    @cached_property
     def distinct_cells_large(self) -> NDArray[np.int64]:
         """(C,) each of them once, ascending."""
         return np.unique(self.cells_large)
@@ -112,7 +113,7 @@ class LiftedDetection:
 
 def cell_keys(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:
     """(K, 3) points -> (K,) keys of their cells on the lattice of the world's origin."""
-    keys: NDArray[np.int64] = pack_keys(torch.from_numpy(world_to_voxel(points_m, size_m))).numpy()
+    keys: NDArray[np.int64] = keys_of(points_m, size_m)
     return keys
 
 
@@ -158,11 +159,7 @@ def lift_view(
             found.boxes_px[row], (frame.intrinsics.width, frame.intrinsics.height), mask, rules
         )
         samples = see_surface(frame.depth_m, frame.intrinsics, T_world_camera, uv, index, rules.range_m)
-        # rows of the sampled pixels that have a surface: pixels are distinct
-        flat = uv[:, 1] * frame.intrinsics.width + uv[:, 0]
-        order = np.argsort(flat)
-        at = order[np.searchsorted(flat[order], samples.uv[:, 1] * frame.intrinsics.width + samples.uv[:, 0])]
-        within = inside[at]
+        within = inside[samples.row]
         if np.count_nonzero(within) < rules.min_points:
             drops[NO_SURFACE] += 1
             continue
@@ -170,13 +167,13 @@ def lift_view(
         focal = 0.5 * (frame.intrinsics.fx + frame.intrinsics.fy)
         cut = touches_border(found.boxes_px[row], frame.intrinsics.width, frame.intrinsics.height)
         if prior is not None:
-            side_m = float(np.median(samples.depth_m[within])) * float(sides_px.max()) / focal
+            side_m = median(samples.depth_m[within]) * float(sides_px.max()) / focal
             if not _possible_side(side_m, prior, cut):
                 drops[BAD_GEOMETRY] += 1
                 continue
         points = foreground(
             samples.take(within),
-            offset[at[within]],
+            offset[samples.row[within]],
             samples.take(~within),
             float(sides_px.max()) / focal,
             floor_z_m,
@@ -220,26 +217,64 @@ def sample_pixels(
     Returns (K, 2) distinct pixels, (K,) which of them are inside (of the box without its border, or of the shrunk
     mask), and (K, 2) their offset from the middle in half sides of the box.
     """
-    middle, half = (box_px[:2] + box_px[2:]) / 2, (box_px[2:] - box_px[:2]) / 2
-    step = max(1.0, 2 * float(half.max()) / rules.side_samples)
-    axes = []
-    for axis in (0, 1):
-        reach = half[axis] * (1 + 2 * rules.ring)
-        places = middle[axis] + np.arange(-np.floor(reach / step), np.floor(reach / step) + 1) * step
-        pixels = np.unique(np.floor(places + 0.5).astype(np.int64))
-        axes.append(pixels[(pixels >= 0) & (pixels < picture[axis])])
-    u, v = (grid.ravel() for grid in np.meshgrid(*axes))
-    uv = np.stack([u, v], axis=1)
-    offset = (uv - middle) / half
-    inside = np.asarray((np.abs(offset) <= 1 - rules.border).all(axis=1))
-    outside = np.asarray((np.abs(offset) > 1).any(axis=1))
+    shrunk = np.zeros((0, 0), dtype=bool)
     if mask is not None:
         size = 2 * rules.mask_border_px + 1
         shrunk = cv2.erode(mask.astype(np.uint8), np.ones((size, size), np.uint8)) > 0
-        inside &= shrunk[v, u]
-        outside |= ~mask[v, u]
-    used = inside | outside
-    return uv[used], inside[used], offset[used]
+    result: tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]] = _sample(
+        box_px,
+        np.array(picture),
+        np.zeros((0, 0), dtype=bool) if mask is None else mask,
+        shrunk,
+        rules.side_samples,
+        rules.border,
+        rules.ring,
+    )
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _sample(
+    box_px: NDArray[np.float64],
+    picture: NDArray[np.int64],
+    mask: NDArray[np.bool_],
+    shrunk: NDArray[np.bool_],
+    side_samples: int,
+    border: float,
+    ring: float,
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+    """As :func:`sample_pixels`; an empty ``mask`` is none."""
+    middle, half = (box_px[:2] + box_px[2:]) / 2, (box_px[2:] - box_px[:2]) / 2
+    step = max(1.0, 2 * max(half[0], half[1]) / side_samples)
+    reach = np.floor(half * (1 + 2 * ring) / step).astype(np.int64)  # steps to either side
+    axes = np.empty((2, 2 * reach.max() + 1), np.int64)
+    count = np.zeros(2, np.int64)
+    for axis in range(2):
+        for k in range(-reach[axis], reach[axis] + 1):
+            pixel = np.int64(np.floor(middle[axis] + k * step + 0.5))
+            known = count[axis] > 0 and axes[axis, count[axis] - 1] == pixel
+            if 0 <= pixel < picture[axis] and not known:
+                axes[axis, count[axis]] = pixel
+                count[axis] += 1
+    uv = np.empty((count[0] * count[1], 2), np.int64)
+    inside = np.empty(len(uv), np.bool_)
+    offset = np.empty((len(uv), 2))
+    n = 0
+    for row in range(count[1]):
+        for column in range(count[0]):
+            u, v = axes[0, column], axes[1, row]
+            x, y = (u - middle[0]) / half[0], (v - middle[1]) / half[1]
+            within = abs(x) <= 1 - border and abs(y) <= 1 - border
+            outside = abs(x) > 1 or abs(y) > 1
+            if mask.size:
+                within = within and shrunk[v, u]
+                outside = outside or not mask[v, u]
+            if within or outside:
+                uv[n, 0], uv[n, 1] = u, v
+                offset[n, 0], offset[n, 1] = x, y
+                inside[n] = within
+                n += 1
+    return uv[:n], inside[:n], offset[:n]
 
 
 def foreground(
@@ -280,12 +315,12 @@ def foreground(
     if np.count_nonzero(keep) < rules.min_points:
         return np.zeros((0, 3))
     points, weight, depths = inner.points_m[keep], weight[keep], inner.depth_m[keep]
-    spacing_m = angle * float(np.median(depths)) / rules.side_samples
+    spacing_m = angle * median(depths) / rules.side_samples
     cell_m = max(0.025 if small else 0.06, 2.5 * spacing_m)
     part = _largest_cluster(points, weight, cell_m)
     points = points[part]
     if prior is not None:  # what is further from the middle than the thing can be long is something else
-        center = np.median(points, axis=0)
+        center = np.array([median(column) for column in points.T])
         reach = max(prior.long_m[1], prior.height_m[1])
         points = points[np.linalg.norm(points - center, axis=1) <= reach]
     return points
@@ -331,18 +366,59 @@ def _support_height(z_m: NDArray[np.float64], bin_m: float = 0.015, share: float
     best = int(np.argmax(pair))
     if pair[best] < share * len(z_m):
         return None
-    return float(np.median(z_m[(z_m >= low + best * bin_m) & (z_m < low + (best + 2) * bin_m)]))
+    return median(z_m[(z_m >= low + best * bin_m) & (z_m < low + (best + 2) * bin_m)])
 
 
 def _largest_cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
     """(K,) the connected part with the most weight, connected when cells of ``cell_m`` touch."""
-    cell = np.floor(points_m / cell_m).astype(np.int64)
-    cell -= cell.min(axis=0)
-    filled = np.zeros(cell.max(axis=0) + 1, dtype=bool)
-    filled[tuple(cell.T)] = True
-    labels, count = ndimage.label(filled, structure=_EVERYWHERE)
-    label = labels[tuple(cell.T)]
-    return np.asarray(label == int(np.argmax(np.bincount(label, weights=weight, minlength=count + 1))))
+    result: NDArray[np.bool_] = _cluster(points_m, weight, cell_m)
+    return result
+
+
+@njit(cache=True, nogil=True)
+def _cluster(points_m: NDArray[np.float64], weight: NDArray[np.float64], cell_m: float) -> NDArray[np.bool_]:
+    """As :func:`_largest_cluster`; of parts of one weight, the one with the lowest x (then y, z) of a cell."""
+    cell = np.empty((len(points_m), 3), np.int64)
+    for i in range(len(points_m)):
+        for axis in range(3):
+            cell[i, axis] = np.int64(np.floor(points_m[i, axis] / cell_m))
+    shape = np.zeros(3, np.int64)
+    for axis in range(3):
+        low = cell[:, axis].min()
+        cell[:, axis] -= low
+        shape[axis] = cell[:, axis].max() + 1
+    part = np.full((shape[0] + 2, shape[1] + 2, shape[2] + 2), -1, np.int64)  # -1 empty, 0 not yet reached
+    for i in range(len(cell)):
+        part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1] = 0
+    order = np.argsort((cell[:, 0] * shape[1] + cell[:, 1]) * shape[2] + cell[:, 2], kind="mergesort")
+    stack = np.empty((len(cell), 3), np.int64)
+    parts = 0
+    for i in order:
+        x, y, z = cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1
+        if part[x, y, z] != 0:
+            continue
+        parts += 1
+        part[x, y, z] = parts
+        stack[0, 0], stack[0, 1], stack[0, 2] = x, y, z
+        waiting = 1
+        while waiting:
+            waiting -= 1
+            x, y, z = stack[waiting]
+            for a in range(x - 1, x + 2):
+                for b in range(y - 1, y + 2):
+                    for c in range(z - 1, z + 2):
+                        if part[a, b, c] == 0:
+                            part[a, b, c] = parts
+                            stack[waiting, 0], stack[waiting, 1], stack[waiting, 2] = a, b, c
+                            waiting += 1
+    total = np.zeros(parts + 1)
+    for i in range(len(cell)):
+        total[part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1]] += weight[i]
+    best = np.argmax(total)
+    out = np.empty(len(cell), np.bool_)
+    for i in range(len(cell)):
+        out[i] = part[cell[i, 0] + 1, cell[i, 1] + 1, cell[i, 2] + 1] == best
+    return out
 
 
 def box_around(points_m: NDArray[np.float64], yaw_rad: float, trim_percent: float = 2.0) -> NDArray[np.float64]:

@@ -109,6 +109,20 @@ def _key(x: int, y: int, z: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def keys_of(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:
+    """(K, 3) points -> (K,) keys of their cells on the lattice of the world's origin."""
+    out = np.empty(len(points_m), np.int64)
+    for i in range(len(points_m)):
+        x, y, z = (
+            np.floor(points_m[i, 0] / size_m),
+            np.floor(points_m[i, 1] / size_m),
+            np.floor(points_m[i, 2] / size_m),
+        )
+        out[i] = _key(np.int64(x), np.int64(y), np.int64(z))
+    return out
+
+
+@njit(cache=True, nogil=True)
 def _any_near(keys: NDArray[np.int64], coords: NDArray[np.int64]) -> NDArray[np.bool_]:
     out = np.zeros(len(coords), np.bool_)
     for i in range(len(coords)):
@@ -191,19 +205,21 @@ class Samples:
         points_m: (K, 3) float64 world.
         depth_m: (K,) float64 along the optical axis.
         cast: (K,) bool: the surface is the map's, not this picture's.
+        row: (K,) int64 of the pixels that were asked for.
     """
 
     uv: NDArray[np.int64]
     points_m: NDArray[np.float64]
     depth_m: NDArray[np.float64]
     cast: NDArray[np.bool_]
+    row: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.depth_m)
 
     def take(self, rows: NDArray[Any]) -> Samples:
         """Some of them, by index or mask."""
-        return Samples(self.uv[rows], self.points_m[rows], self.depth_m[rows], self.cast[rows])
+        return Samples(self.uv[rows], self.points_m[rows], self.depth_m[rows], self.cast[rows], self.row[rows])
 
 
 _EDGE_STEP_PX = 2
@@ -233,21 +249,15 @@ def see_surface(
         range_m: nearest and furthest depth that is used.
         max_cast: rays.
     """
-    height, width = depth_m.shape
     u, v = uv[:, 0], uv[:, 1]
-    z = depth_m[v, u].astype(np.float64)
-    known = (z >= range_m[0]) & (z <= range_m[1])
-    step = np.zeros(len(uv), dtype=bool)
-    allowed = _EDGE_M + _EDGE_SHARE * z
-    for du, dv in ((_EDGE_STEP_PX, 0), (-_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX), (0, -_EDGE_STEP_PX)):
-        beside = depth_m[np.clip(v + dv, 0, height - 1), np.clip(u + du, 0, width - 1)].astype(np.float64)
-        with np.errstate(invalid="ignore"):  # both out of range
-            step |= (beside > 0) & (np.abs(beside - z) > allowed)
-    rows = np.flatnonzero(known & ~step)
+    z, usable = _measured(depth_m, u, v, range_m[0], range_m[1])
+    rows = np.flatnonzero(usable)
     x, y = (u - intrinsics.cx) / intrinsics.fx, (v - intrinsics.cy) / intrinsics.fy
     rays = np.stack([x, y, np.ones(len(uv))], axis=1)  # (K, 3) at depth 1, optical frame
     R, camera_m = T_world_camera[:3, :3], T_world_camera[:3, 3]
-    samples = Samples(uv[rows], (rays[rows] * z[rows, None]) @ R.T + camera_m, z[rows], np.zeros(len(rows), dtype=bool))
+    samples = Samples(
+        uv[rows], (rays[rows] * z[rows, None]) @ R.T + camera_m, z[rows], np.zeros(len(rows), dtype=bool), rows
+    )
     holes = np.flatnonzero(z == 0)
     if index is None or len(index.keys) == 0 or len(holes) == 0:
         return samples
@@ -263,4 +273,28 @@ def see_surface(
         np.concatenate([samples.points_m, hit_points]),
         np.concatenate([samples.depth_m, hit_depth]),
         np.concatenate([samples.cast, np.ones(len(hit_depth), dtype=bool)]),
+        np.concatenate([rows, holes[hit]]),
     )
+
+
+@njit(cache=True, nogil=True)
+def _measured(
+    depth_m: NDArray[np.float32], u: NDArray[np.int64], v: NDArray[np.int64], min_m: float, max_m: float
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """(K,) depth at the pixels, and which of them are in range and at no step."""
+    height, width = depth_m.shape
+    z = np.empty(len(u))
+    usable = np.zeros(len(u), np.bool_)
+    for i in range(len(u)):
+        z[i] = depth_m[v[i], u[i]]
+        if not (z[i] >= min_m and z[i] <= max_m):
+            continue
+        allowed = _EDGE_M + _EDGE_SHARE * z[i]
+        usable[i] = True
+        for du, dv in ((_EDGE_STEP_PX, 0), (-_EDGE_STEP_PX, 0), (0, _EDGE_STEP_PX), (0, -_EDGE_STEP_PX)):
+            row = min(max(v[i] + dv, 0), height - 1)
+            column = min(max(u[i] + du, 0), width - 1)
+            beside = np.float64(depth_m[row, column])
+            if beside > 0 and abs(beside - z[i]) > allowed:
+                usable[i] = False
+    return z, usable

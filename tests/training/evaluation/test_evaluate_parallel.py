@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
-from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.parallel import (
+    Cluster,
+    CorruptSceneError,
+    EvaluationError,
+    choose_workers,
+    known_everywhere,
+    map_scenes,
+)
 
 
 def half(name: str) -> int:
@@ -50,3 +59,34 @@ def test_a_fault_in_a_process_ends_the_others() -> None:
 def test_at_least_one_worker() -> None:
     with pytest.raises(ValueError, match="at least one worker, got 0"):
         map_scenes(half, ["1"], 0)
+
+
+@pytest.mark.slow  # starts a cluster on this machine
+def test_a_cluster_gives_the_same():
+    pytest.importorskip("ray")
+    names = [str(i) for i in range(99)]
+    seen: list[tuple[int, int]] = []
+    outcome = map_scenes(half, [*names, "bad"], Cluster("local"), lambda *p: seen.append(p))
+    assert outcome.results == [i // 2 for i in range(99)]
+    assert outcome.skipped == {"bad": "file is damaged"}
+    assert seen == [(i, 100) for i in range(101)]
+    with pytest.raises(EvaluationError, match="1 of 40 scenes"):
+        map_scenes(half, ["bad", *(str(i) for i in range(39))], Cluster("local"))
+    with pytest.raises(RuntimeError, match="fault of the program"):
+        map_scenes(half, ["1", "bug"], Cluster("local"))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_a_cluster_is_refused_by_name():
+    with pytest.raises(EvaluationError, match="pip install ray"):
+        map_scenes(half, ["1"], Cluster("local"))
+
+
+def test_a_cluster_instead_of_processes_knows_whole_paths(tmp_path, monkeypatch):
+    assert choose_workers(3, None) == 3
+    assert choose_workers(3, "head:6379") == Cluster("head:6379")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "homes").mkdir()
+    assert known_everywhere("homes", 2) == "homes"
+    assert known_everywhere("homes", Cluster("auto")) == str(tmp_path / "homes")
+    assert known_everywhere("tiny", Cluster("auto")) == "tiny"

@@ -232,6 +232,19 @@ def test_the_command_writes_figures_tables_and_what_was_run(root: Path, weights:
     assert "| AP25 |" in (tmp_path / "out" / "metrics.md").read_text()
 
 
+@pytest.mark.slow  # starts a cluster on this machine
+def test_a_cluster_gives_the_figures_of_this_process(root: Path, weights: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    options = ["--data", str(root), "--weights", str(weights), "--views", "3", "--pictures", "0"]
+    found = []
+    for place in (["--workers", "1"], ["--ray", "local"]):
+        out = tmp_path / place[1]
+        code, output = command("detection", *options, *place, "--out", str(out))
+        assert code == 0, output
+        found.append(json.loads((out / "metrics.json").read_text()))
+    assert found[0] == found[1]
+
+
 def test_figures_do_not_depend_on_workers_or_on_what_else_is_scored(root: Path, weights: Path) -> None:
     spec = EvaluationSpec(str(root), "test", str(weights), ("detection", "occupancy"), views=3)
     alone = evaluate(spec, workers=1)

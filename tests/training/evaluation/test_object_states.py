@@ -32,20 +32,78 @@ def room(**changed):
 def test_what_stands_on_a_table_and_a_door_in_its_frame():
     said = predict_states(*room())
     assert said.pairs == {(1, "ontop", 0)}
-    assert said.doors == {3: "closed"}
+    assert said.states == {3: "closed"}
 
 
 @pytest.mark.parametrize("degrees", [20, 90, -60])
 def test_a_turned_leaf_is_open_and_one_without_a_frame_unknown(degrees):
     leaf = [2.8, 0.2, 1.0, 0.8, 0.13, 2.0, np.pi / 2 + np.radians(degrees), 0, 0]
-    assert predict_states(*room(door=leaf)).doors == {3: "open"}
-    assert predict_states(*room(doorframe=[9.0, 0, 1.0, 0.9, 0.15, 2.05, 0, 0, 0])).doors == {}
+    assert predict_states(*room(door=leaf)).states == {3: "open"}
+    assert predict_states(*room(doorframe=[9.0, 0, 1.0, 0.9, 0.15, 2.05, 0, 0, 0])).states == {}
 
 
 def test_what_stands_under_a_table_is_not_inside_of_it():
     stool = [-0.3, 0.0, 0.22, 0.35, 0.35, 0.44, 0, 0, 0]
     said = predict_states(*room(chair=stool))
     assert said.pairs == {(1, "ontop", 0), (4, "under", 0)}
+    boxes, labels = room(chair=stool)
+    assert (4, "under", 0) not in predict_states(boxes, ["shelf", *labels[1:]]).pairs  # its lowest board carries it
+
+
+def wall(x, low, high, top=2.5):
+    """Points of a wall across the x axis."""
+    y, z = np.meshgrid(np.arange(low, high, 0.04), np.arange(0.0, top, 0.04))
+    return np.stack([np.full(y.size, x), y.ravel(), z.ravel()], axis=1)
+
+
+@pytest.mark.parametrize("yaw", [0.0, 0.7])
+def test_a_leaf_without_a_frame_is_closed_where_the_wall_goes_on_at_both_ends(yaw):
+    c, s = np.cos(yaw), np.sin(yaw)
+    R = np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]])
+    walls = np.concatenate([wall(3.0, -2.0, -0.45), wall(3.0, 0.45, 2.0)])
+    closed, opened = wall(3.0, -0.4, 0.4, 2.0), wall(-0.45, 2.2, 3.0, 2.0)[:, [1, 0, 2]] * [1, -1, 1]
+    for middle, turn, state in (([3.0, 0.0], 0.5, "closed"), ([2.6, 0.45], 0.0, "open"), ([0.0, 0.0], 0.0, None)):
+        points = np.concatenate([walls, closed if state == "closed" else opened])
+        leaf = [*(R[:2, :2] @ middle), 1.0, 0.8, 0.05, 2.0, turn * np.pi + yaw, 0, 0]
+        said = predict_states(np.array([leaf]), ["door"], points @ R.T).states
+        assert said.get(0) == state
+    assert predict_states(np.array([leaf]), ["door"]).states == {}
+
+
+@pytest.mark.parametrize(("height", "state"), [(0.03, "empty"), (0.27, "filled"), (None, None)])
+def test_a_basket_is_as_full_as_one_looks_into_it(height, state):
+    basket = np.array([[1.0, 2.0, 0.15, 0.4, 0.4, 0.3, 0.3, 0, 0]])
+    angle = np.linspace(0, 2 * np.pi, 60)
+    rim = np.stack([1 + 0.19 * np.cos(angle), 2 + 0.19 * np.sin(angle), np.full(60, 0.3)], axis=1)
+    floor = np.array([[1 + x, 2 + y, height or 0.0] for x in (-0.05, 0, 0.05) for y in (-0.05, 0, 0.05)])
+    points = rim if height is None else np.concatenate([rim, floor])
+    assert predict_states(basket, ["basket"], points).states.get(0) == state
+    assert predict_states(basket, ["bag"], points).states == {}
+
+
+def test_a_bowl_with_an_apple_in_it_is_filled():
+    boxes = np.array([[0, 0, 0.04, 0.26, 0.26, 0.08, 0, 0, 0], [0.01, 0, 0.045, 0.07, 0.07, 0.07, 0, 0, 0]], float)
+    said = predict_states(boxes, ["bowl", "apple"])
+    assert said.pairs == {(1, "inside", 0)}
+    assert said.states == {0: "filled"}
+
+
+@pytest.mark.parametrize(
+    ("box", "state"),
+    [
+        ([0, 0, 0.05, 0.5, 0.4, 0.1, 0.3, 0, 0], "folded"),
+        ([0, 0, 0.02, 1.0, 0.8, 0.04, 0, 0, 0], "unfolded"),  # spread out
+        ([0, 0, 1.2, 0.5, 0.08, 0.6, 0, 0, 0], "unfolded"),  # hangs
+        ([0, 0, 1.2, 0.5, 0.6, 0.08, 0, np.pi / 2, 0], "unfolded"),  # the same, its axes named otherwise
+    ],
+)
+def test_cloth_that_is_a_small_pile_is_folded(box, state):
+    assert predict_states(np.array([box], float), ["blanket"]).states == {0: state}
+
+
+def test_points_are_checked():
+    with pytest.raises(ValueError, match="points_m"):
+        predict_states(*room(), np.zeros((3, 2)))
 
 
 def test_perfect_is_perfect_and_random_is_not():
@@ -80,7 +138,9 @@ def test_labels_are_those_of_the_used_frames():
         {"states": {"3": ["open"], "7": ["closed"]}, "pairs": [[1, "ontop", 0]]},
         {"states": {}, "pairs": [[5, "inside", 0]]},
     ]
-    assert labels_of_record(frames, [3], [0]) == StateLabels(frozenset({(1, "ontop", 0)}), {3: "open"})
-    assert len(labels_of_record(frames, [3], [0, 1]).pairs) == 2
+    assert labels_of_record(frames, {3: "door", 7: "laptop"}, [0]) == StateLabels(
+        frozenset({(1, "ontop", 0)}), {3: "open"}
+    )
+    assert len(labels_of_record(frames, {3: "door"}, [0, 1]).pairs) == 2
     with pytest.raises(ValueError, match="frame 0"):
-        labels_of_record([{}], [], [0])
+        labels_of_record([{}], {}, [0])

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
+from embodied_perceptron_training.evaluation.parallel import Cluster
 from embodied_perceptron_training.evaluation.suite_commands import Common, register, with_common_options
 
-SHARED = {"data", "out", "split", "weights", "scenes", "views", "workers"}
+SHARED = {"data", "out", "split", "weights", "scenes", "views", "workers", "ray"}
 
 
 def parameters(app):
@@ -46,11 +47,13 @@ def test_values_reach_the_suite(tmp_path):
     app.command("suite")(with_common_options(suite))
     words = ["--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "7", "--workers", "3"]
     assert CliRunner().invoke(app, [*words, "--twist", "0.25"]).exit_code == 0
-    ((common, views, twist),) = told
+    common, views, twist = told[0]
     assert (common.data, common.views, common.workers, common.split) == (tmp_path, 7, 3, "test")
     assert (views, twist) == (7, 0.25)
     spec = common.spec(seed=5, training=tmp_path / "homes.json")
     assert (spec.data, spec.views, spec.seed, spec.training) == (str(tmp_path), 7, 5, str(tmp_path / "homes.json"))
+    assert CliRunner().invoke(app, [*words, "--ray", "auto"]).exit_code == 0
+    assert told[-1][0].workers == Cluster("auto")
     for wrong in (["--views", "1"], ["--workers", "0"]):
         assert CliRunner().invoke(app, [*words, *wrong]).exit_code == 2
     assert CliRunner().invoke(app, ["--out", str(tmp_path)]).exit_code == 2

@@ -41,7 +41,7 @@ from embodied_perceptron_training.evaluation.evaluate import (
     load,
     scene_names,
 )
-from embodied_perceptron_training.evaluation.parallel import EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.parallel import EvaluationError, Workers, map_scenes
 from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config, object_boxes
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
@@ -310,7 +310,7 @@ def calibrate(
     spec: EvaluationSpec,
     every: int = 2,
     scores: Sequence[float] = SCORES,
-    workers: int = 1,
+    workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
     precision: float = 0.0,
 ) -> Calibration:
@@ -354,7 +354,7 @@ def calibrate(
     return found
 
 
-def _nameless_score(spec: EvaluationSpec, every: int, workers: int, precision: float) -> float | None:
+def _nameless_score(spec: EvaluationSpec, every: int, workers: Workers, precision: float) -> float | None:
     """From which score on things without a name are right often enough; None for a network that knows no presence."""
     detection = cached_predictor(spec.weights).network.config.detection
     if detection is None or not detection.presence:

@@ -25,6 +25,7 @@ from embodied_perceptron_training.evaluation.parallel import (
     MAX_CORRUPT_SHARE,
     CorruptSceneError,
     EvaluationError,
+    Workers,
     map_scenes,
 )
 from embodied_perceptron_training.evaluation.scene_tasks import (
@@ -113,7 +114,7 @@ class Evaluation:
 
 def evaluate(
     spec: EvaluationSpec,
-    workers: int = 1,
+    workers: Workers = 1,
     progress: Callable[[int, int], None] | None = None,
     max_corrupt_share: float = MAX_CORRUPT_SHARE,
 ) -> Evaluation:

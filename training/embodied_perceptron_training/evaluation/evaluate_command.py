@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron_training.evaluation.label_command import label
+from embodied_perceptron_training.evaluation.parallel import choose_workers, known_everywhere
 from embodied_perceptron_training.evaluation.recording_command import recording
 from embodied_perceptron_training.evaluation.referring import referring
 from embodied_perceptron_training.evaluation.suite_commands import register as register_suites
@@ -154,11 +155,16 @@ def _task_command(task: str) -> Callable[..., None]:
         turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
         prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
         pictures: Annotated[int, typer.Option(min=0, help="So many of the best and worst scenes.")] = 2,
+        ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
     ) -> None:
         from embodied_perceptron_training.evaluation.report import run_evaluation  # torch loads only when needed
 
         command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-        run_evaluation(task, data, out, split, weights, scenes, views, workers, turn_seed, command, prompts, pictures)
+        place = choose_workers(workers, ray)
+        known = Path(known_everywhere(data, place)), known_everywhere(weights, place)
+        run_evaluation(
+            task, known[0], out, split, known[1], scenes, views, place, turn_seed, command, prompts, pictures
+        )
 
     run.__doc__ = _HELP[task]
     return run

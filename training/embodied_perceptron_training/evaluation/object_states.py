@@ -1,10 +1,12 @@
-"""States and relations that geometry decides, from boxes and names alone, against the labels of synthetic homes.
+"""States and relations that geometry decides, from boxes, names and the map, against the labels of synthetic homes.
 
     ontop, inside          the relations that the language uses, each thing with the one that carries it best
-    under                  both stand on one floor, and what lies over it reaches over half of its footprint
-    open, closed           of a door: its leaf against its frame
+    under                  both stand on one floor, and a board on legs reaches over half of its footprint
+    open, closed           of a door: its leaf against its frame; without one, against the wall that goes on beside it
+    filled, empty          of what is open at the top: whether things lie in it, or how deep one looks into its middle
+    folded, unfolded       of cloth: what is folded lies as a small pile, what is not hangs, or is spread wide
 
-Filled, empty and folded show in no box and are not predicted.
+What is too small for the map's voxels to show (cups, glasses) has no state here.
 """
 
 from __future__ import annotations
@@ -22,14 +24,35 @@ from embodied_perceptron.results import SceneObject
 
 _CARRIED = {"ontop": "on", "inside": "in"}  # name of the labels -> of the language
 RELATIONS = (*_CARRIED, "under")
-DOOR_STATES = ("open", "closed")
+_DOORS, _CONTAINERS, _CLOTH = ("open", "closed"), ("filled", "empty"), ("folded", "unfolded")
+STATES_OF: Mapping[str, tuple[str, str]] = {
+    "door": _DOORS,
+    "basket": _CONTAINERS,
+    "bin": _CONTAINERS,
+    "bowl": _CONTAINERS,
+    "blanket": _CLOTH,
+    "towel": _CLOTH,
+}
+STATES = (*_DOORS, *_CONTAINERS, *_CLOTH)
 MIN_SCORE = 0.5
 MATCH_IOU = 0.25
 _NO_PLACE = frozenset(("wall", "floor", "ceiling", "door", "doorframe", "window"))  # nothing is put on these
+_LEGGED = frozenset(
+    ("table", "desk", "bed", "bench", "chair", "stool", "couch", "sofa")
+)  # what shelves hold is in them
 _COVERED, _FLOOR_M, _CLEAR_M = 0.5, 0.1, 0.03
 _DOOR, _FRAME = "door", "doorframe"
 _FRAME_REACH_M = 1.0  # from the leaf's middle to the frame's
 _OPEN_RAD = np.radians(9.0)  # a tenth of a door's way, from where the labels call it open
+_LEVELS_M = (0.4, 1.9)  # above a leaf's foot: skirtings and lintels are left out
+_LEVEL_M = 0.1
+_BESIDE_M = (0.1, 0.4)  # beyond a leaf's end: past the frame's lining
+_PLANE_M = 0.15  # a wall's surface lies so near to the plane of the leaf in it
+_WALL_SHARE = 0.5  # of the levels beside a leaf
+_MIDDLE = 0.5  # of a container's half sides: its walls and rim are left out
+_LEAST_POINTS = 3
+_FULL = 0.5  # of its height, up to which it is filled
+_PILE_M, _PILE_SIDE_M = 0.3, 0.7  # highest and longest pile of something folded
 
 F64 = NDArray[np.float64]
 Pair = tuple[int, str, int]
@@ -37,17 +60,36 @@ Pair = tuple[int, str, int]
 
 @dataclass(frozen=True)
 class StateLabels:
-    """What is so in one scene, or what is said to be: pairs (row, relation, row), and states of doors by row."""
+    """What is so in one scene, or what is said to be: pairs (row, relation, row), and the state of things by row."""
 
     pairs: frozenset[Pair] = frozenset()
-    doors: Mapping[int, str] = field(default_factory=dict)
+    states: Mapping[int, str] = field(default_factory=dict)
 
 
-def predict_states(boxes: F64, labels: Sequence[str]) -> StateLabels:
-    """Of (N, 9) boxes, world frame with z up, and their names."""
+def predict_states(boxes: F64, labels: Sequence[str], points_m: F64 | None = None) -> StateLabels:
+    """Of (N, 9) boxes, world frame with z up, and their names; ``points_m``: (K, 3) the map's occupied voxels, without
+    which doors without a frame, and containers in which nothing was found, have no state."""
     if boxes.shape != (len(labels), 9):
         raise ValueError(f"boxes must be ({len(labels)}, 9) for {len(labels)} labels, got {boxes.shape}")
-    return StateLabels(_pairs(boxes, labels), _doors(boxes, labels))
+    points = np.zeros((0, 3)) if points_m is None else np.asarray(points_m, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"points_m must be (K, 3), got {points.shape}")
+    pairs = _pairs(boxes, labels)
+    holding = {b for _, relation, b in pairs if relation == "inside"}
+    states: dict[int, str] = {}
+    for row, label in enumerate(labels):
+        kinds = STATES_OF.get(label)
+        if kinds == _DOORS:
+            state = _door_state(boxes[row], boxes[[name == _FRAME for name in labels]], points)
+        elif kinds == _CONTAINERS:
+            state = "filled" if row in holding else _filling(boxes[row], points)
+        elif kinds == _CLOTH:
+            state = _folding(boxes[row])
+        else:
+            state = None
+        if state is not None:
+            states[row] = state
+    return StateLabels(pairs, states)
 
 
 def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
@@ -57,7 +99,8 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     geometry = SceneGeometry(boxes)
     usable = things[:, None] & things[None] & ~np.eye(len(labels), dtype=bool)
     scores = {name: np.where(usable, geometry.matrix(word), 0.0) for name, word in _CARRIED.items()}
-    under = np.where(usable, _under(boxes), 0.0)
+    legged = np.array([label.split()[-1] in _LEGGED for label in labels])  # a coffee table is a table
+    under = np.where(usable & legged[None], _under(boxes), 0.0)
     scores["inside"] = np.where(under > 0, 0.0, scores["inside"])  # a chair pushed under a table lies in its box
     # to the language what is on a shelf is in it too, only less plainly
     inside = scores["inside"] > scores["ontop"]
@@ -81,20 +124,59 @@ def _under(boxes: F64) -> F64:
     return found
 
 
-def _doors(boxes: F64, labels: Sequence[str]) -> dict[int, str]:
-    """Doors whose frame is known: closed where the leaf lies in its plane."""
-    frames = np.flatnonzero(np.array(labels) == _FRAME)
-    found = {}
-    for row in np.flatnonzero(np.array(labels) == _DOOR):
-        if len(frames) == 0:
-            break
-        apart = np.linalg.norm(boxes[frames, :2] - boxes[row, :2], axis=1)
-        if apart.min() > _FRAME_REACH_M:
-            continue
-        turn = _along(boxes[row]) - _along(boxes[frames[int(apart.argmin())]])
+def _door_state(leaf: F64, frames: F64, points_m: F64) -> str | None:
+    """Closed where the leaf lies in its frame's plane, or in that of a wall that goes on beyond both of its ends."""
+    apart = np.linalg.norm(frames[:, :2] - leaf[:2], axis=1)
+    if len(apart) and apart.min() <= _FRAME_REACH_M:
+        turn = _along(leaf) - _along(frames[int(apart.argmin())])
         turn = abs((turn + np.pi / 2) % np.pi - np.pi / 2)
-        found[int(row)] = "open" if turn > _OPEN_RAD else "closed"
-    return found
+        return "open" if turn > _OPEN_RAD else "closed"
+    in_wall = _in_wall(leaf, points_m)
+    return None if in_wall is None else "closed" if in_wall else "open"
+
+
+def _in_wall(leaf: F64, points_m: F64) -> bool | None:
+    """Whether a wall goes on in the plane of an upright (9,) leaf beyond both of its ends; None where not even the leaf
+    is mapped."""
+    x, y = _turned(points_m[:, :2] - leaf[:2], _along(leaf)).T
+    z = points_m[:, 2] - (leaf[2] - leaf[5] / 2)
+    half, (low, high) = max(leaf[3], leaf[4]) / 2, _LEVELS_M
+    near = (np.abs(y) <= _PLANE_M) & (z >= low) & (z < high)
+    levels = round((high - low) / _LEVEL_M)
+
+    def share(low_m: float, high_m: float) -> float:
+        there = near & (x >= low_m) & (x < high_m)
+        return len(np.unique(((z[there] - low) / _LEVEL_M).astype(np.int64))) / levels
+
+    if share(-half, half) < _WALL_SHARE:
+        return None
+    near_m, far_m = half + _BESIDE_M[0], half + _BESIDE_M[1]
+    return share(near_m, far_m) >= _WALL_SHARE and share(-far_m, -near_m) >= _WALL_SHARE
+
+
+def _filling(box: F64, points_m: F64) -> str | None:
+    """Of an upright (9,) container: filled where what is seen of its middle is in its upper half, unknown where nothing
+    of it is seen."""
+    local = _turned(points_m[:, :2] - box[:2], float(box[6]))
+    z = (points_m[:, 2] - box[2]) / box[5] + 0.5  # share of its height
+    middle = (np.abs(local) <= _MIDDLE * box[3:5] / 2).all(axis=1) & (z > -0.1) & (z < 1.1)
+    if np.count_nonzero(middle) < _LEAST_POINTS:
+        return None
+    return "filled" if float(np.median(z[middle])) > _FULL else "empty"
+
+
+def _folding(box: F64) -> str:
+    """Of (9,) cloth, by its sides in the world."""
+    extent = Bounds.of(box[None]).extent[0]
+    pile = extent[2] <= _PILE_M and max(extent[0], extent[1], box[3], box[4]) <= _PILE_SIDE_M
+    return "folded" if pile else "unfolded"
+
+
+def _turned(xy_m: F64, yaw_rad: float) -> F64:
+    """(K, 2) positions along and across a direction."""
+    c, s = np.cos(yaw_rad), np.sin(yaw_rad)
+    turned: F64 = xy_m @ np.array([[c, -s], [s, c]])
+    return turned
 
 
 def _along(box: F64) -> float:
@@ -127,9 +209,9 @@ def matched_rows(objects: Sequence[SceneObject], boxes: F64, labels: Sequence[st
 
 def renumbered(states: StateLabels, rows: Mapping[int, int]) -> StateLabels:
     """By the true things' rows; what has none keeps a row of its own below 0, and so counts as wrong."""
-    at = {row: rows.get(row, -1 - row) for row in {*states.doors, *(k for a, _, b in states.pairs for k in (a, b))}}
+    at = {row: rows.get(row, -1 - row) for row in {*states.states, *(k for a, _, b in states.pairs for k in (a, b))}}
     pairs = frozenset((at[a], name, at[b]) for a, name, b in states.pairs)
-    return StateLabels(pairs, {at[row]: state for row, state in states.doors.items()})
+    return StateLabels(pairs, {at[row]: state for row, state in states.states.items()})
 
 
 def state_metrics(truth: Sequence[StateLabels], said: Sequence[StateLabels]) -> dict[str, float]:
@@ -140,7 +222,7 @@ def state_metrics(truth: Sequence[StateLabels], said: Sequence[StateLabels]) -> 
     if len(truth) != len(said):
         raise ValueError(f"{len(said)} predictions for {len(truth)} scenes")
     figures = {}
-    for name in (*RELATIONS, *DOOR_STATES):
+    for name in (*RELATIONS, *STATES):
         pairs = [(_of(t, name), _of(s, name)) for t, s in zip(truth, said, strict=True)]
         true, told = sum(len(t) for t, _ in pairs), sum(len(s) for _, s in pairs)
         right = sum(len(t & s) for t, s in pairs)
@@ -154,11 +236,13 @@ def state_metrics(truth: Sequence[StateLabels], said: Sequence[StateLabels]) -> 
 def _of(states: StateLabels, name: str) -> set[object]:
     if name in RELATIONS:
         return {pair for pair in states.pairs if pair[1] == name}
-    return {row for row, state in states.doors.items() if state == name}
+    return {row for row, state in states.states.items() if state == name}
 
 
-def labels_of_record(frames: Sequence[Mapping[str, object]], doors: Sequence[int], used: Sequence[int]) -> StateLabels:
-    """What the used frames of a home's record show, by instance; states only of ``doors``.
+def labels_of_record(
+    frames: Sequence[Mapping[str, object]], names: Mapping[int, str], used: Sequence[int]
+) -> StateLabels:
+    """What the used frames of a home's record show, by instance; states of those whose name (of ``names``) has some.
 
     Raises ``ValueError`` for frames without such labels.
     """
@@ -169,8 +253,8 @@ def labels_of_record(frames: Sequence[Mapping[str, object]], doors: Sequence[int
         if not isinstance(listed, list) or not isinstance(own, Mapping):
             raise ValueError(f"frame {number} has no states and pairs")
         pairs |= {(int(a), str(name), int(b)) for a, name, b in listed if name in RELATIONS}
-        for row in doors:
-            for word in DOOR_STATES:
+        for row, name in names.items():
+            for word in STATES_OF.get(name, ()):
                 if word in own.get(str(row), ()):
                     states[row] = word
     return StateLabels(frozenset(pairs), states)

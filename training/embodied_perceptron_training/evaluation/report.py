@@ -33,7 +33,7 @@ from embodied_perceptron_training.evaluation.evaluate import (
     evaluate,
     load,
 )
-from embodied_perceptron_training.evaluation.parallel import EvaluationError
+from embodied_perceptron_training.evaluation.parallel import EvaluationError, Workers
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
 from embodied_perceptron_training.evaluation.reliability_fit import fit_reliability, write_reliability
 
@@ -191,7 +191,7 @@ def run_evaluation(
     weights: str,
     scenes: int | None,
     views: int,
-    workers: int,
+    workers: Workers,
     turn_seed: int | None,
     command: str = "",
     prompts: str = "vg",
@@ -229,7 +229,7 @@ def run_calibration(
     scenes: int | None = None,
     views: int = 20,
     every: int = 2,
-    workers: int = 1,
+    workers: Workers = 1,
     precision: float = 0.0,
 ) -> dict[str, float]:
     """Calibrate, print the curve, and with ``write`` store the best score in the weights file.

@@ -37,7 +37,7 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization.drawing import INK, SHADE, Image, line, text
 from embodied_perceptron_training.evaluation.detection_metrics import average_precision
 from embodied_perceptron_training.evaluation.evaluate import cached_predictor, scene_names
-from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, Workers, map_scenes
 from embodied_perceptron_training.evaluation.scene_tasks import predict_everywhere, scene_perceptron
 from embodied_perceptron_training.evaluation.suites import SuiteRun, SuiteSpec
 from embodied_perceptron_training.homes.axes import AXES, Axis, AxisFrame, axis_targets, axis_video
@@ -366,7 +366,7 @@ def robustness_figures(results: Sequence[AxisResult]) -> dict[str, float]:
 
 
 def run_robustness(
-    spec: RobustnessSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: RobustnessSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[AxisResult]:
     """Raises :class:`EvaluationError` where no home has a target of any axis."""
     start = time.perf_counter()

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from embodied_perceptron_training.evaluation.parallel import Workers, choose_workers, known_everywhere
+
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites import SuiteRun, SuiteSpec
 
@@ -30,14 +32,15 @@ class Common:
     weights: str
     scenes: int | None
     views: int
-    workers: int
+    workers: Workers
 
     def spec(self, seed: int = 0, training: Path | None = None) -> SuiteSpec:
         """For the suite's run."""
         from embodied_perceptron_training.evaluation.suites import SuiteSpec
 
-        trained = None if training is None else str(training)
-        return SuiteSpec(str(self.data), self.split, self.weights, self.scenes, self.views, seed, trained)
+        data, weights = (known_everywhere(name, self.workers) for name in (self.data, self.weights))
+        trained = None if training is None else known_everywhere(training, self.workers)
+        return SuiteSpec(data, self.split, weights, self.scenes, self.views, seed, trained)
 
 
 def _common(
@@ -48,8 +51,9 @@ def _common(
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> Common:
-    return Common(data, out, split, weights, scenes, views, workers)
+    return Common(data, out, split, weights, scenes, views, choose_workers(workers, ray))
 
 
 def with_common_options(suite: Callable[..., None]) -> Callable[..., None]:
@@ -165,8 +169,8 @@ def robustness(
 
     suite = common.spec()
 
-    def run(_: SuiteSpec, workers: int, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
-        file = "" if detector is None else str(detector)
+    def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
+        file = "" if detector is None else known_everywhere(detector, workers)
         return axes.run_robustness(axes.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
 
     done: list[SuiteRun[axes.AxisResult]] = []

@@ -62,7 +62,7 @@ from embodied_perceptron_training.evaluation.openlex3d import (
     read_labels,
     scene_prompts,
 )
-from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, Workers, map_scenes
 from embodied_perceptron_training.evaluation.pope import (
     PROTOCOLS,
     CategoryStatistics,
@@ -207,7 +207,7 @@ def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron,
 
 
 def _run(
-    spec: SuiteSpec, work: Callable[[str], Result], workers: int, progress: Callable[[int, int], None] | None
+    spec: SuiteSpec, work: Callable[[str], Result], workers: Workers, progress: Callable[[int, int], None] | None
 ) -> tuple[list[Result], dict[str, str]]:
     outcome = map_scenes(work, scene_names(spec.plain), workers, progress)
     if not outcome.results:
@@ -330,23 +330,24 @@ class _PopeWork:
         """True ones of the used views, and those of the published objects, by annotation id."""
         things = scene.scene
         frames = load_record(self.spec.data, name)["frames"]
-        doors = [int(k) for k, label in zip(things.ids, things.labels, strict=True) if label == "door"]
+        names = {int(k): label for k, label in zip(things.ids, things.labels, strict=True)}
         try:
-            truth = labels_of_record(frames, doors, choose_views(len(frames), self.spec.views))
+            truth = labels_of_record(frames, names, choose_views(len(frames), self.spec.views))
         except ValueError as error:
             raise CorruptSceneError(f"{name}: {error}") from error
         objects = perception.objects
-        said = predict_states(np.array([o.box for o in objects]).reshape(-1, 9), [o.label for o in objects])
+        boxes = np.array([o.box for o in objects]).reshape(-1, 9)
+        said = predict_states(boxes, [o.label for o in objects], perception.voxels.mean_point_m)
         rows = matched_rows(objects, things.boxes, things.labels)
         return truth, renumbered(said, {row: int(things.ids[k]) for row, k in rows.items()})
 
 
 def run_pope(
-    spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[PopeResult]:
     """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model on homes, and
     ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`), and
-    ``states/<name>/...`` of relations and doors (:mod:`.object_states`)."""
+    ``states/<name>/...`` of relations, doors, containers and cloth (:mod:`.object_states`)."""
     start = time.perf_counter()
     training_statistics(spec.training)  # a damaged file is no fault of a scene
     results, skipped = _run(spec, _PopeWork(spec), workers, progress)
@@ -475,7 +476,7 @@ class _ReferWork:
 
 
 def run_arkitscenerefer(
-    spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[ReferResult]:
     """``IoU@k`` and ``Dist@l`` of the shipped model's grounding, and the lifts' under ``lift_perfect/``,
     ``lift_noisy/``."""
@@ -628,7 +629,7 @@ class _OpenLexWork:
 
 
 def run_openlex3d(
-    spec: SuiteSpec, workers: int = 1, progress: Callable[[int, int], None] | None = None
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
 ) -> SuiteRun[OpenLexResult]:
     """``top{1,5,10}/<tier>``, set ranking and retrieval of the project's closed-set export."""
     start = time.perf_counter()

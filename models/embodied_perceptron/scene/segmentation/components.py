@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
@@ -403,13 +404,41 @@ def rectangle_direction(xy_m: NDArray[np.float64], wall_yaw_rad: float) -> float
 
 def _areas(xy_m: NDArray[np.float64], yaw_rad: NDArray[np.float64]) -> NDArray[np.float64]:
     """(A,) areas of the trimmed rectangles at (A,) angles."""
-    along = xy_m @ np.stack([np.cos(yaw_rad), np.sin(yaw_rad)])  # (K, A)
-    across = xy_m @ np.stack([-np.sin(yaw_rad), np.cos(yaw_rad)])
-    a_low, a_high = trimmed_bounds(along, _TRIM_PERCENT)
-    c_low, c_high = trimmed_bounds(across, _TRIM_PERCENT)
-    # a thin side would make any angle along the points perfect: noise has some width
-    area: NDArray[np.float64] = (a_high - a_low + 0.02) * (c_high - c_low + 0.02)
-    return area
+    areas: NDArray[np.float64] = _trimmed_areas(xy_m, np.cos(yaw_rad), np.sin(yaw_rad), 0.01 * _TRIM_PERCENT)
+    return areas
+
+
+@njit(cache=True, nogil=True)
+def _trimmed_areas(
+    xy_m: NDArray[np.float64], cos: NDArray[np.float64], sin: NDArray[np.float64], trim: float
+) -> NDArray[np.float64]:
+    """As boxes of :func:`~embodied_perceptron.geometry.trimming.trimmed_bounds`, of which only the ends are sorted."""
+    last = len(xy_m) - 1
+    at = trim * last
+    below = min(int(at), last)
+    kept, share = min(below + 2, last + 1), at - below
+    out = np.empty(len(cos))
+    ends = np.empty((4, kept))  # lowest along, highest (negated) along, the same across; ascending
+    for a in range(len(cos)):
+        ends[:] = np.inf
+        for i in range(last + 1):
+            along = xy_m[i, 0] * cos[a] + xy_m[i, 1] * sin[a]
+            across = xy_m[i, 1] * cos[a] - xy_m[i, 0] * sin[a]
+            for end, value in ((0, along), (1, -along), (2, across), (3, -across)):
+                if value >= ends[end, kept - 1]:
+                    continue
+                j = kept - 1
+                while j > 0 and ends[end, j - 1] > value:
+                    ends[end, j] = ends[end, j - 1]
+                    j -= 1
+                ends[end, j] = value
+        above = min(below + 1, last)
+        side = np.empty(4)
+        for end in range(4):
+            side[end] = ends[end, below] + share * (ends[end, above] - ends[end, below])
+        # a thin side would make any angle along the points perfect: noise has some width
+        out[a] = (-side[1] - side[0] + 0.02) * (-side[3] - side[2] + 0.02)
+    return out
 
 
 def upright_box(points_m: NDArray[np.float64], yaw_rad: float, low_z_m: float, high_z_m: float) -> NDArray[np.float64]:
