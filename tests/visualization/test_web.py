@@ -23,7 +23,7 @@ from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxel
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization import web
-from embodied_perceptron.visualization.drawing import color_of_class, color_of_id
+from embodied_perceptron.visualization.drawing import SHOWN_CHARACTERS, color_of_class, color_of_id, shortened
 from embodied_perceptron.visualization.web import (
     Controls,
     HealthLine,
@@ -34,7 +34,6 @@ from embodied_perceptron.visualization.web import (
     class_colors,
     even_share,
     first_hit,
-    shortened,
     shown,
 )
 from embodied_perceptron.visualization.web_gate import PortTakenError, WebGate, examine, is_loopback, read_head
@@ -98,7 +97,7 @@ def viewer(request):
 
 def test_text_of_strangers_is_short_and_no_markup():
     assert shown(EVIL) == "&lt;img src=x onerror=&#x27;window.hacked=1&#x27;&gt;"
-    assert len(shortened("x" * 10_000)) == web._SHOWN_CHARACTERS
+    assert len(shortened("x" * 10_000)) == SHOWN_CHARACTERS
     assert shortened("a\nb\x00c\u2028d") == "a b c d"
     assert shortened("short") == "short"
     html = answer_html(Grounding(EVIL, GroundingStatus.FOUND, (thing(3, EVIL, (0, 0, 0)),), EVIL))
