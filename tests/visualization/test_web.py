@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -226,6 +227,32 @@ def test_a_port_that_is_taken_is_named():
             WebGate("127.0.0.1", port, 1)
     with pytest.raises(PortTakenError, match=r"no\.such\.host\.invalid"):
         WebGate("no.such.host.invalid", 0, 1)
+
+
+def test_a_thousand_connections_leave_room_for_the_rest_of_the_process():
+    """Tabs keep connections that ask for nothing; each that is let in takes two files of the process."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as inner:
+        gate = WebGate("127.0.0.1", 0, inner.getsockname()[1], max_viewers=2)
+        kept = []
+        try:
+            for _ in range(1000):
+                kept.append(socket.create_connection(("127.0.0.1", gate.port), 5.0))
+                kept[-1].settimeout(20.0)
+                if len(kept) > 16:  # those before are in, and wait
+                    assert kept.pop().recv(1) == b""
+            assert (len(kept), gate.refused) == (16, 1000 - 16)
+            kept.pop().close()
+            wait_until(lambda: gate._connections == 15, "one to go")
+            kept.append(socket.create_connection(("127.0.0.1", gate.port), 5.0))
+            kept[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            inner.settimeout(20.0)
+            inside, _ = inner.accept()
+            with inside:
+                assert inside.recv(100).startswith(b"GET /")
+        finally:
+            for connection in kept:
+                connection.close()
+            gate.close()
 
 
 def get(url, headers=None):
@@ -527,3 +554,20 @@ def test_many_tabs_are_served_side_by_side(viewer, browser):
     again = Page(browser, one.url)
     again.wait_for_text("heard tab 1")
     assert problems == []
+
+
+def test_what_cannot_be_kept_is_told_on_the_page():
+    """A name given on the page of a saved map is written at once; a full disk must not look like a success."""
+    page = SimpleNamespace(_done=SimpleNamespace(content=""))
+
+    def full(number, name):
+        raise OSError(28, "No space left on device")
+
+    for what, number, words in (
+        (full, 3, "could not be written: [Errno 28] No space left"),
+        (lambda number, name: check_user_name(name), 3, "name of a class"),
+        (lambda number, name: "", 0, "choose an object first"),
+        (lambda number, name: f"{number} is called {EVIL}", 3, "3 is called &lt;img"),
+    ):
+        web._Panel._do(page, what, number, "chair")
+        assert words in page._done.content

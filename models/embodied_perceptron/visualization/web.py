@@ -79,8 +79,8 @@ class Controls:
         standing: questions that are asked again and again, with their last answers.
         health: how everything is.
 
-    ``name`` and ``correct`` raise ``ValueError`` or ``LookupError`` with a sentence for the user; without them the page
-    has no such fields.
+    ``name`` and ``correct`` raise ``ValueError`` or ``LookupError`` with a sentence for the user, ``OSError`` where it
+    could not be kept; without them the page has no such fields.
     """
 
     ask: Callable[[str], Grounding]
@@ -557,6 +557,8 @@ class _Panel:
                 message = what(number, *values)
             except (ValueError, LookupError) as error:
                 message = str(error.args[0] if error.args else error)
+            except OSError as error:
+                message = f"it holds until the program ends, and could not be written: {error}"
         self._done.content = _block(shown(message, 200), "ep-done")
 
 
