@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 import re
+import typing
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 INTERFACES = ROOT / "ros_ws" / "src" / "embodied_perceptron_msgs"
 _UNITS = {"m": "m", "s": "s", "ns": "ns", "ms": "ms", "rad": "rad", "hz": "Hz", "mib": "MiB", "m2": "m/m²", "px": "px"}
+_UNITS |= {"period": "s", "mib": "MiB"}
 
 
 def unit_of(name: str) -> str:
@@ -23,7 +26,9 @@ def unit_of(name: str) -> str:
 
 
 def _cell(text: object) -> str:
-    return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")
+    """Text of a cell; what stands between backticks is shown as it is, so that nothing in it is escaped."""
+    parts = " ".join(str(text).split()).replace("|", "\\|").split("`")
+    return "`".join(part if k % 2 else part.replace("<", "&lt;") for k, part in enumerate(parts))
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -57,7 +62,7 @@ def parameters_page() -> str:
         table(header, rows(DECLARATIONS)),
         "## Of each camera",
         "The camera's name stands in front: `camera.color_topic`, `front.color_topic`.",
-        table(header, rows(CAMERA_DECLARATIONS, "&lt;camera&gt;.")),
+        table(header, rows(CAMERA_DECLARATIONS, "<camera>.")),
         "## Of the algorithm",
         "The YAML file that `config_file` names, and `--config` of `replay` and `doctor`. Unknown keys are errors.",
     ]
@@ -65,11 +70,41 @@ def parameters_page() -> str:
         cls = type(getattr(PerceptronConfig(), section.name))
         meanings = attribute_docs(cls)
         fields = [
-            (f"`{section.name}.{f.name}`", f"`{_yaml(f.default)}`", unit_of(f.name), meanings[f.name])
+            (
+                f"`{section.name}.{f.name}`",
+                f"`{_yaml(getattr(cls(), f.name))}`",
+                unit_of(f.name),
+                range_of(cls, f.name),
+                meanings[f.name],
+            )
             for f in dataclasses.fields(cls)
         ]
-        parts += [f"### {section.name}", _first_sentence(cls), table(("key", "default", "unit", "meaning"), fields)]
+        header = ("key", "default", "unit", "range", "meaning")
+        parts += [f"### {section.name}", _first_sentence(cls), table(header, fields)]
     return "\n\n".join(parts)
+
+
+def range_of(cls: type, name: str) -> str:
+    """What a field of a configuration class may be, in the words by which the class refuses other values; empty for
+    texts and switches."""
+    hint, default = typing.get_type_hints(cls)[name], getattr(cls(), name)
+    if typing.get_origin(hint) is typing.Literal:
+        return ", ".join(choice or '""' for choice in typing.get_args(hint))
+    if isinstance(default, bool) or not isinstance(default, (int, float)):
+        return ""
+    rules = []
+    for value in (-1, 0, 10**9, -(10**9)) if isinstance(default, int) else (-1.0, 0.0, 1e9, -1e9, math.nan):
+        try:
+            dataclasses.replace(cls(), **{name: value})
+        except ValueError as error:
+            rules.append(_rule(str(error), name))
+    return "; ".join(dict.fromkeys(rules))
+
+
+def _rule(message: str, name: str) -> str:
+    """ "x must be at least 1, got 0" -> "at least 1"; "need 0 < x < y, got ..." -> "0 < x < y"."""
+    text = re.sub(r" \(\S+?\)", "", message.split(", got ")[0].removeprefix("need "))
+    return text.removeprefix(f"{name} must ").removeprefix("be ").replace("not be negative", "at least 0")
 
 
 def _yaml(value: object) -> str:

@@ -186,6 +186,7 @@ class ObjectsConfig:
 
     def __post_init__(self) -> None:
         _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
+        _require(self.min_cells >= 1, f"min_cells must be at least 1, got {self.min_cells}")
         _require(
             0 <= self.min_height_m < self.max_height_m,
             f"need 0 <= min_height_m < max_height_m, got {self.min_height_m} and {self.max_height_m}",
@@ -239,6 +240,9 @@ class GridConfig:
             0 < self.class_cost_radius_m <= 5, f"class_cost_radius_m must be in (0, 5], got {self.class_cost_radius_m}"
         )
         _require(self.resolution_m > 0, f"resolution_m must be positive, got {self.resolution_m}")
+        _require(
+            self.min_obstacle_voxels >= 1, f"min_obstacle_voxels must be at least 1, got {self.min_obstacle_voxels}"
+        )
         _require(
             0 <= self.min_obstacle_height_m < self.max_obstacle_height_m,
             "need 0 <= min_obstacle_height_m < max_obstacle_height_m, got "

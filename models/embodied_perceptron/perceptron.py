@@ -27,7 +27,7 @@ from embodied_perceptron.language.candidates import QueryContext, all_nouns, pro
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.user_names import with_user_names
+from embodied_perceptron.language.user_names import check_label, check_no_kind, with_user_names
 from embodied_perceptron.lift.class_priors import shipped_priors
 from embodied_perceptron.lift.detections2d import Detections2d
 from embodied_perceptron.lift.extents import refine_extents
@@ -47,6 +47,7 @@ from embodied_perceptron.results import (
     VoxelSnapshot,
 )
 from embodied_perceptron.scene.approach import ApproachOptions, approach_pose
+from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import published_score
@@ -318,6 +319,19 @@ class Perceptron(LiveMap):
         if grid is None:
             return None
         return approach_pose(thing.box, grid, robot_m, ApproachOptions(robot_radius_m))
+
+    def name_object(self, number: int, name: str) -> SceneObject:
+        """As :meth:`LiveMap.name_object`; ``ValueError`` also for words that sentences are made of, whatever they mean:
+        "the", "red", "sofas"."""
+        if name.strip():
+            check_no_kind(check_words(name, "name"))
+        return super().name_object(number, name)
+
+    def correct_object(self, number: int, label: str = "", not_there: bool = False) -> SceneObject:
+        """As :meth:`LiveMap.correct_object`; ``ValueError`` also for words that are never a thing."""
+        if label.strip():
+            check_label(check_words(label, "label"))
+        return super().correct_object(number, label, not_there)
 
     def prepare_language(self) -> None:
         """Read the text encoder now, so that the first sentence does not wait for it; from any thread.

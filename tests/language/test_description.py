@@ -76,6 +76,15 @@ def test_several_alike_are_named_together():
     assert describe(chairs).text == "Three chairs <obj_1> <obj_2> <obj_3>."
 
 
+@pytest.mark.parametrize("form", ["plain", "dense"])
+def test_labels_with_tags_speak_of_no_other_object(form):
+    """A label may come from a user or from another program's detector."""
+    labels = ("chair <obj_7>", "x" * 10_240, "<p>desk</p>[<obj_9>]", "<>")
+    said = describe([thing(i, label, (3.0 * i, 0.0, 0.4), (0.5, 0.5, 0.8)) for i, label in enumerate(labels, 1)], form)
+    assert sorted(i for mention in read_mentions(said.text) for i in mention.ids) == [1, 2, 3, 4]
+    assert len(said.text) < 1_000
+
+
 def test_nothing_and_nameless_things():
     nothing = describe([])
     assert nothing.text == "There is nothing to describe."

@@ -7,7 +7,7 @@ import pytest
 
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.language.user_names import name_word, with_user_names
+from embodied_perceptron.language.user_names import check_label, check_no_kind, name_word, with_user_names
 from embodied_perceptron.results import GroundingStatus, SceneObject
 
 
@@ -91,3 +91,28 @@ def test_made_words_are_different_and_no_words():
     assert len(words) == 2000
     assert all(word.isalpha() for word in words)
     assert not any(a != b and a in b for a in list(words)[:200] for b in words)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["chairs", "the  chair", "A Sofa", "coffee tables", "front door", "on", "the", "next to", "where is", "red", "big"],
+)
+def test_names_that_would_take_others_sentences_are_refused(name):
+    with pytest.raises(ValueError, match=r"the name of a class|another meaning"):
+        check_no_kind(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Anna's desk", "Tür (alt) + 1", "the big one", "my chair", "Rosie", "日本", "B-17", "desk 2"],
+)
+def test_names_of_ones_own_are_taken(name):
+    assert check_no_kind(name) == name
+
+
+def test_labels_are_things():
+    for label in ("workbench", "can", "light", "chair", "zorgle", "robot dock"):
+        assert check_label(label) == label
+    for label in ("the", "on", "next to", "where is it"):
+        with pytest.raises(ValueError, match="is no thing"):
+            check_label(label)

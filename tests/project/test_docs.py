@@ -47,6 +47,13 @@ def commands():
                     yield pytest.param(line, id=f"{page.name}: {line[:60]}")
 
 
+# on the pages, in folders where nothing is: by tests here and by the pipeline
+RUN_BY_A_TEST = (
+    "make demo",
+    "embodied-perceptron render-recording --seed 7 --out out/drive",
+    "embodied-perceptron doctor out/drive",
+    'embodied-perceptron replay out/drive --out out/map --query "the chair closest to the table"',
+)
 COMMANDS = {parameters.id: parameters for parameters in commands()}
 
 
@@ -89,13 +96,19 @@ def test_there_are_commands_to_check():
     assert len(COMMANDS) > 50
 
 
+def test_what_a_test_is_said_to_run_stands_on_a_page():
+    typed = {line for page in PAGES for lines, _ in blocks(page.read_text()) for line in lines}
+    assert set(RUN_BY_A_TEST) <= typed
+
+
 @pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
 def test_what_needs_more_than_the_project_says_so(page):
-    """Blocks with commands of others (ros2, rosdep, a driver's launch) follow a line that names what they need."""
+    """Each block of commands is one that a test runs as it stands, or follows a line that names what it needs."""
     for lines, before in blocks(page.read_text()):
-        others = [line for line in lines if line and line.split()[0] in ("ros2", "rosdep", "colcon")]
-        if others:
-            assert "*Needs " in before, f"{page.name}: {others[0]} needs something that the page does not name"
+        ours = [line for line in lines if line.startswith((*OWN, "ros2 ", "rosdep ", "colcon ", "python3 "))]
+        paragraph = before.rstrip().rpartition("\n\n")[2].lstrip()
+        if ours and not all(line in RUN_BY_A_TEST for line in ours):
+            assert paragraph.startswith("*Needs "), f"{page.name}: nothing says what this needs: {ours[0]}"
 
 
 def test_reasons_on_the_troubleshooting_page_are_those_of_the_node():
@@ -115,10 +128,38 @@ def test_every_parameter_has_its_row():
     from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
 
     page = reference_pages().parameters_page()
-    for name in [*DECLARATIONS, *(f"&lt;camera&gt;.{n}" for n in CAMERA_DECLARATIONS)]:
+    for name in [*DECLARATIONS, *(f"<camera>.{n}" for n in CAMERA_DECLARATIONS)]:
         assert f"\n| `{name}` |" in page
     assert "| `obstacles_range_m` | `3.0` | m | 0.5 to 20 | yes |" in page
-    assert "| `volume.voxel_size_m` | `0.02` | m | edge length of a map voxel. |" in page
+    assert "| `bond_heartbeat_period` | `0.1` | s | 0 to 10 |" in page
+    assert "| `volume.voxel_size_m` | `0.02` | m | in [0.001, 1] | edge length of a map voxel. |" in page
+    assert (
+        "| `volume.max_range_m` | `5.0` | m | 0 &lt;= min_range_m &lt; max_range_m; radius_m must be at least max"
+        in page
+    )
+    assert "| `grid.class_costs` | `{}` |" in page
+    assert "&lt;" not in "".join(re.findall(r"`[^`]*`", page))  # backticks show it as it stands
+
+
+def test_every_number_has_a_range():
+    """On the page, and so in the checks: a value that nothing bounds is refused by nobody."""
+    from dataclasses import fields
+
+    from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
+
+    def is_number(value):
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+    range_of = reference_pages().range_of
+    without = []
+    for section in fields(PerceptronConfig):
+        cls = type(getattr(PerceptronConfig(), section.name))
+        without += [f.name for f in fields(cls) if is_number(getattr(cls(), f.name)) and not range_of(cls, f.name)]
+    for name, declaration in {**DECLARATIONS, **CAMERA_DECLARATIONS}.items():
+        if is_number(declaration.default) and (declaration.low is None or declaration.high is None):
+            without.append(name)
+    assert without == []
 
 
 def test_units_are_those_of_the_names():
@@ -152,6 +193,7 @@ def test_other_pages_of_reference():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(320)
 def test_the_site_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs", reason="make docs installs it")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
@@ -162,6 +204,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # a drive is rendered and mapped, on a machine that may do other things
 def test_the_first_map_page_works_as_typed(tmp_path):
     """Its second chapter, line by line, in an empty folder; the drive is cut short by its length alone."""
     page = (ROOT / "docs" / "first_map.md").read_text()

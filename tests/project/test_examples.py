@@ -38,3 +38,26 @@ def test_without_nav2_the_package_is_named(go_to, monkeypatch, capsys):
     said = capsys.readouterr().err
     assert "Nav2 is not installed" in said
     assert "nav2-msgs" in said
+
+
+def test_who_is_not_there_is_named(go_to, monkeypatch, capsys):
+    """Nav2 is installed, but neither it nor the node runs; then the node alone does."""
+    rclpy = pytest.importorskip("rclpy")
+    msgs = pytest.importorskip("embodied_perceptron_msgs")
+    assert msgs
+    from embodied_perceptron_msgs.action import Ground
+    from support.ros_live import own_domain
+
+    goal = SimpleNamespace(status=1, reachable=True, distance=1.0, approach=None, reason="")
+    goal.approach = SimpleNamespace(
+        pose=SimpleNamespace(position=SimpleNamespace(x=1.0, y=2.0)), header=SimpleNamespace(frame_id="map")
+    )
+    monkeypatch.setattr(go_to, "navigate_to_pose", lambda: Ground)
+    with own_domain() as domain:
+        monkeypatch.setenv("ROS_DOMAIN_ID", str(domain))
+        assert go_to.main(["the chair", "--timeout", "0.2"]) == 3
+        assert "nobody offers /perception/ask" in capsys.readouterr().err
+        monkeypatch.setattr(go_to, "ask", lambda *_: goal)
+        assert go_to.main(["the chair", "--timeout", "0.2"]) == 3
+        assert "nobody offers /navigate_to_pose: is Nav2 running?" in capsys.readouterr().err
+    assert not rclpy.ok()

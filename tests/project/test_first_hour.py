@@ -134,6 +134,7 @@ POINTS: dict[int, tuple[str, dict[str, tuple[str, ...]]]] = {
             "ros/node/test_ros_outputs.py": (
                 "test_obstacles_are_points_around_the_base",
                 "test_whole_grids_and_updates_make_the_same_costmap",
+                "test_a_grid_that_moved_is_sent_whole",
             ),
             "scene/test_obstacles.py": (
                 "test_a_costmap_gets_what_stands_there_and_loses_what_was_taken_away",

@@ -42,11 +42,35 @@ def later(objects, found, first=6, count=5):
 
 
 @pytest.mark.parametrize(
-    "name", ["", "  ", "12", "a\nb", "x" * (MAX_NAME + 1), "y" * 10_240, "chair", "The Chair", "Desk"]
+    "name", ["", "  ", "12", "a\nb", "x" * (MAX_NAME + 1), "y" * 10_240, "chair", "The Chair", "Desk", "a\u202eb"]
 )
 def test_names_that_are_none_are_refused(name):
     with pytest.raises(ValueError, match="name"):
         check_user_name(name)
+
+
+def test_names_have_single_spaces_and_composed_letters():
+    assert check_user_name("  Zoe\u0308's \u00a0 desk ") == "Zo\u00eb's desk"
+    with pytest.raises(ValueError, match="name of a class"):
+        check_user_name("the \u2003 desk")
+    with pytest.raises(ValueError, match="the name is empty"):
+        check_user_name(" \n ")
+
+
+def test_what_would_take_others_sentences_is_no_name_and_no_label():
+    live = perceptron()
+    for posed in walk(1, 6):
+        live.integrate(posed)
+        live.perceive()
+    number, label = live.objects[0].id, live.objects[0].label
+    for name in ("sofas", "the", "next  to"):
+        with pytest.raises(ValueError, match=r"the name of a class|another meaning"):
+            live.name_object(number, name)
+    with pytest.raises(ValueError, match="is no thing"):
+        live.correct_object(number, "on")
+    assert (live.objects[0].user_name, live.objects[0].label) == ("", label)
+    assert live.name_object(number, "my sofa").user_name == "my sofa"
+    assert live.name_object(number, " ").user_name == ""
 
 
 def test_labels_of_the_map_are_classes_too():
@@ -124,11 +148,15 @@ def test_corrections_move_with_the_world(objects):
     assert objects.corrections.entries[0].box[3:6] == pytest.approx(CHAIR[3:6])
 
 
-@pytest.mark.parametrize("damage", [{"user_name": 3}, {"user_label": None}])
+@pytest.mark.parametrize(
+    "damage",
+    [{"user_name": 3}, {"user_label": None}, {"user_name": "x" * 10_240}, {"user_label": "a\nb"}, {"user_name": " "}],
+)
 def test_damaged_names_are_refused(objects, damage):
+    """Of a file from anywhere too: whatever shows or reads a name counts on its being short and of one line."""
     data = json.loads(objects.to_json())
     data["objects"][0] |= damage
-    with pytest.raises(ValueError, match="object 1 has the names"):
+    with pytest.raises(ValueError, match=r"object 1(:| has) the (name|label)"):
         ObjectMap().load_json(json.dumps(data))
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -23,7 +24,7 @@ from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxel
 from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.visualization import web
-from embodied_perceptron.visualization.drawing import color_of_class, color_of_id
+from embodied_perceptron.visualization.drawing import SHOWN_CHARACTERS, color_of_class, color_of_id, shortened
 from embodied_perceptron.visualization.web import (
     Controls,
     HealthLine,
@@ -34,7 +35,6 @@ from embodied_perceptron.visualization.web import (
     class_colors,
     even_share,
     first_hit,
-    shortened,
     shown,
 )
 from embodied_perceptron.visualization.web_gate import PortTakenError, WebGate, examine, is_loopback, read_head
@@ -98,7 +98,7 @@ def viewer(request):
 
 def test_text_of_strangers_is_short_and_no_markup():
     assert shown(EVIL) == "&lt;img src=x onerror=&#x27;window.hacked=1&#x27;&gt;"
-    assert len(shortened("x" * 10_000)) == web._SHOWN_CHARACTERS
+    assert len(shortened("x" * 10_000)) == SHOWN_CHARACTERS
     assert shortened("a\nb\x00c\u2028d") == "a b c d"
     assert shortened("short") == "short"
     html = answer_html(Grounding(EVIL, GroundingStatus.FOUND, (thing(3, EVIL, (0, 0, 0)),), EVIL))
@@ -227,6 +227,32 @@ def test_a_port_that_is_taken_is_named():
             WebGate("127.0.0.1", port, 1)
     with pytest.raises(PortTakenError, match=r"no\.such\.host\.invalid"):
         WebGate("no.such.host.invalid", 0, 1)
+
+
+def test_a_thousand_connections_leave_room_for_the_rest_of_the_process():
+    """Tabs keep connections that ask for nothing; each that is let in takes two files of the process."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as inner:
+        gate = WebGate("127.0.0.1", 0, inner.getsockname()[1], max_viewers=2)
+        kept = []
+        try:
+            for _ in range(1000):
+                kept.append(socket.create_connection(("127.0.0.1", gate.port), 5.0))
+                kept[-1].settimeout(20.0)
+                if len(kept) > 16:  # those before are in, and wait
+                    assert kept.pop().recv(1) == b""
+            assert (len(kept), gate.refused) == (16, 1000 - 16)
+            kept.pop().close()
+            wait_until(lambda: gate._connections == 15, "one to go")
+            kept.append(socket.create_connection(("127.0.0.1", gate.port), 5.0))
+            kept[-1].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            inner.settimeout(20.0)
+            inside, _ = inner.accept()
+            with inside:
+                assert inside.recv(100).startswith(b"GET /")
+        finally:
+            for connection in kept:
+                connection.close()
+            gate.close()
 
 
 def get(url, headers=None):
@@ -528,3 +554,20 @@ def test_many_tabs_are_served_side_by_side(viewer, browser):
     again = Page(browser, one.url)
     again.wait_for_text("heard tab 1")
     assert problems == []
+
+
+def test_what_cannot_be_kept_is_told_on_the_page():
+    """A name given on the page of a saved map is written at once; a full disk must not look like a success."""
+    page = SimpleNamespace(_done=SimpleNamespace(content=""))
+
+    def full(number, name):
+        raise OSError(28, "No space left on device")
+
+    for what, number, words in (
+        (full, 3, "could not be written: [Errno 28] No space left"),
+        (lambda number, name: check_user_name(name), 3, "name of a class"),
+        (lambda number, name: "", 0, "choose an object first"),
+        (lambda number, name: f"{number} is called {EVIL}", 3, "3 is called &lt;img"),
+    ):
+        web._Panel._do(page, what, number, "chair")
+        assert words in page._done.content

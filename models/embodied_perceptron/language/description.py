@@ -33,6 +33,7 @@ _STRUCTURE = frozenset(("floor", "ceiling", "wall"))
 # what stands within their boxes is under them, not in them
 _OPEN_BELOW = frozenset(("table", "desk", "chair", "bed", "bench", "stool", "couch", "counter", "stand"))
 _LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
+_MOST_CHARACTERS = 100  # of a label
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _PLACED = {"on": "On", "in": "In", "under": "Under"}
 
@@ -218,7 +219,7 @@ class _Writer:
 
     def name(self, group: Sequence[SceneObject], definite: bool, capital: bool | None = None) -> None:
         """A noun phrase with its objects; with a capital where a sentence begins."""
-        label, count = group[0].label, len(group)
+        label, count = _without_tags(group[0].label), len(group)
         noun = label if count == 1 else pluralize(label)
         number = _NUMBERS[count] if count < len(_NUMBERS) else str(count)
         lead = "the" if definite else (_article(label) if count == 1 else number)
@@ -231,6 +232,11 @@ class _Writer:
 
     def done(self, facts: tuple[Fact, ...]) -> Description:
         return Description(self._text, tuple(self._mentions), facts)
+
+
+def _without_tags(label: str) -> str:
+    """A label as words alone: whatever reads the text takes brackets for its tags."""
+    return " ".join(re.sub(r"[<>\[\]]", " ", label[:_MOST_CHARACTERS]).split()) or UNNAMED
 
 
 def _article(noun: str) -> str:

@@ -10,11 +10,48 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from embodied_perceptron.language.lexicon import lexicon, relation_words, split_words, word_set
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS, Query, printable_query, query_problem
 from embodied_perceptron.results import GroundedPhrase, Grounding, SceneObject
 
 _ARTICLE = re.compile(r"\b(?:the|a|an)\s+$", re.IGNORECASE)
 _LETTERS = "bdgklmprtv"
+_ARTICLES = word_set("articles")
+# words that say how, where or what to do, and never which thing
+_GRAMMAR = frozenset().union(
+    *map(
+        word_set, ("prepositions", "orders", "determiners", "openers", "expletives", "english", "opening", "relative")
+    ),
+    ("left", "right", "front", "back", "behind"),
+)
+_QUALITIES = word_set("adjectives") | frozenset(relation_words().colours)
+
+
+def check_label(label: str) -> str:
+    """What a user says that a thing is, as it is. Raises ``ValueError`` for words that are never a thing: with "on" for
+    a label, no "chair on the table" could be asked for any more."""
+    words = tuple(word.text for word in split_words(label))
+    if words not in lexicon().surfaces and all(word in _GRAMMAR | _ARTICLES for word in words):
+        raise ValueError(f"{label!r} is no thing: it has another meaning in every sentence")
+    return label
+
+
+def check_no_kind(name: str) -> str:
+    """A user's name that means nothing else in a sentence, as it is.
+
+    Raises ``ValueError`` for what sentences are made of ("next to", "red"), and for what a whole kind of things is
+    called, in singular or plural ("sofas").
+    """
+    words = tuple(word.text for word in split_words(name))
+    own = tuple(word for word in words if word not in _ARTICLES)
+    if all(word in _GRAMMAR for word in own) or (len(own) == 1 and own[0] in _QUALITIES):
+        raise ValueError(f"{name!r} has another meaning in every sentence: take a name of your own")
+    while words[0] in ("the", "a", "an"):
+        words = words[1:]
+    if words in lexicon().surfaces:
+        bare = " ".join(words)
+        raise ValueError(f"{name!r} is the name of a class of things: a name of your own says which one ('my {bare}')")
+    return name
 
 
 @dataclass(frozen=True)

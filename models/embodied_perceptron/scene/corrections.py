@@ -23,6 +23,8 @@ from embodied_perceptron.weights.categories import ALL_CATEGORIES
 MAX_NAME = 100  # characters
 MAX_CORRECTIONS = 10_000  # the oldest go
 _SAME_PLACE_IOU = 0.3  # of what was denied and what is found
+# embeddings, overrides and isolates: they turn the text around that a name stands in
+_TURNING = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +110,16 @@ class Corrections:
 
 
 def check_words(text: str, what: str) -> str:
-    """``text`` without surrounding space. Raises ``ValueError`` for what nobody can say: nothing, no letter, control
-    characters, too much."""
+    """``text`` with single spaces and composed letters. Raises ``ValueError`` for what nobody can say: nothing, no
+    letter, control characters or such that turn the text around, too much."""
     words = text.strip()
+    if not words:
+        raise ValueError(f"the {what} is empty")
     if len(words) > MAX_NAME:
         raise ValueError(f"the {what} has {len(words)} characters, at most {MAX_NAME} are allowed")
-    if any(unicodedata.category(c) in ("Cc", "Cs") for c in words):
+    if any(unicodedata.category(c) in ("Cc", "Cs") or c in _TURNING for c in words):
         raise ValueError(f"the {what} has a control character: {words!r}")
+    words = unicodedata.normalize("NFC", " ".join(words.split()))
     if not any(c.isalpha() for c in words):
         raise ValueError(f"the {what} must have a letter, got {words!r}")
     return words

@@ -648,6 +648,12 @@ def _track_from(entry: dict[str, Any]) -> _Track:
         raise ValueError(f"object {track.id} has the box {entry['box']}")
     if not isinstance(track.user_name, str) or not isinstance(track.user_label, str):
         raise ValueError(f"object {track.id} has the names {track.user_name!r} and {track.user_label!r}")
+    for words, what in ((track.user_name, "name"), (track.user_label, "label")):
+        if words:
+            try:
+                check_words(words, what)
+            except ValueError as error:
+                raise ValueError(f"object {track.id}: {error}") from None
     if track.state not in ObjectState.ALL or not track.votes:
         raise ValueError(f"object {track.id} has state {track.state!r} and labels {track.votes}")
     if not all(math.isfinite(v) for v in (track.log_odds, track.score, track.weight, track.unfound_s)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import unicodedata
 import zlib
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,7 @@ Image = NDArray[np.uint8]
 Color = tuple[int, int, int]
 
 NEAR_M = 0.05
+SHOWN_CHARACTERS = 80  # of names and sentences of strangers
 INK: Color = (240, 242, 245)
 SHADE: Color = (18, 20, 24)
 PATH_COLOR: Color = (255, 196, 54)
@@ -53,8 +55,15 @@ def color_of(thing: SceneObject, colors: Mapping[int, Color] | None) -> Color:
 
 
 def label_of(thing: SceneObject) -> str:
-    """What stands beside an object in pictures."""
-    return f"{thing.user_name or thing.label} {thing.id}"
+    """What stands beside an object in pictures: its name, shortened, and its id."""
+    return f"{shortened(thing.user_name or thing.label)} {thing.id}"
+
+
+def shortened(text: str, most: int = SHOWN_CHARACTERS) -> str:
+    """``text`` on one line, without control characters, at most ``most`` characters."""
+    short = text[: most + 1]
+    clean = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in short)
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
 def positions_of(trajectory_m: NDArray[np.float64] | None) -> NDArray[np.float64]:

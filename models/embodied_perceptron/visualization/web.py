@@ -14,7 +14,6 @@ import secrets
 import threading
 import time
 import traceback
-import unicodedata
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,17 +27,18 @@ from embodied_perceptron.geometry.transforms import rotation_to_quaternion
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
 from embodied_perceptron.visualization.drawing import (
     PATH_COLOR,
+    SHOWN_CHARACTERS,
     color_of_class,
     color_of_id,
     draw_boxes_on_image,
     label_of,
+    shortened,
 )
 from embodied_perceptron.visualization.web_gate import MAX_VIEWERS, WebGate, is_loopback
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8085
 MAX_POINTS = 250_000  # shown; of more, an even share
 _MAX_LABELS = 400  # texts in the room at a time; a browser draws each by itself
-_SHOWN_CHARACTERS = 80
 _POINTS_S, _TICK_S, _HEALTH_S = 1.0, 0.2, 1.0
 _PATH_STEP_M, _MAX_PATH = 0.05, 20_000
 _KEPT_ANSWERS = 6
@@ -79,8 +79,8 @@ class Controls:
         standing: questions that are asked again and again, with their last answers.
         health: how everything is.
 
-    ``name`` and ``correct`` raise ``ValueError`` or ``LookupError`` with a sentence for the user; without them the page
-    has no such fields.
+    ``name`` and ``correct`` raise ``ValueError`` or ``LookupError`` with a sentence for the user, ``OSError`` where it
+    could not be kept; without them the page has no such fields.
     """
 
     ask: Callable[[str], Grounding]
@@ -401,7 +401,7 @@ class _Page:
             self._labels.append(scene.add_label(f"/names/{len(self._labels)}", "", anchor="bottom-center"))
         for i, label in enumerate(self._labels):
             if i < len(named):
-                label.text = shortened(f"{label_of(named[i])} ({named[i].score:.2f})")
+                label.text = f"{label_of(named[i])} ({named[i].score:.2f})"
                 label.position = named[i].box[:3] + np.array([0.0, 0.0, named[i].box[5] / 2 + 0.05])
             label.visible = i < len(named)
 
@@ -501,7 +501,7 @@ class _Panel:
         ids = tuple(o.id for o in objects)
         if self._things is None:
             return
-        options = ("", *(shortened(label_of(o)) for o in objects))
+        options = ("", *(label_of(o) for o in objects))
         if ids != self._ids or options != self._things.options:
             chosen = self._chosen()
             self._ids = ids
@@ -557,6 +557,8 @@ class _Panel:
                 message = what(number, *values)
             except (ValueError, LookupError) as error:
                 message = str(error.args[0] if error.args else error)
+            except OSError as error:
+                message = f"it holds until the program ends, and could not be written: {error}"
         self._done.content = _block(shown(message, 200), "ep-done")
 
 
@@ -564,14 +566,7 @@ class _Panel:
 # pure parts
 
 
-def shortened(text: str, most: int = _SHOWN_CHARACTERS) -> str:
-    """``text`` on one line, without control characters, at most ``most`` characters."""
-    short = text[: most + 1]
-    clean = "".join(" " if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in short)
-    return clean if len(clean) <= most else clean[: most - 1] + "…"
-
-
-def shown(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+def shown(text: str, most: int = SHOWN_CHARACTERS) -> str:
     """``text`` for a page: :func:`shortened` and escaped, so that markup in it is read and not obeyed."""
     return html.escape(shortened(text, most))
 

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 MAX_VIEWERS = 32  # browser tabs at a time; each gets its own copy of everything that changes
+_PER_VIEWER = 8  # connections of any kind: a browser opens up to six beside a page's socket, and keeps them
 _MAX_HEAD = 16_384
 _HEAD_S = 10.0  # for a client to say what it wants
 _CHUNK = 65_536
@@ -120,7 +121,8 @@ class WebGate:
         port: to listen on; 0 = any free one.
         inner_port: of the server behind.
         token: that a client must show; empty = none is needed.
-        max_viewers: sockets at a time; further ones are answered 503.
+        max_viewers: sockets at a time; further ones are answered 503. Of all connections together, also those that say
+            nothing, :data:`_PER_VIEWER` times as many are let in and no more: each takes files of the process.
 
     Raises :class:`PortTakenError` when it cannot listen there.
     """
@@ -134,7 +136,7 @@ class WebGate:
         self.port: int = self._socket.getsockname()[1]
         self.cookie_name = f"embodied_perceptron_{self.port}"
         self.refused = 0
-        self._viewers = 0
+        self._viewers = self._connections = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="web gate", daemon=True)
         self._thread.start()
@@ -166,6 +168,11 @@ class WebGate:
             self._loop.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= _PER_VIEWER * self._max_viewers:
+            self.refused += 1
+            writer.close()
+            return
+        self._connections += 1
         try:
             await self._admit(reader, writer)
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError, asyncio.LimitOverrunError):
@@ -173,6 +180,7 @@ class WebGate:
         except asyncio.CancelledError:
             pass  # the door is closed for good: nobody waits for this task
         finally:
+            self._connections -= 1
             writer.close()
 
     async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

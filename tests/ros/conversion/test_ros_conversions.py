@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -430,6 +431,25 @@ def test_markers_say_label_and_id_and_have_the_size_of_the_box():
     np.testing.assert_allclose([cube.scale.x, cube.scale.y, cube.scale.z], item.box[3:6])
     assert "chair 3" in text.text
     assert text.pose.position.z > box_corners(item.box[None])[0, :, 2].max()
+
+
+def test_names_of_strangers_are_short_and_of_one_line_in_markers():
+    """RViz draws every character of a text, wherever it comes from; the id stays."""
+    for name in ("x" * 10_240, "a\nb\x1b[31m\u202e"):
+        for item in (random_object(RNG, 3), replace(random_object(RNG, 3), user_name=name)):
+            strange = replace(item, label=name)
+            found = Grounding(name, GroundingStatus.FOUND, (strange,))
+            for message, _ in (
+                objects.object_markers([strange], set(), 9, "odom"),
+                objects.grounding_markers(found, set(), 9, "odom"),
+            ):
+                (text,) = (m.text for m in message.markers if m.type == Marker.TEXT_VIEW_FACING)
+                assert len(text) < 200
+                assert text.isprintable()
+                assert " 3" in text
+    named = replace(random_object(RNG, 3), user_name="Anna's <b>chair</b>")
+    message, _ = objects.grounding_markers(Grounding("it", GroundingStatus.FOUND, (named,)), set(), 9, "odom")
+    assert "it -> Anna's <b>chair</b> 3" in [m.text for m in message.markers]
 
 
 @pytest.mark.parametrize("status", list(GroundingStatus))

@@ -10,11 +10,13 @@ import pytest
 pytest.importorskip("rclpy")
 
 from embodied_perceptron_ros.node.map_folder import MapFolder, MapPathError, default_map_folder
+from embodied_perceptron_ros.node.services import refusal
 
 
 @pytest.fixture
 def maps(tmp_path: Path) -> MapFolder:
-    (tmp_path / "maps" / "floor1").mkdir(parents=True)
+    for folder in ("floor1", "~"):
+        (tmp_path / "maps" / folder).mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "secret.map").write_bytes(b"secret")
     return MapFolder(str(tmp_path / "maps"))
@@ -92,9 +94,25 @@ def test_pipes_and_devices_are_not_opened(maps: MapFolder) -> None:
             resolve("floor1")
 
 
-def test_absent_maps_are_an_error_of_the_system(maps: MapFolder) -> None:
-    with pytest.raises(FileNotFoundError, match="absent"):
+def test_absent_maps_and_folders_are_named(maps: MapFolder) -> None:
+    with pytest.raises(FileNotFoundError, match=r"there is no map .*absent\.map"):
         maps.to_read("absent.map")
+    with pytest.raises(MapPathError, match=r"there is no folder .*floor2"):
+        maps.to_write("floor2/home.map")
+
+
+def test_refusals_are_sentences_and_mistakes_are_not() -> None:
+    said = {
+        "there is no object 7": LookupError("there is no object 7"),
+        "x.map is no map": ValueError("x.map is\nno map"),
+        "Permission denied: /maps/x": PermissionError(13, "Permission denied", "/maps/x"),
+        "No space left on device": OSError(28, "No space left on device"),
+        "there is no map /x": FileNotFoundError("there is no map /x"),
+    }
+    assert [refusal(error) for error in said.values()] == list(said)
+    assert len(refusal(ValueError("x" * 10_240))) == 500
+    for mistake in (KeyError("id"), IndexError("7"), TypeError("None"), RuntimeError("?"), ZeroDivisionError()):
+        assert refusal(mistake) == ""
 
 
 def test_the_default_lies_in_the_users_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

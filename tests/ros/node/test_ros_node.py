@@ -19,7 +19,7 @@ pytest.importorskip("embodied_perceptron_msgs")
 import rclpy
 from embodied_perceptron_msgs.action import Ground
 from embodied_perceptron_msgs.msg import GroundingResult
-from embodied_perceptron_msgs.srv import Ask, ClearBox, LoadMap, SaveMap
+from embodied_perceptron_msgs.srv import Ask, ClearBox, CorrectObject, LoadMap, NameObject, SaveMap
 from geometry_msgs.msg import Point, Pose, PoseStamped, Quaternion
 from lifecycle_msgs.msg import Transition
 from nav_msgs.msg import OccupancyGrid
@@ -302,7 +302,8 @@ def test_save_load_reset_clear_box(live, tmp_path):
 
 
 def test_services_fail_in_words(live, tmp_path):
-    _, peer, stream = live
+    """One plain sentence for who called, as it stands in ``ros2 service call``, and a warning in the log."""
+    process, peer, stream = live
     voxels = new_map(peer, stream, 2)
     damaged = tmp_path / "damaged.safetensors"
     damaged.write_bytes(b"not a map")
@@ -315,10 +316,29 @@ def test_services_fail_in_words(live, tmp_path):
         ("load_map", LoadMap, LoadMap.Request(path="../outside.map"), "map_folder"),
         ("clear_box", ClearBox, ClearBox.Request(), "box"),
         ("clear_box", ClearBox, ClearBox.Request(frame_id="nowhere"), "nowhere"),
+        ("save_map", SaveMap, SaveMap.Request(path="m" * 500), "File name too long"),
+        ("load_map", LoadMap, LoadMap.Request(path="m" * 500), "File name too long"),
+        ("name_object", NameObject, NameObject.Request(id="99", name="Anna's desk"), "there is no object 99"),
+        ("name_object", NameObject, NameObject.Request(id="9" * 5000, name="Anna's desk"), "there is no object 999"),
+        ("name_object", NameObject, NameObject.Request(id="", name="Anna's desk"), "the id is empty"),
+        ("name_object", NameObject, NameObject.Request(id="99", name="the sofas"), "the name of a class"),
+        ("name_object", NameObject, NameObject.Request(id="the desk", name="Anna's desk"), "means no single object"),
+        ("name_object", NameObject, NameObject.Request(id="x" * 10_240, name="Anna's desk"), "10240 characters"),
+        ("correct_object", CorrectObject, CorrectObject.Request(id="99", label="desk"), "there is no object 99"),
+        ("correct_object", CorrectObject, CorrectObject.Request(id="99", not_there=True), "there is no object 99"),
+        ("correct_object", CorrectObject, CorrectObject.Request(id=" ", label="desk"), "the id is empty"),
+        ("correct_object", CorrectObject, CorrectObject.Request(id="99", label="x" * 10_240), "10240 characters"),
     ):
         response = peer.call(f"/perception/{name}", kind, request)
-        assert not response.success
+        assert not response.success, response
         assert words in response.message
+        assert "Error: " not in response.message  # the name of an exception
+        assert response.message.isprintable()
+        assert len(response.message) <= 500
+        wait_until(lambda said=f"{name} refused: {response.message}": said in process.output, 10, process.output)
+    asked = peer.call("/perception/ask", Ask, Ask.Request(text="")).result
+    assert (asked.status, asked.reason) == (GroundingResult.INVALID, "the query is empty")
+    wait_until(lambda: "ask refused: the query is empty" in process.output)
     peer.fresh()
     assert int(peer.value("map", "voxels")) == voxels
     stream.send_and_wait(1)

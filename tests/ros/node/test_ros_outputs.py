@@ -367,6 +367,18 @@ def test_whole_grids_and_updates_make_the_same_costmap(tree):
     assert update is None or update.width * update.height <= 6
 
 
+def test_a_grid_that_moved_is_sent_whole(tree):
+    """The same cells at another place: an update would leave them where they were."""
+    robot = Robot()
+    outputs, _ = outputs_of(robot, tree, grid_full_s=1000.0)
+    base, cells = seen_scene(), np.full((40, 50), 100, np.int8)
+    for origin_m in ([0.0, 0.0], [0.0, 0.0], [6.4, 0.0]):
+        outputs.publish(dataclasses.replace(base, grid=OccupancyGrid2d(0.05, np.array(origin_m), cells, 0.0)))
+    whole = [message.info.origin.position.x for message in robot["~/occupancy_grid"].sent]
+    assert len(whole) == 2
+    assert whole[1] - whole[0] == pytest.approx(6.4)
+
+
 def test_without_listeners_to_updates_each_grid_is_whole(tree):
     robot = Robot()
     outputs, _ = outputs_of(robot, tree, grid_full_s=1000.0)

@@ -25,7 +25,7 @@ from visualization_msgs.msg import Marker, MarkerArray
 from embodied_perceptron.geometry.boxes import BOX_EDGES, CORNER_SIGNS, euler_to_matrix, matrix_to_euler
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
-from embodied_perceptron.visualization.drawing import color_of_class, label_of
+from embodied_perceptron.visualization.drawing import color_of_class, label_of, shortened
 from embodied_perceptron_ros.conversion.values import make_header, matrix_to_pose, pose_to_matrix, stamp_to_ns
 
 _UNIT_CORNERS = 0.5 * CORNER_SIGNS.numpy().astype(np.float64)
@@ -136,7 +136,7 @@ def grounding_markers(
     meant = grounding.candidates[:1] if grounding.status == GroundingStatus.FOUND else grounding.candidates
     markers = []
     for rank, item in enumerate(meant):
-        text = f"{grounding.text[:60]} -> {item.label} {item.id}"
+        text = f"{shortened(grounding.text, 60)} -> {label_of(item)}"
         markers += _box_marker_triple(item.box, rgb, text, namespace, rank, stamp_ns, frame_id, T_out_world)
     return _with_deletions(markers, shown, stamp_ns, frame_id)
 

@@ -39,6 +39,7 @@ from embodied_perceptron_ros.node.transforms import TransformSource
 
 _BURST = 1000  # queries at once that no rate limit refuses
 _QUEUE_DEPTH = 1000  # a burst of queries must reach the node before the node can refuse it in words
+_LOGGED_S = 1.0  # between two log lines of questions that are none
 _INACTIVE = "the node is not active"
 
 
@@ -325,4 +326,7 @@ class GroundingInterface:
         done = self._ask_once(query)
         await await_in_executor(self._node, done)
         response.result = done.result()
+        if response.result.status == GroundingResult.INVALID:
+            reason = f"ask refused: {response.result.reason}"
+            self._node.get_logger().warning(reason, throttle_duration_sec=_LOGGED_S)
         return response

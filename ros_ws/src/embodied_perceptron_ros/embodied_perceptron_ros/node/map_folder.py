@@ -40,13 +40,18 @@ class MapFolder:
         """
         file = self._inside(text)
         self.path.mkdir(parents=True, exist_ok=True)
+        if not file.parent.is_dir():
+            raise MapPathError(f"there is no folder {file.parent}")
         self._no_special_file(file)
         return file
 
     def to_read(self, text: str) -> Path:
         """The file that ``text`` names, to be read. Raises :class:`MapPathError`; ``OSError`` where there is none."""
         file = self._inside(text)
-        os.stat(file)  # an OSError that names the path
+        try:
+            os.stat(file)
+        except FileNotFoundError:
+            raise FileNotFoundError(f"there is no map {file}") from None
         self._no_special_file(file)
         return file
 

@@ -27,7 +27,7 @@ from embodied_perceptron.results import Grounding, OccupancyGrid2d, Perception, 
 from embodied_perceptron.scene.navigation import find_obstacles
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Found, Gap, TooEarly, TooOld
-from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_of_class, pixel
+from embodied_perceptron.visualization.drawing import clip_to_near_plane, color_of_class, label_of, pixel
 from embodied_perceptron.visualization.rerun import RerunRecorder
 from embodied_perceptron_ros.conversion.maps import (
     grid_to_message,
@@ -74,7 +74,7 @@ def draw_objects(
         if seen:
             x, y = min(seen, key=lambda p: p[1])
             where = (min(max(x, 2), max(intrinsics.width - 120, 2)), max(y - 6, 14))
-            cv2.putText(image, f"{item.label} {item.id}", where, cv2.FONT_HERSHEY_SIMPLEX, 0.5, rgb, 1, cv2.LINE_AA)
+            cv2.putText(image, label_of(item), where, cv2.FONT_HERSHEY_SIMPLEX, 0.5, rgb, 1, cv2.LINE_AA)
     return image
 
 

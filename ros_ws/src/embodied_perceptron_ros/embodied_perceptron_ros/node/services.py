@@ -2,12 +2,13 @@
 ``~/correct_object``.
 
 They run one after another in a thread of their own: the executor goes on taking images, and fusion goes on but for the
-moment that the map itself is touched. A failure is an answer (``success`` false, ``message`` says why), never an
-exception.
+moment that the map itself is touched. A refusal is an answer (``success`` false, ``message`` says why in a sentence for
+people) and a warning in the log, never an exception.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
@@ -22,12 +23,28 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
 from embodied_perceptron_ros.conversion.objects import message_to_box
 from embodied_perceptron_ros.conversion.values import pose_to_matrix
-from embodied_perceptron_ros.node.map_folder import MapFolder
+from embodied_perceptron_ros.node.map_folder import MapFolder, MapPathError
 from embodied_perceptron_ros.node.outputs import find_output_pose
 from embodied_perceptron_ros.node.threads import await_in_executor
 from embodied_perceptron_ros.node.transforms import TransformSource
 
 _MAX_WAITING = 16  # calls at a time; each may take seconds
+_MAX_CHARACTERS = 500  # of a refusal
+_MAX_DIGITS = 18  # of an id
+
+
+def refusal(error: Exception) -> str:
+    """One line for people on why a call was refused; empty where ``error`` is none that a caller can do anything about.
+
+    What is refused on purpose is a ``ValueError``, ``LookupError`` or ``OSError`` with a sentence; a mistake of the
+    program is anything else.
+    """
+    if isinstance(error, KeyError | IndexError) or not isinstance(error, ValueError | LookupError | OSError):
+        return ""
+    said = str(error)
+    if isinstance(error, OSError) and error.strerror:  # its own words begin with a number
+        said = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return " ".join(said.split())[:_MAX_CHARACTERS]
 
 
 class MapServices:
@@ -72,10 +89,9 @@ class MapServices:
             self._node.destroy_service(service)
         self._services = []
 
-    async def _run(self, job: Callable[[], str], response: Any) -> Any:
+    async def _run(self, name: str, job: Callable[[], str], response: Any) -> Any:
         if self._unfinished >= _MAX_WAITING:
-            response.message = f"too many calls of map services wait (more than {_MAX_WAITING})"
-            return response
+            return self._refuse(name, response, f"too many calls of map services wait (more than {_MAX_WAITING})")
         self._unfinished += 1  # calls begin and end in the executor's thread
         try:
             future = self._thread.submit(job)
@@ -86,19 +102,30 @@ class MapServices:
             response.message = future.result()
             response.success = True
         except CancelledError:
-            response.message = "the node is being cleaned up"
+            self._refuse(name, response, "the node is being cleaned up")
         except Exception as error:
-            response.message = f"{type(error).__name__}: {error}"
-            self._node.get_logger().error(f"service failed: {response.message}")
+            reason = refusal(error)
+            if reason:
+                return self._refuse(name, response, reason)
+            response.message = "it failed by a mistake of the program, which the node's log tells in full"
+            self._node.get_logger().error(f"{name} failed:\n{traceback.format_exc()}")
+        return response
+
+    def _refuse(self, name: str, response: Any, reason: str) -> Any:
+        response.message = reason
+        self._node.get_logger().warning(f"{name} refused: {reason}")
         return response
 
     async def _save(self, request: SaveMap.Request, response: SaveMap.Response) -> SaveMap.Response:
         def job() -> str:
             path = self._map_folder.to_write(request.path)
-            self._perceptron.save(path)
+            try:
+                self._perceptron.save(path)
+            except OSError as error:  # names the temporary file
+                raise MapPathError(f"{path} cannot be written: {error.strerror or error}") from error
             return f"saved {path} ({path.stat().st_size / 2**20:.1f} MiB)"
 
-        return await self._run(job, response)
+        return await self._run("save_map", job, response)
 
     async def _load(self, request: LoadMap.Request, response: LoadMap.Response) -> LoadMap.Response:
         def job() -> str:
@@ -107,7 +134,7 @@ class MapServices:
             self._on_map_replaced()
             return f"loaded {path}"
 
-        return await self._run(job, response)
+        return await self._run("load_map", job, response)
 
     async def _reset(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         def job() -> str:
@@ -115,11 +142,11 @@ class MapServices:
             self._on_map_replaced()
             return "the map is empty"
 
-        return await self._run(job, response)
+        return await self._run("reset", job, response)
 
     async def _describe(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """The message is the description; its ids are those of ``~/boxes``."""
-        return await self._run(lambda: describe(self._perceptron.objects).text, response)
+        return await self._run("describe", lambda: describe(self._perceptron.objects).text, response)
 
     async def _clear_box(self, request: ClearBox.Request, response: ClearBox.Response) -> ClearBox.Response:
         def job() -> str:
@@ -134,7 +161,7 @@ class MapServices:
             self._on_map_replaced()
             return f"removed {response.voxels_removed} voxels"
 
-        return await self._run(job, response)
+        return await self._run("clear_box", job, response)
 
     async def _name_object(self, request: NameObject.Request, response: NameObject.Response) -> NameObject.Response:
         def job() -> str:
@@ -142,7 +169,7 @@ class MapServices:
             response.id = str(number)
             return self.name_object(number, request.name)
 
-        return await self._run(job, response)
+        return await self._run("name_object", job, response)
 
     async def _correct_object(
         self, request: CorrectObject.Request, response: CorrectObject.Response
@@ -152,7 +179,7 @@ class MapServices:
             response.id = str(number)
             return self.correct_object(number, request.label, request.not_there)
 
-        return await self._run(job, response)
+        return await self._run("correct_object", job, response)
 
     def name_object(self, number: int, name: str) -> str:
         """What was done, in words. Raises as :meth:`Perceptron.name_object`."""
@@ -170,11 +197,15 @@ class MapServices:
 
     def _meant(self, text: str) -> int:
         """The id that a text gives, or of the one object that a sentence means."""
+        if not text.strip():
+            raise ValueError("the id is empty: give the number of an object, or a sentence that means one")
         if text.strip().isdecimal():
+            if len(text.strip()) > _MAX_DIGITS:
+                raise LookupError(f"there is no object {text.strip()[:_MAX_DIGITS]}...")
             return int(text)
         answer = self._perceptron.ground(text)
         if answer.status != GroundingStatus.FOUND or (answer.count or 1) > 1:
-            raise ValueError(f"{answer.text!r} means no single object: {answer.status.name} {answer.reason}")
+            raise LookupError(f"{answer.text[:80]!r} means no single object ({answer.status.name}): {answer.reason}")
         if not answer.candidates[0].id:
-            raise ValueError(f"what {answer.text!r} means is no object of the map yet")
+            raise LookupError(f"what {answer.text[:80]!r} means is no object of the map yet")
         return answer.candidates[0].id
