@@ -718,6 +718,9 @@ class Parser:
         said_of_target = about_target and not anchors
         if not objects and not pronoun and self._of_what_precedes(first, last):
             said_of_target, subject = True, self._before(first)
+        there = self._stands_there(last, objects) if about_target and subject is None else None
+        if there is not None:  # "behind it is a desk"
+            said_of_target, subject = True, there
         if said_of_target:
             if subject is None:
                 return None
@@ -737,6 +740,21 @@ class Parser:
         if nested:  # "the lamp on the desk by the window": likely true of both
             return replace(constraint, weight=_NESTED)
         return Constraint("near", phrases, weight=_CONTEXT, span=span)
+
+    def _stands_there(self, last: int, objects: list[int]) -> int | None:
+        """What "behind it (there) is a desk" says to stand there: the mention; None in other clauses."""
+        skip = next((i for i in range(last, min(last + 4, len(self.tokens))) if self.tokens[i] in _STANDS_THERE), None)
+        if skip is None:
+            return None
+        told = self.tokens[last:skip]
+        pronoun = told[:1] and told[0] in _PRONOUNS and told[1:] in ([], ["there"], [","], [",", "there"])
+        own = bool(objects) and self._is_target[objects[0]] and self.mentions[objects[0]].last in (skip, skip - 1)
+        if not (pronoun or own):
+            return None
+        after = [k for k, m in enumerate(self.mentions) if m.first > skip]
+        if not after or self._is_target[after[0]]:
+            return None
+        return after[0] if only_adjectives(self.tokens[skip + 1 : self.mentions[after[0]].first]) else None
 
     def _before(self, word: int) -> int | None:
         """The last mention before a word."""
@@ -793,7 +811,8 @@ class Parser:
 
     def _is_without(self, mention: Mention) -> bool:
         word, place = governor(self.tokens, mention)
-        return word in ("without", "no") or (place > 0 and word in ("a", "any") and self.tokens[place - 1] in _NOT)
+        denied = word in ("have", "has", "having", "any") and any(t in _NOT for t in self.tokens[max(0, place - 2) : place])
+        return word in ("without", "no") or denied
 
     def _possessive_sides(self) -> list[tuple[Constraint, bool]]:
         """'To its left is a lamp', 'with a lamp on its right': the target lies on the other side of the lamp; or
@@ -981,11 +1000,14 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
     pointed = _pointed_at(tokens, mentions)
     if pointed is not None:
         return pointed
+    named = _named(tokens, mentions)
+    if named is not None:
+        return named
     counts = Counter(m.noun for m in mentions)
     first_end = tokens.index(".") if "." in tokens else len(tokens)
     scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
     for k in range(len(mentions) - 1):  # "the couch blanket" is a blanket
-        if mentions[k + 1].first == mentions[k].last and k == 0 and not mentions[k].plural:
+        if mentions[k + 1].first == mentions[k].last and not mentions[k].plural:
             scores[k + 1] = max(scores[k + 1], scores[k] + 0.1)
     return max(range(len(mentions)), key=lambda k: (scores[k], -k))
 
@@ -1008,7 +1030,9 @@ def _pointed_at(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
     for k, m in enumerate(mentions):
         tail = list(tokens[m.last : m.last + 5])
         tail = tail[1:] if tail[:1] in (["that"], ["which"]) else tail
-        if any(tuple(tail[: len(words)]) == words for words in _WANTED):
+        said = next((words for words in _WANTED if tuple(tail[: len(words)]) == words), ())
+        wanted = m.last + len(said) + (len(tokens[m.last : m.last + 5]) - len(tail))
+        if said and not _noun_follows(tokens, mentions, wanted):
             return k
     if tokens[0] in ("between", "overhead"):
         behind = 2 if tokens[0] == "between" else 1
@@ -1017,6 +1041,61 @@ def _pointed_at(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
         ):
             return behind
     return None
+
+
+def _noun_follows(tokens: Sequence[str], mentions: Sequence[Mention], place: int) -> bool:
+    """Whether a noun phrase begins at a word: "between the two beds you want | the chair"."""
+    after = next((m for m in mentions if m.first >= place), None)
+    return after is not None and only_adjectives(tokens[place : after.first])
+
+
+def _named(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
+    """The mention that is said to be the one: "we are looking for the X", "the object is a X", "the X is the item ...";
+    or that every clause gives a place beside: "left of the X is a lamp. right of the X is a desk"."""
+    for k in reversed(range(len(mentions))):
+        m = mentions[k]
+        first = m.first
+        while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in (*_NOT_ADJECTIVES, "and"):
+            first -= 1
+        before, after = tuple(tokens[max(0, first - 2) : first]), tuple(tokens[m.last : m.last + 3])
+        sought = before == ("looking", "for") and tokens[max(0, first - 4) : first - 2][-1:] != ["not"]
+        identity = before in _IDENTITIES and first - 2 > 0
+        item = after[:1] == ("is",) and after[1:2] == ("the",) and after[2:3] and after[2] in _ANY_THING
+        if sought or identity or item:
+            return k
+    clauses = _placed(tokens, mentions)
+    nouns = {mentions[anchor].noun for anchor, _ in clauses}
+    if len(clauses) >= 2 and len(nouns) == 1:
+        return clauses[0][0]
+    return clauses[0][1] if len(clauses) == 1 and tokens.count(".") <= 1 else None
+
+
+_IDENTITIES = frozenset((thing, verb) for thing in ("object", "item", "thing") for verb in ("is",))
+_STANDS_THERE = frozenset(("is", "are", "stands", "hangs", "sits", "lies"))
+
+
+def _placed(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[tuple[int, int]]:
+    """Of clauses that begin with a place, "left of the toilet is the sink", the mentions of both; none unless all do."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for end in [*(i for i, t in enumerate(tokens) if t in _END), len(tokens)]:
+        if end > start:
+            inside = [k for k, m in enumerate(mentions) if start <= m.first and m.last <= end]
+            if len(inside) < 2 or tokens[start] not in _PLACE_WORDS:
+                return []
+            anchor, thing = inside[0], inside[1]
+            lead, link = tokens[start : mentions[anchor].first], tokens[mentions[anchor].last : mentions[thing].first]
+            if len(lead) > 8 or not link or link[0] not in _STANDS_THERE or not only_adjectives(link[1:]):
+                return []
+            found.append((anchor, thing))
+        start = end + 1
+    return found
+
+
+_PLACE_WORDS = frozenset(
+    ("to", "on", "left", "right", "above", "below", "under", "underneath", "beneath", "behind", "beside", "next", "near",
+     "in", "across", "over", "against", "at", "directly", "opposite", "atop", "adjacent")
+)  # fmt: skip
 
 
 def said_this(tokens: Sequence[str], mention: Mention) -> bool:
