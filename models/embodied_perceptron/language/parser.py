@@ -331,11 +331,13 @@ class Parser:
         self.tokens = [word.text for word in self.words]
         self.mentions = with_anything(self.tokens, lexicon().mentions(self.words, labels))
         self.mentions = with_unknown(self.tokens, without_verbs(self.tokens, self.mentions))
+        self.target = choose_target(self.tokens, self.mentions)
+        if self.target is not None:
+            self.mentions, self.target = with_ones(self.tokens, self.mentions, self.target)
         self.joined = " ".join(self.tokens)
         self._word_at: list[int] = []
         for i, token in enumerate(self.tokens):
             self._word_at += [i] * (len(token) + 1)
-        self.target = choose_target(self.tokens, self.mentions)
         self._is_target = [self._means_target(k) for k in range(len(self.mentions))]
         self._nested: dict[str, tuple[Constraint, ...]] = {}  # constraints of other nouns than the target's
         self._taken = [False] * len(self.tokens)  # words of egocentric and measured conditions
@@ -359,6 +361,8 @@ class Parser:
         ]  # fmt: skip
         if any(c.relation in ("above", "on", "supporting", "with") for c in anchored):
             unary = [c for c in unary if c.relation != "high"]
+        spans = [c.span for c in anchored]  # "above it is a mirror" is not high up
+        unary = [c for c in unary if not (c.relation in ("high", "low") and c.span in spans)]
         colours = self._colours(self.target)
         unary = [self._seen_from(c, speaker) for c in unary]
         target = self._phrase(self.mentions[self.target])
@@ -538,9 +542,13 @@ class Parser:
         m, target = self.mentions[k], self.mentions[self.target]
         if k == self.target:
             return True
-        if m.noun != target.noun or m.plural:
+        if m.noun != target.noun or m.plural or self.tokens[m.first] in ("one", "ones"):
             return False
         before = self.tokens[m.first - 1] if m.first else "."
+        start = self._sentence_start(m.first)
+        listed = self.tokens[start : m.first]  # "the yellow , pink and white picture"
+        if listed[:1] in (["the"], ["this"]) and all(t == "," or t in _ADJECTIVES for t in listed):
+            return True
         definite = ("the", "this", "that", ".")
         return before in definite or governor(self.tokens, m)[0] in ("the", "this", "^", ".")
 
@@ -788,12 +796,18 @@ class Parser:
         k = before[-1]
         m = self.mentions[k]
         between = self.tokens[m.last : first]
+        if self.tokens[start : start + 1] == ["there"] and len(before) > 1 and not self._is_target[before[0]]:
+            said = self.tokens[self.mentions[before[0]].last : m.first]
+            if said[:1] in (["with"], ["of"]) and "," not in said:  # "there is a door with glass left of it"
+                return before[0], False
         if self._is_target[k] or any(t in ("it", "which", "one", "it's") for t in between):
             return None, False
         target_before = any(self._is_target[j] for j in before)
         pronoun_before = any(t in ("it", "this", "that", "it's") for t in self.tokens[start : m.first])
         if any(t in (",", "and", ";", "that", "but") for t in between) or target_before or pronoun_before:
             nested = len(between) <= 2 and "and" not in between and "," not in between
+            if self.tokens[m.first] in ("one", "ones"):
+                return k, False  # "the chair next to the one by the door" stands where it stands
             return (k, True) if nested else (None, False)
         return k, False
 
@@ -811,7 +825,9 @@ class Parser:
 
     def _is_without(self, mention: Mention) -> bool:
         word, place = governor(self.tokens, mention)
-        denied = word in ("have", "has", "having", "any") and any(t in _NOT for t in self.tokens[max(0, place - 2) : place])
+        denied = word in ("have", "has", "having", "any") and any(
+            t in _NOT for t in self.tokens[max(0, place - 2) : place]
+        )
         return word in ("without", "no") or denied
 
     def _possessive_sides(self) -> list[tuple[Constraint, bool]]:
@@ -933,6 +949,28 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
     if not asked and last < len(tokens):
         return list(mentions)  # no noun phrase
     return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
+
+
+def with_ones(tokens: Sequence[str], mentions: Sequence[Mention], target: int) -> tuple[list[Mention], int]:
+    """The mentions with "the one" that something is beside, "next to the green one", called like the target; and the
+    place of the target among them."""
+    noun, found = mentions[target].noun, list(mentions)
+    for i, token in enumerate(tokens):
+        if token not in ("one", "ones") or i <= mentions[target].first or any(m.first <= i < m.last for m in mentions):
+            continue
+        first = i
+        while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in _NOT_ADJECTIVES:
+            first -= 1
+        definite = "the" in tokens[first:i] or "other" in tokens[first:i]
+        if definite and first > 1 and tokens[first - 1] in _BESIDE:
+            found.append(Mention(i, i + 1, noun, token == "ones"))
+    found.sort(key=lambda m: m.first)
+    return found, found.index(mentions[target])
+
+
+_BESIDE = frozenset(
+    ("to", "of", "from", "beside", "behind", "near", "above", "below", "under", "beneath", "by", "between", "opposite")
+)
 
 
 def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
@@ -1112,6 +1150,7 @@ def _said_to_be_there(tokens: Sequence[str]) -> bool:
     return any(t in said for t in tokens)
 
 
+_LOOK_THEN = frozenset((verb, then) for verb in ("look", "walk", "go") for then in ("and", "then"))
 _ANY_THING = frozenset(("object", "item", "thing", "structure"))
 
 
@@ -1124,7 +1163,12 @@ def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: 
         points += 2.2
     elif word in (".", ",", ";"):
         points += 1.2
+    elif word in ("at", "to") and (before, tokens[place - 2] if place > 1 else "") in _LOOK_THEN:
+        points += 3.5  # "walk over to the window and look at the seat"
+    elif word in _ORDERS and (before in _NOT or before in ("don't", "dont")):
+        points -= 3.0  # "do not choose the sofas"
     elif word in _ORDERS:
+        points += 0.4 * k  # of several orders the last: "you want the bed on the left, choose the pillow"
         points += 4.0 if word not in ("mean", "meant") else 6.5  # whatever the sentences before it spoke of
     elif word in ("is", "it's", "its", "are"):
         points += 2.5 if before in _THERE or word != "is" else 0.6
