@@ -83,6 +83,52 @@ def test_what_sentences_say(text, target, wanted):
 
 
 @pytest.mark.parametrize(
+    ("text", "target", "wanted"),
+    [
+        ("between the two beds you want the chair", "chair", {("between", "bed")}),
+        ("the chair that i want is next to the desk", "chair", {("near", "desk")}),
+        ("next to the door is a chair", "chair", {("near", "door")}),
+        (
+            "to the left of the sink is a towel. above the sink is a mirror.", "sink",
+            {("right", "towel"), ("below", "mirror")},
+        ),
+        ("the chair is red. behind it is a desk", "chair", {("colour", "red"), ("front", "desk")}),
+        ("the chair is red. behind it there is a desk", "chair", {("colour", "red"), ("front", "desk")}),
+        ("this is a toilet. to the left of the toilet is the sink", "toilet", {("right", "sink")}),
+        ("there is a desk by the bed. we are looking for the lamp", "lamp", set()),
+        ("there is a cabinet by the bed. the object is a door", "door", set()),
+        ("there is a desk by the bed. the lamp is the item to find", "lamp", set()),
+        ("walk over to the window and look at the seat", "seat", set()),
+        ("choose the bed on the left, then choose the pillow", "pillow", {("left-of-all",)}),
+        ("choose the chair (do not choose the sofas)", "chair", set()),
+        ("the cabinet closes to the doorway", "cabinet", {("closest", "doorway")}),
+        ("the chair on the same wall as the door", "chair", {("near", "door")}),
+        ("the bed that does not have a laptop on it", "bed", {("not supporting", "laptop")}),
+        ("the desk in the center of the two beds", "desk", {("between", "bed")}),
+        ("the shelf that is close to the wall", "shelf", {("wall",)}),
+        ("the grey chair next to the green one", "chair", {("colour", "gray"), ("near", "chair")}),
+        ("the pillow. the white, plain pillow is above the desk", "pillow", {("colour", "white"), ("above", "desk")}),
+        ("a chair. there is a door with glass to the left of it", "chair", {("right", "door")}),
+    ],
+)  # fmt: skip
+def test_what_loose_sentences_say(text, target, wanted):
+    meaning = parse(text)
+    assert meaning.target is not None
+    assert meaning.target.noun == target
+    assert {s for s in said(meaning) if s[1:] != ("glass",)} >= wanted
+    sure = {c.relation for c in meaning.constraints if c.weight > 0.5}
+    assert sure <= {w[0].removeprefix("not ") for w in wanted} | {"supporting"} or not wanted
+
+
+def test_what_is_not_looked_for_is_excluded():
+    meaning = parse("we are not looking for the chair by the lamp. we are looking for the chair on the left.")
+    assert meaning.target is not None
+    assert said(meaning) == {("left-of-all",)}
+    (other,) = meaning.excluded
+    assert said(other) == {("near", "lamp")}
+
+
+@pytest.mark.parametrize(
     ("text", "wanted"),
     [
         ("take this table away and the vase comes crashing down", {("supporting", "vase")}),

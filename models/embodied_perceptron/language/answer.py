@@ -385,7 +385,8 @@ class _Answer:
         assert self.meaning.target is not None
         possible |= (evidence.category >= _SAME_KIND) & self._kind_of(self.meaning.target.noun)
         rows = np.flatnonzero(possible)
-        pairs = self.geometry.near(rows, rows)
+        pairs = self.scorer.here  # what is possible answers to the noun
+        pairs = pairs.where(possible[pairs.target] & possible[pairs.anchor])
         one_thing = pairs.where((pairs.iou > ONE_THING_IOU) | (pairs.inside > INSIDE_SHARE))
         best_first = rows[np.argsort(-evidence.log_score[rows], kind="stable")]
         order: list[int] = first_of_each(best_first, one_thing).tolist()

@@ -17,6 +17,7 @@ F64 = NDArray[np.float64]
 NEAR_M = 1.2  # between outlines: half of the people would still say "next to"
 _BESIDE_M = 2.0  # the same for left, right, in front, behind
 _SLACK_M = 0.3  # by which heights of boxes may be wrong
+_APART_M = 1.5  # between outlines: nothing is carried by, or hangs over, what is so far off
 _UNKNOWN_SIDE = 0.5  # of a side that nobody can tell: no viewpoint, or no front
 
 
@@ -38,7 +39,7 @@ def on(p: Pairs) -> F64:
     over = np.maximum(p.footprint_share, 0.5 * np.exp(-p.gap_xy / 0.1))
     lifted = sigmoid((bottom - foot - np.minimum(0.12, 0.5 * height)) / 0.03 + 1.0)
     reached_top = sigmoid((top + _SLACK_M - bottom) / 0.05)
-    return np.asarray(sigmoid((over - 0.15) / 0.04) * reached_top * lifted * (middle > foot))
+    return np.asarray(sigmoid((over - 0.15) / 0.04) * reached_top * lifted * (middle > foot) * (p.gap_xy < _APART_M))
 
 
 def inside(p: Pairs) -> F64:
@@ -52,7 +53,7 @@ def above(p: Pairs) -> F64:
     z = p.g.center[:, 2]
     rise = p.g.low[:, 2][p.target] - p.g.high[:, 2][p.anchor]
     over = np.maximum(sigmoid((p.footprint_share - 0.1) / 0.03), sigmoid((0.4 - p.gap_xy) / 0.08))
-    return np.asarray(sigmoid((rise + _SLACK_M) / 0.05) * over * (z[p.target] > z[p.anchor]))
+    return np.asarray(sigmoid((rise + _SLACK_M) / 0.05) * over * (z[p.target] > z[p.anchor]) * (p.gap_xy < _APART_M))
 
 
 def below(p: Pairs) -> F64:
@@ -110,7 +111,11 @@ HOLDS: dict[str, Relation] = {
     "viewer-left": _any_reach,
     "viewer-right": _any_reach,
 }
-REACH_M = 8.0  # between bounds, from which none of these holds
+# metres between bounds along x or y, from which none of these holds
+REACH_M = {
+    "near": 3.0, "end": 3.0, "with": 5.5, "on": 1.5, "supporting": 1.5, "in": 1.5, "above": 2.0, "below": 2.0,
+    "front": 5.0, "behind": 5.0, "left": 5.0, "right": 5.0, "viewer-left": 8.0, "viewer-right": 8.0,
+}  # fmt: skip
 
 
 def lies_between(score: F64) -> F64:

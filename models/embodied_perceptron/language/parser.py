@@ -331,11 +331,13 @@ class Parser:
         self.tokens = [word.text for word in self.words]
         self.mentions = with_anything(self.tokens, lexicon().mentions(self.words, labels))
         self.mentions = with_unknown(self.tokens, without_verbs(self.tokens, self.mentions))
+        self.target = choose_target(self.tokens, self.mentions)
+        if self.target is not None:
+            self.mentions, self.target = with_ones(self.tokens, self.mentions, self.target)
         self.joined = " ".join(self.tokens)
         self._word_at: list[int] = []
         for i, token in enumerate(self.tokens):
             self._word_at += [i] * (len(token) + 1)
-        self.target = choose_target(self.tokens, self.mentions)
         self._is_target = [self._means_target(k) for k in range(len(self.mentions))]
         self._nested: dict[str, tuple[Constraint, ...]] = {}  # constraints of other nouns than the target's
         self._taken = [False] * len(self.tokens)  # words of egocentric and measured conditions
@@ -359,6 +361,8 @@ class Parser:
         ]  # fmt: skip
         if any(c.relation in ("above", "on", "supporting", "with") for c in anchored):
             unary = [c for c in unary if c.relation != "high"]
+        spans = [c.span for c in anchored]  # "above it is a mirror" is not high up
+        unary = [c for c in unary if not (c.relation in ("high", "low") and c.span in spans)]
         colours = self._colours(self.target)
         unary = [self._seen_from(c, speaker) for c in unary]
         target = self._phrase(self.mentions[self.target])
@@ -538,9 +542,13 @@ class Parser:
         m, target = self.mentions[k], self.mentions[self.target]
         if k == self.target:
             return True
-        if m.noun != target.noun or m.plural:
+        if m.noun != target.noun or m.plural or self.tokens[m.first] in ("one", "ones"):
             return False
         before = self.tokens[m.first - 1] if m.first else "."
+        start = self._sentence_start(m.first)
+        listed = self.tokens[start : m.first]  # "the yellow , pink and white picture"
+        if listed[:1] in (["the"], ["this"]) and all(t == "," or t in _ADJECTIVES for t in listed):
+            return True
         definite = ("the", "this", "that", ".")
         return before in definite or governor(self.tokens, m)[0] in ("the", "this", "^", ".")
 
@@ -718,6 +726,9 @@ class Parser:
         said_of_target = about_target and not anchors
         if not objects and not pronoun and self._of_what_precedes(first, last):
             said_of_target, subject = True, self._before(first)
+        there = self._stands_there(last, objects) if about_target and subject is None else None
+        if there is not None:  # "behind it is a desk"
+            said_of_target, subject = True, there
         if said_of_target:
             if subject is None:
                 return None
@@ -737,6 +748,21 @@ class Parser:
         if nested:  # "the lamp on the desk by the window": likely true of both
             return replace(constraint, weight=_NESTED)
         return Constraint("near", phrases, weight=_CONTEXT, span=span)
+
+    def _stands_there(self, last: int, objects: list[int]) -> int | None:
+        """What "behind it (there) is a desk" says to stand there: the mention; None in other clauses."""
+        skip = next((i for i in range(last, min(last + 4, len(self.tokens))) if self.tokens[i] in _STANDS_THERE), None)
+        if skip is None:
+            return None
+        told = self.tokens[last:skip]
+        pronoun = told[:1] and told[0] in _PRONOUNS and told[1:] in ([], ["there"], [","], [",", "there"])
+        own = bool(objects) and self._is_target[objects[0]] and self.mentions[objects[0]].last in (skip, skip - 1)
+        if not (pronoun or own):
+            return None
+        after = [k for k, m in enumerate(self.mentions) if m.first > skip]
+        if not after or self._is_target[after[0]]:
+            return None
+        return after[0] if only_adjectives(self.tokens[skip + 1 : self.mentions[after[0]].first]) else None
 
     def _before(self, word: int) -> int | None:
         """The last mention before a word."""
@@ -770,12 +796,18 @@ class Parser:
         k = before[-1]
         m = self.mentions[k]
         between = self.tokens[m.last : first]
+        if self.tokens[start : start + 1] == ["there"] and len(before) > 1 and not self._is_target[before[0]]:
+            said = self.tokens[self.mentions[before[0]].last : m.first]
+            if said[:1] in (["with"], ["of"]) and "," not in said:  # "there is a door with glass left of it"
+                return before[0], False
         if self._is_target[k] or any(t in ("it", "which", "one", "it's") for t in between):
             return None, False
         target_before = any(self._is_target[j] for j in before)
         pronoun_before = any(t in ("it", "this", "that", "it's") for t in self.tokens[start : m.first])
         if any(t in (",", "and", ";", "that", "but") for t in between) or target_before or pronoun_before:
             nested = len(between) <= 2 and "and" not in between and "," not in between
+            if self.tokens[m.first] in ("one", "ones"):
+                return k, False  # "the chair next to the one by the door" stands where it stands
             return (k, True) if nested else (None, False)
         return k, False
 
@@ -793,7 +825,10 @@ class Parser:
 
     def _is_without(self, mention: Mention) -> bool:
         word, place = governor(self.tokens, mention)
-        return word in ("without", "no") or (place > 0 and word in ("a", "any") and self.tokens[place - 1] in _NOT)
+        denied = word in ("have", "has", "having", "any") and any(
+            t in _NOT for t in self.tokens[max(0, place - 2) : place]
+        )
+        return word in ("without", "no") or denied
 
     def _possessive_sides(self) -> list[tuple[Constraint, bool]]:
         """'To its left is a lamp', 'with a lamp on its right': the target lies on the other side of the lamp; or
@@ -916,6 +951,28 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
     return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
 
 
+def with_ones(tokens: Sequence[str], mentions: Sequence[Mention], target: int) -> tuple[list[Mention], int]:
+    """The mentions with "the one" that something is beside, "next to the green one", called like the target; and the
+    place of the target among them."""
+    noun, found = mentions[target].noun, list(mentions)
+    for i, token in enumerate(tokens):
+        if token not in ("one", "ones") or i <= mentions[target].first or any(m.first <= i < m.last for m in mentions):
+            continue
+        first = i
+        while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in _NOT_ADJECTIVES:
+            first -= 1
+        definite = "the" in tokens[first:i] or "other" in tokens[first:i]
+        if definite and first > 1 and tokens[first - 1] in _BESIDE:
+            found.append(Mention(i, i + 1, noun, token == "ones"))
+    found.sort(key=lambda m: m.first)
+    return found, found.index(mentions[target])
+
+
+_BESIDE = frozenset(
+    ("to", "of", "from", "beside", "behind", "near", "above", "below", "under", "beneath", "by", "between", "opposite")
+)
+
+
 def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
     """The mentions, and before them "something" where a sentence is about whatever there is."""
     start = 0
@@ -981,11 +1038,14 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
     pointed = _pointed_at(tokens, mentions)
     if pointed is not None:
         return pointed
+    named = _named(tokens, mentions)
+    if named is not None:
+        return named
     counts = Counter(m.noun for m in mentions)
     first_end = tokens.index(".") if "." in tokens else len(tokens)
     scores = [_points(tokens, mentions, k, counts, first_end) for k in range(len(mentions))]
     for k in range(len(mentions) - 1):  # "the couch blanket" is a blanket
-        if mentions[k + 1].first == mentions[k].last and k == 0 and not mentions[k].plural:
+        if mentions[k + 1].first == mentions[k].last and not mentions[k].plural:
             scores[k + 1] = max(scores[k + 1], scores[k] + 0.1)
     return max(range(len(mentions)), key=lambda k: (scores[k], -k))
 
@@ -1008,7 +1068,9 @@ def _pointed_at(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
     for k, m in enumerate(mentions):
         tail = list(tokens[m.last : m.last + 5])
         tail = tail[1:] if tail[:1] in (["that"], ["which"]) else tail
-        if any(tuple(tail[: len(words)]) == words for words in _WANTED):
+        said = next((words for words in _WANTED if tuple(tail[: len(words)]) == words), ())
+        wanted = m.last + len(said) + (len(tokens[m.last : m.last + 5]) - len(tail))
+        if said and not _noun_follows(tokens, mentions, wanted):
             return k
     if tokens[0] in ("between", "overhead"):
         behind = 2 if tokens[0] == "between" else 1
@@ -1017,6 +1079,61 @@ def _pointed_at(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
         ):
             return behind
     return None
+
+
+def _noun_follows(tokens: Sequence[str], mentions: Sequence[Mention], place: int) -> bool:
+    """Whether a noun phrase begins at a word: "between the two beds you want | the chair"."""
+    after = next((m for m in mentions if m.first >= place), None)
+    return after is not None and only_adjectives(tokens[place : after.first])
+
+
+def _named(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
+    """The mention that is said to be the one: "we are looking for the X", "the object is a X", "the X is the item ...";
+    or that every clause gives a place beside: "left of the X is a lamp. right of the X is a desk"."""
+    for k in reversed(range(len(mentions))):
+        m = mentions[k]
+        first = m.first
+        while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in (*_NOT_ADJECTIVES, "and"):
+            first -= 1
+        before, after = tuple(tokens[max(0, first - 2) : first]), tuple(tokens[m.last : m.last + 3])
+        sought = before == ("looking", "for") and tokens[max(0, first - 4) : first - 2][-1:] != ["not"]
+        identity = before in _IDENTITIES and first - 2 > 0
+        item = after[:1] == ("is",) and after[1:2] == ("the",) and after[2:3] and after[2] in _ANY_THING
+        if sought or identity or item:
+            return k
+    clauses = _placed(tokens, mentions)
+    nouns = {mentions[anchor].noun for anchor, _ in clauses}
+    if len(clauses) >= 2 and len(nouns) == 1:
+        return clauses[0][0]
+    return clauses[0][1] if len(clauses) == 1 and tokens.count(".") <= 1 else None
+
+
+_IDENTITIES = frozenset((thing, verb) for thing in ("object", "item", "thing") for verb in ("is",))
+_STANDS_THERE = frozenset(("is", "are", "stands", "hangs", "sits", "lies"))
+
+
+def _placed(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[tuple[int, int]]:
+    """Of clauses that begin with a place, "left of the toilet is the sink", the mentions of both; none unless all do."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for end in [*(i for i, t in enumerate(tokens) if t in _END), len(tokens)]:
+        if end > start:
+            inside = [k for k, m in enumerate(mentions) if start <= m.first and m.last <= end]
+            if len(inside) < 2 or tokens[start] not in _PLACE_WORDS:
+                return []
+            anchor, thing = inside[0], inside[1]
+            lead, link = tokens[start : mentions[anchor].first], tokens[mentions[anchor].last : mentions[thing].first]
+            if len(lead) > 8 or not link or link[0] not in _STANDS_THERE or not only_adjectives(link[1:]):
+                return []
+            found.append((anchor, thing))
+        start = end + 1
+    return found
+
+
+_PLACE_WORDS = frozenset(
+    ("to", "on", "left", "right", "above", "below", "under", "underneath", "beneath", "behind", "beside", "next", "near",
+     "in", "across", "over", "against", "at", "directly", "opposite", "atop", "adjacent")
+)  # fmt: skip
 
 
 def said_this(tokens: Sequence[str], mention: Mention) -> bool:
@@ -1033,6 +1150,7 @@ def _said_to_be_there(tokens: Sequence[str]) -> bool:
     return any(t in said for t in tokens)
 
 
+_LOOK_THEN = frozenset((verb, then) for verb in ("look", "walk", "go") for then in ("and", "then"))
 _ANY_THING = frozenset(("object", "item", "thing", "structure"))
 
 
@@ -1045,7 +1163,12 @@ def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: 
         points += 2.2
     elif word in (".", ",", ";"):
         points += 1.2
+    elif word in ("at", "to") and (before, tokens[place - 2] if place > 1 else "") in _LOOK_THEN:
+        points += 3.5  # "walk over to the window and look at the seat"
+    elif word in _ORDERS and (before in _NOT or before in ("don't", "dont")):
+        points -= 3.0  # "do not choose the sofas"
     elif word in _ORDERS:
+        points += 0.4 * k  # of several orders the last: "you want the bed on the left, choose the pillow"
         points += 4.0 if word not in ("mean", "meant") else 6.5  # whatever the sentences before it spoke of
     elif word in ("is", "it's", "its", "are"):
         points += 2.5 if before in _THERE or word != "is" else 0.6

@@ -443,6 +443,11 @@ def _near(p: Pairs) -> F64:
     return np.asarray(0.8 * np.exp(-p.gap / 0.5) + 0.2 * np.exp(-p.distance_xy / 1.0))
 
 
+def near_beyond(gap_m: float) -> float:
+    """The most that "near" can score where bounds are further apart than this along x or y."""
+    return float(0.8 * np.exp(-gap_m / 0.5) + 0.2 * np.exp(-gap_m / 1.0))
+
+
 def _higher(p: Pairs, slack_m: float, soft_m: float) -> F64:
     z = p.g.center[:, 2]
     return sigmoid((z[p.target] - z[p.anchor] - slack_m) / soft_m)

@@ -6,6 +6,7 @@ First everything but the superlatives; then "the largest", "the closest to" amon
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from embodied_perceptron.language import likelihood
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
-from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer, between
+from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer, between, near_beyond
 from embodied_perceptron.scene.identity import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 
 F64 = NDArray[np.float64]
@@ -24,6 +25,7 @@ _EPS = 0.05
 _OTHER_NAME = 0.75  # at most, of a label beside one that is exactly the noun
 _PAIRS_OF_ANCHORS = 60  # that things may lie between: of more, those that have both near
 _BETWEEN_REACH_M = 6.0
+_CLOSE_BY_M = (1.5, 4.0)  # within which what else is named is looked for first
 _PLAINLY = 1e-3  # a relation that holds less within its reach is looked for beyond
 _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
@@ -121,11 +123,17 @@ class Scorer:
             self._similar[self.noun] = self._whatever_is_not_an_anchor()
         own = self.similarity(self.noun)
         self.category = own
-        here = geometry.near(np.arange(geometry.n, dtype=np.intp), np.flatnonzero(own))
+        # of every object with those that answer to the noun: all that touch
+        self.here = here = geometry.near(np.arange(geometry.n, dtype=np.intp), np.flatnonzero(own))
         self.duplicate = here.best(own[here.anchor] * (here.iou > ONE_PLACE_IOU))
         self.rows: Index = np.flatnonzero(self.duplicate)  # of all objects those that can be the target
         self.candidates = self.duplicate >= 0.5 * max(float(self.duplicate.max(initial=0.0)), 1e-9)
-        self.group = self._one_each(self.candidates).astype(np.float64)
+        self._likely: dict[Constraint, F64] = {}
+
+    @cached_property
+    def group(self) -> F64:
+        """(N,) 1 for the candidates, one box each."""
+        return self._one_each(self.candidates).astype(np.float64)
 
     def _whatever_is_not_an_anchor(self) -> F64:
         """(N,) 1 for all things but walls, floors and what the sentence tells them by."""
@@ -219,6 +227,11 @@ class Scorer:
 
     def likely(self, term: ConstraintScore) -> F64:
         """(N,) how likely one condition holds, in [0, 1]; NaN where it cannot be decided, or compares candidates."""
+        if term.constraint not in self._likely:
+            self._likely[term.constraint] = self._how_likely(term)
+        return self._likely[term.constraint]
+
+    def _how_likely(self, term: ConstraintScore) -> F64:
         c = term.constraint
         undecided = np.full(self.g.n, np.nan)
         if term.missing or c.is_superlative:
@@ -235,7 +248,7 @@ class Scorer:
         elif c.relation in likelihood.HOLDS:
             weight = np.maximum.reduce([self.anchor_weights(a) for a in c.anchors])
             chosen = weight >= 0.5 * float(weight.max(initial=0.0))
-            pairs = self.g.near(self.rows, np.flatnonzero(chosen), likelihood.REACH_M)
+            pairs = self.g.near(self.rows, np.flatnonzero(chosen), likelihood.REACH_M[c.relation])
             if c.relation in ("left", "right") and self._direction(self.meaning.speaker) is not None:
                 likely = likelihood.HOLDS["viewer-left"](pairs)  # the sentence's own viewpoint decides the side
             else:
@@ -414,10 +427,22 @@ class Scorer:
         for phrase in self.meaning.mentioned:
             weight = self.similarity(phrase.noun) * np.sqrt(self.scores)
             if weight.max(initial=0.0) > 0.3:
-                pairs, near = self.g.related("near", self.rows, np.flatnonzero(weight))
-                total += np.log(_EPS + pairs.best(near * pairs.different * weight[pairs.anchor]))
+                total += np.log(_EPS + self._nearest_of(weight))
                 count += 1
         return total / max(count, 1)
+
+    def _nearest_of(self, weight: F64) -> F64:
+        """(N,) how near each of the rows is to what weighs most: first to what is close by, and beyond that only of
+        those rows that something further off may be nearer to."""
+        columns, rest = np.flatnonzero(weight), self.rows
+        best = np.zeros(self.g.n)
+        for reach_m in (*_CLOSE_BY_M, REACH_M["near"]):
+            pairs, near = self.g.related("near", rest, columns, reach_m)
+            best = np.maximum(best, pairs.best(near * pairs.different * weight[pairs.anchor]))
+            rest = rest[best[rest] < near_beyond(reach_m) * float(weight.max())]
+            if not len(rest):
+                break
+        return best
 
     # ---------------------------------------------------------------------------------------------------- superlatives
 
