@@ -54,6 +54,7 @@ ARGUMENTS = (
     ("weights", "", "network: a shipped name or a weights file; empty = as in config, none = class-agnostic boxes"),
     ("device", "", "where the network runs: cpu, cuda, auto; empty = as in config"),
     ("map_file", "", "a saved map to start with; empty = as in config"),
+    ("classes", "", "names to publish, all else is 'object': a file with one a line, or a,b,c; empty = as in config"),
     ("parameters", "", "parameters to override: 'name: value, name: value'"),
     ("namespace", "", "namespace of the node and its topics"),
     ("use_sim_time", "false", "take the time from /clock"),
@@ -85,6 +86,7 @@ def start(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         viewer=values["viewer"],
         device=values["device"],
         map_file=values["map_file"],
+        classes=values["classes"],
         topics={
             **camera_topics(
                 in_config, values["camera"], values["color_topic"], values["depth_topic"], values["camera_info_topic"]

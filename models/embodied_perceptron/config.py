@@ -262,6 +262,9 @@ class NetworkOptions:
         window_ahead: how far before the cameras the middle of that square lies, as a share of its edge: 0 = around
             them, 0.5 = they are at its border. Of cameras that look to different sides the mean counts.
         min_score: boxes below it are not objects; null = what the weights file says, or 0.1.
+        classes: names that shall be published, also those that the network lacks; what belongs to none of them is
+            ``object``. [] = all that network and detector know. A detector that is told in words looks for them, unless
+            ``lift.classes`` says otherwise.
         all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
             answer, from :attr:`ScorePolicy.keep` on, which is cheaper.
         features: how a keyframe's image features are kept and read.
@@ -275,6 +278,7 @@ class NetworkOptions:
     window_m: float = WINDOW_M
     window_ahead: float = 0.25
     min_score: float | None = None
+    classes: tuple[str, ...] = ()
     all_boxes: bool = False
     features: Literal["float16", "float32"] = "float16"
     image_backend: Literal["torch", "onnx"] = "torch"

@@ -24,6 +24,7 @@ from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePredi
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import QueryContext, all_nouns, propose_targets
+from embodied_perceptron.language.class_list import ClassList, check_names
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
@@ -36,6 +37,7 @@ from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.lift.reliability import Reliability
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
+from embodied_perceptron.nn.text_encoder import TextEncoder, text_encoder
 from embodied_perceptron.results import (
     Detections,
     FusionReport,
@@ -66,6 +68,8 @@ class Perceptron(LiveMap):
         inference: the trained network; None = none, whatever ``config.network`` says: class-agnostic boxes.
             :meth:`from_config` builds it.
         lift: detections of a 2-D detector, lifted into the map; None = none.
+        classes: the names that are published; None = all that network and detector know. :meth:`from_config` makes it
+            of ``config.network.classes``.
 
     Raises ``ValueError`` for a network whose sites are no multiple of the voxels or whose calibration cannot be read,
     or a given volume without the features that it reads.
@@ -77,13 +81,16 @@ class Perceptron(LiveMap):
         volume: FeatureVolume | None = None,
         inference: Predictor | None = None,
         lift: DetectionLift | None = None,
+        classes: ClassList | None = None,
     ) -> None:
         config = config if config is not None else PerceptronConfig()
         if volume is None:
             features = None if inference is None else image_features(inference)
             volume = FeatureVolume(config.volume, config.keyframes, features=features)
-        super().__init__(config, volume, None if inference is None else inference.occupancy_classes)
+        cells = None if inference is None else inference.occupancy_classes
+        super().__init__(config, volume, cells, None if classes is None else classes.name_of)
         self.inference = inference
+        self.classes = classes
         self._known = QueryContext()
         self._voxels: VoxelSnapshot | None = None  # of the last perception, for the colours of objects
         self._prediction: ScenePrediction | None = None
@@ -104,10 +111,18 @@ class Perceptron(LiveMap):
 
     @classmethod
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:
-        """With the network that ``config.network`` names, if any. Raises as ``load_inference``."""
+        """With the network that ``config.network`` names, if any. Raises as ``load_inference`` and ``ClassList``."""
         config = config if config is not None else PerceptronConfig()
-        lift = lift_from_options(config.lift, config.objects)
-        return cls(config, inference=inference_from_options(config.network), lift=lift)
+        names = config.network.classes
+        if names:
+            check_names(names)  # before networks are read
+        lift = lift_from_options(config.lift, config.objects, names)
+        inference = inference_from_options(config.network)
+        classes = None
+        if names:
+            known = (*(() if inference is None else inference.classes), *(() if lift is None else lift.vocabulary))
+            classes = ClassList(names, known, lambda: _names_encoder(inference))
+        return cls(config, inference=inference, lift=lift, classes=classes)
 
     # ---------------------------------------------------------------------------------------------------- three verbs
 
@@ -168,6 +183,8 @@ class Perceptron(LiveMap):
                 clock.lap("boxes")
                 if self.lift is not None:
                     found = self.lift.fuse(found, snapshot)
+                if self.classes is not None:
+                    found = self.classes.joined(found)
                 self._objects.update(found, snapshot, now, *place)
                 clock.lap("objects")
                 semantic = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
@@ -180,6 +197,8 @@ class Perceptron(LiveMap):
                     clock.lap("extents")
                 if found is not None and self.lift is not None:
                     found = self.lift.fuse(found, snapshot, self._even)
+                if found is not None and self.classes is not None:
+                    found = self.classes.joined(found)
                 if found is not None:
                     self._objects.update(found, snapshot, now, *place, prediction.region, self._scores)
                 clock.lap("objects")
@@ -260,7 +279,7 @@ class Perceptron(LiveMap):
         context, voxels, prediction = self._known, self._voxels, self._prediction
         asked = [Query.of(query, viewpoint) for query in queries]
         called = [with_user_names(query, context.objects) for query in asked]
-        labels = {o.label for o in context.objects}
+        labels = {o.label for o in (*context.objects, *context.published)}
         parsed = [query.parsed(labels) for query in asked]
         if self.lift is not None:
             self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
@@ -271,8 +290,8 @@ class Perceptron(LiveMap):
         candidates: list[PhraseCandidates | None] = [None] * len(parsed)
         if neural and self.inference is not None and prediction is not None:
             candidates = propose_targets(self.inference, prediction, parsed)
-        things = [self._named_by_looks(context.objects, query) for query in parsed]
-        return [
+        things = [self._named_by_looks(self._named_by_list(context, query), query) for query in parsed]
+        answers = [
             ground_objects(
                 query,
                 objects,
@@ -286,6 +305,16 @@ class Perceptron(LiveMap):
             else by_name.restored(ground_objects(by_name.query, by_name.objects, colors=colors, own_sides=own_sides))
             for query, found, objects, by_name in zip(parsed, candidates, things, called, strict=True)
         ]
+        classes = self.classes
+        return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
+
+    def _named_by_list(self, context: QueryContext, query: Query) -> tuple[SceneObject, ...]:
+        """The objects, under names of the class list that the query uses and that no lexicon has."""
+        if self.classes is None or query.meaning is None or query.meaning.problem:
+            return context.objects
+        named = self.classes.in_own_words(context.published, all_nouns(query.meaning))
+        changed = any(a.label != b.label for a, b in zip(named, context.objects, strict=True))
+        return named if changed else context.objects
 
     def _named_by_looks(self, objects: tuple[SceneObject, ...], query: Query) -> tuple[SceneObject, ...]:
         """The objects, under names that no label has where they look so; themselves where labels answer."""
@@ -348,7 +377,7 @@ class Perceptron(LiveMap):
     @property
     def objects(self) -> tuple[SceneObject, ...]:
         """Confirmed objects of the last perception, file or correction; never waits for the one in flight."""
-        return self._known.objects
+        return self._known.published
 
     @property
     def prediction(self) -> ScenePrediction | None:
@@ -415,7 +444,10 @@ class Perceptron(LiveMap):
         objects = super()._publish()
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
-        self._known = QueryContext(confirmed, tentative, detections, self._scores, self._first_score)
+        known = confirmed
+        if self.classes is not None:  # sentences may use all words
+            known, tentative = self.classes.in_own_words(confirmed), self.classes.in_own_words(tentative)
+        self._known = QueryContext(known, tentative, detections, self._scores, self._first_score, confirmed)
         return objects
 
     def _first_score(self, score: float) -> float:
@@ -427,3 +459,16 @@ class Perceptron(LiveMap):
         self._known, self._voxels, self._prediction, self._grid = QueryContext(), None, None, None
         if self.lift is not None:
             self.lift.forget()
+
+
+def _names_encoder(inference: Predictor | None) -> TextEncoder:
+    """MiniLM, whose sentence features compare names: the network's own where it reads sentences by it.
+
+    Raises as :func:`~.nn.text_encoder.text_encoder`.
+    """
+    grounding = None if inference is None else inference.network.config.grounding
+    if inference is not None and grounding is not None and grounding.text_encoder == "minilm":
+        own = inference.text_encoder
+        if own is not None:
+            return own
+    return text_encoder("minilm")

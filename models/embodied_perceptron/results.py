@@ -152,6 +152,8 @@ class SceneObject:
         state: one of :class:`ObjectState`.
         last_seen_ns: stamp of the newest evidence.
         user_name: what a user calls it ("Anna's desk"); empty = nobody named it.
+        category: its likeliest name among all that are known, where a list of classes publishes another; empty = the
+            label. Not part of messages and files.
     """
 
     id: int
@@ -161,6 +163,7 @@ class SceneObject:
     state: str = ObjectState.CONFIRMED
     last_seen_ns: int = 0
     user_name: str = ""
+    category: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """JSON form, as in ``objects.json``."""

@@ -203,6 +203,17 @@ def test_wrong_usage(arguments: list[str]) -> None:
     assert RUN.invoke(app(), arguments).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [("", "list of classes is empty"), ("chair,,bed", "class 2 of 3 is empty"), ("no.txt", "no file of class")],
+)
+def test_a_bad_class_list_is_named(run_main: Callable[..., Ended], tmp_path: Path, names: str, message: str) -> None:
+    result = run_main("replay", str(tmp_path), "--out", str(tmp_path / "out"), "--classes", names)
+    assert result.code == 2
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
 def test_topics_belong_together(tmp_path: Path) -> None:
     result = RUN.invoke(app(), ["replay", str(tmp_path), "--out", str(tmp_path / "o"), "--color-topic", "/c"])
     assert "belong together" in str(result.exception)
@@ -233,6 +244,19 @@ def test_replay_writes_the_results(tmp_path: Path) -> None:
     assert json.loads((out / "timings.json").read_text())["fused"] == 6
     assert "6 fused" in result.output
     assert "fusing, ms a frame" in result.output
+
+
+def test_replay_publishes_what_a_class_list_names(tmp_path: Path) -> None:
+    source = write_recording(tmp_path / "room")
+    config = tmp_path / "c.yaml"
+    config.write_text("{volume: {voxel_size_m: 0.05}, network: {weights: ''}}")
+    arguments = ["replay", str(source), "--out", str(tmp_path / "out"), "--config", str(config), "--max-frames", "4"]
+    result = RUN.invoke(app(), [*arguments, "--classes", "chair,table"])
+    assert result.exit_code == 0, result.output
+    labels = {thing["label"] for thing in json.loads((tmp_path / "out" / "objects.json").read_text())}
+    assert labels <= {"chair", "table", "object"}
+    over_ros = RUN.invoke(app(), [*arguments, "--ros", "--classes", "chair"])
+    assert "--classes belongs to --direct" in str(over_ros.exception)
 
 
 def test_replay_that_fuses_nothing_fails_with_the_reasons(tmp_path: Path) -> None:

@@ -123,6 +123,9 @@ def replay_command(
     detector_layout: Annotated[
         str | None, typer.Option(help="Layout of its outputs: nanodet, yolov8, yolo11, yolox or rtdetr.")
     ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
+    ] = None,
     query: Annotated[
         list[str] | None, typer.Option("--query", "-q", help="Ask this about the map at the end; repeatable.")
     ] = None,
@@ -134,6 +137,8 @@ def replay_command(
     """
     if detector and not direct:
         raise CommandError("--detector belongs to --direct; a node is told by its configuration (lift:)")
+    if classes is not None and not direct:
+        raise CommandError("--classes belongs to --direct; a node is told by its configuration (network.classes)")
     if query and not direct:
         raise CommandError("--query belongs to --direct; a running node is asked on its topics")
     if not direct:
@@ -141,7 +146,7 @@ def replay_command(
         raise typer.Exit(play(source=source, out=out, config=config, max_frames=max_frames, rate=rate))
     from embodied_perceptron.apps.replay import write_results
 
-    settings = _with_detector(_load_config(config), detector, detector_layout)
+    settings = _with_classes(_with_detector(_load_config(config), detector, detector_layout), classes)
     topics = (color_topic, depth_topic, info_topic)
     recording = _open(source, world_frame=world_frame, topics=topics, tolerant=skip_damaged)
     result = _replay_with_progress(recording, settings, max_frames, world_frame, perceive_every)
@@ -156,6 +161,17 @@ def replay_command(
     if result.fused == 0:
         console.print("[bold red]nothing was fused[/]; `embodied-perceptron doctor` looks for the cause")
         raise typer.Exit(EXIT_BAD_RESULT)
+
+
+def _with_classes(settings: PerceptronConfig, text: str | None) -> PerceptronConfig:
+    """The configuration with the class list of the command line."""
+    from dataclasses import replace
+
+    from embodied_perceptron.language.class_list import read_names
+
+    if text is None:
+        return settings
+    return replace(settings, network=replace(settings.network, classes=read_names(text)))
 
 
 def _with_detector(settings: PerceptronConfig, detector: Path | None, layout: str | None) -> PerceptronConfig:

@@ -3,11 +3,16 @@
 A head that knows presence (:class:`~embodied_perceptron.nn.detection.DetectionHead`) says of every box how probably it
 holds a thing at all, and how probably one of each class. The share of the two is the probability of the name, given the
 thing: below :data:`NAME_SHARE` the thing is published without a name rather than under the nearest one.
+
+Where a list says which names shall be published, the probabilities of all names that stand for one of the list are
+summed: of the boxes of one thing (:func:`joined_by_name`), and of all that an object was ever called
+(:func:`published_name`). What belongs to none of the list goes without a name.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import paired_iou
+from embodied_perceptron.results import UNNAMED, Detections
 
 NAME_SHARE = 0.5  # of the probability that a thing is there, from which its name is told
 _ONE_THING_IOU = 0.5  # of a box with a name and one without
@@ -75,6 +81,58 @@ def _same_things(
     a, b = things[i], named[j]
     iou = paired_iou(torch.from_numpy(thick[a]), torch.from_numpy(thick[b])).numpy()
     return a[iou >= _ONE_THING_IOU], b[iou >= _ONE_THING_IOU]
+
+
+def published_name(votes: Mapping[str, float], name_of: Callable[[str], str]) -> str:
+    """The name with the largest sum of ``votes`` over the labels that stand for it.
+
+    ``name_of``: label -> name, :data:`~embodied_perceptron.results.UNNAMED` for what stands for none. All of these
+    together are one name; of equal sums one with a name wins.
+    """
+    sums: dict[str, float] = {}
+    for label, share in votes.items():
+        name = name_of(label)
+        sums[name] = sums.get(name, 0.0) + share
+    return max(sorted(sums), key=lambda name: (sums[name], name != UNNAMED), default=UNNAMED)
+
+
+def joined_by_name(found: Detections, name_of: Callable[[str], str]) -> Detections:
+    """``found`` with the boxes of one thing under labels that stand for one name joined to one, best first.
+
+    The best box stays. Its score is the sum over the labels, of each the largest, at most 1; its shares are those of
+    the labels. Boxes that stand for no name, and those that are alone, stay as they are.
+    """
+    names = np.array([name_of(label) for label in found.labels], dtype=object)
+    absorbed = np.zeros(len(found), bool)
+    joined: dict[int, dict[str, float]] = {}  # row -> label -> score
+    for name in dict.fromkeys(names.tolist()):
+        rows = np.flatnonzero(names == name)
+        if name == UNNAMED or len({found.labels[i] for i in rows}) < 2:
+            continue
+        rows = rows[np.argsort(-found.scores[rows], kind="stable")]
+        first, second = _same_things(found.boxes, rows, rows)
+        for row in rows.tolist():
+            others = [k for k in second[first == row].tolist() if k != row and not absorbed[k] and k not in joined]
+            if absorbed[row] or not others:
+                continue
+            absorbed[others] = True
+            masses: dict[str, float] = {}
+            for k in (row, *others):
+                for label, share in ({found.labels[k]: 1.0} if found.shares is None else found.shares[k]).items():
+                    masses[label] = max(masses.get(label, 0.0), float(share * found.scores[k]))
+            joined[row] = masses
+    if not joined:
+        return found
+    scores = found.scores.copy()
+    shares = [{label: 1.0} for label in found.labels] if found.shares is None else [dict(s) for s in found.shares]
+    for row, masses in joined.items():
+        total = sum(masses.values())
+        named = sum(mass for label, mass in masses.items() if name_of(label) == names[row])
+        scores[row] = min(1.0, max(named, scores[row]))
+        shares[row] = {label: mass / total for label, mass in masses.items()}
+    stay = np.flatnonzero(~absorbed)
+    stay = stay[np.argsort(-scores[stay], kind="stable")]
+    return Detections(found.boxes, scores, found.labels, tuple(shares)).take(stay)
 
 
 def _shifted(scores: F64, shift: float) -> F64:

@@ -147,7 +147,7 @@ class QueryContext:
     """The state of the scene that queries are answered from; replaced as a whole, so that an answer is of one moment.
 
     Attributes: those of :class:`LowConfidenceCandidates`; ``seen`` is None where the boxes do not lie in the world of
-    the objects (any more).
+    the objects (any more). ``published``: the same objects in the same order, under the names that are published.
     """
 
     objects: tuple[SceneObject, ...] = ()
@@ -155,6 +155,7 @@ class QueryContext:
     seen: Detections | None = None
     scores: ScorePolicy = EVERY_SCORE
     first_score: Callable[[float], float] = float
+    published: tuple[SceneObject, ...] = ()
 
     @functools.cached_property
     def low_confidence(self) -> LowConfidenceCandidates:

@@ -1113,7 +1113,7 @@ _STANDS_THERE = frozenset(("is", "are", "stands", "hangs", "sits", "lies"))
 
 
 def _placed(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[tuple[int, int]]:
-    """Of clauses that begin with a place, "left of the toilet is the sink", the mentions of both; none unless all do."""
+    """Of clauses that begin with a place, "left of the toilet is the sink", both mentions; none unless all do."""
     found: list[tuple[int, int]] = []
     start = 0
     for end in [*(i for i, t in enumerate(tokens) if t in _END), len(tokens)]:
@@ -1131,8 +1131,8 @@ def _placed(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[tuple[in
 
 
 _PLACE_WORDS = frozenset(
-    ("to", "on", "left", "right", "above", "below", "under", "underneath", "beneath", "behind", "beside", "next", "near",
-     "in", "across", "over", "against", "at", "directly", "opposite", "atop", "adjacent")
+    ("to", "on", "left", "right", "above", "below", "under", "underneath", "beneath", "behind", "beside", "next",
+     "near", "in", "across", "over", "against", "at", "directly", "opposite", "atop", "adjacent")
 )  # fmt: skip
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+
 from embodied_perceptron.config import LiftOptions, ObjectsConfig
 from embodied_perceptron.lift.detections2d import Limits2d
 from embodied_perceptron.lift.detectors import Detector, OnnxDetector
 from embodied_perceptron.lift.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.lift.scheduler import SchedulerRules
-from embodied_perceptron.lift.zero_shot import RegionEncoder, ZeroShotDetector
+from embodied_perceptron.lift.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
+
+_LOG = logging.getLogger(__name__)
 
 # What a detector that is told in words looks for when nobody says: what homes have and people ask for.
 DEFAULT_WORDS = (
@@ -46,10 +51,17 @@ DEFAULT_WORDS = (
 )
 
 
-def lift_from_options(options: LiftOptions, objects: ObjectsConfig | None = None) -> DetectionLift | None:
-    """None where nothing is to be lifted. Raises what building the detector raises: at the start, by name."""
+def lift_from_options(
+    options: LiftOptions, objects: ObjectsConfig | None = None, names: Sequence[str] = ()
+) -> DetectionLift | None:
+    """None where nothing is to be lifted. Raises what building the detector raises: at the start, by name.
+
+    ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
+    """
     if not options.enabled:
         return None
+    if options.layout == "transformers" and not options.classes and len(names) > MAX_WORDS:
+        _LOG.warning("a detector that is told in words looks for the first %d of %d names", MAX_WORDS, len(names))
     settings = LiftSettings(
         min_probability=options.min_probability,
         stamp_tolerance_s=options.stamp_tolerance_s,
@@ -60,7 +72,7 @@ def lift_from_options(options: LiftOptions, objects: ObjectsConfig | None = None
 
     def make_detector() -> Detector:
         if options.layout == "transformers":
-            return ZeroShotDetector(options.detector, options.classes or DEFAULT_WORDS, limits, options.device)
+            return ZeroShotDetector(options.detector, options.classes or names or DEFAULT_WORDS, limits, options.device)
         return OnnxDetector(
             options.detector,
             options.layout,
@@ -72,8 +84,8 @@ def lift_from_options(options: LiftOptions, objects: ObjectsConfig | None = None
         )
 
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
-    names = options.classes if options.from_topics else ()
-    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder, names=names)
+    told = options.classes if options.from_topics else ()
+    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder, names=told)
 
 
 def limits_from_options(options: LiftOptions) -> Limits2d:

@@ -84,17 +84,23 @@ class LiveMap:
         volume: voxels, keyframes, features; may hold frames already.
         cell_classes: names of the labelled cells that are restored from files; None = whatever they are: nothing
             here labels others.
+        name_of: label -> name under which objects are published; see :class:`~.object_map.ObjectMap`.
     """
 
     def __init__(
-        self, config: PerceptronConfig, volume: FeatureVolume, cell_classes: tuple[str, ...] | None = None
+        self,
+        config: PerceptronConfig,
+        volume: FeatureVolume,
+        cell_classes: tuple[str, ...] | None = None,
+        name_of: Callable[[str], str] | None = None,
     ) -> None:
         self.config = config
         self.volume = volume
         self._volume_lock = threading.Lock()
         self._scene_lock = threading.Lock()
         self._cell_classes = cell_classes
-        self._objects = ObjectMap(config.objects)
+        self._name_of = name_of
+        self._objects = ObjectMap(config.objects, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
@@ -133,7 +139,7 @@ class LiveMap:
         Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`, and
         ``ValueError`` for a pose that is not rigid or not level; then nothing has changed.
         """
-        objects = ObjectMap(self.config.objects)
+        objects = ObjectMap(self.config.objects, self._name_of)
         extra = read_extra(path)
         saved = extra.get(_OBJECTS)
         semantic = SemanticMap.unpack(path, read_some(path, PREFIX), extra.get(_SEMANTIC, ""))
@@ -202,7 +208,7 @@ class LiveMap:
         """
         wanted = {name: check_transform(T, f"pose of {name}") for name, T in poses.items()}
         with self._scene_lock, self._volume_lock:
-            names = {self._name_of(k): (k.frame.camera, k.frame.stamp_ns) for k in self.volume.keyframes}
+            names = {self._keyframe_name(k): (k.frame.camera, k.frame.stamp_ns) for k in self.volume.keyframes}
             in_map = {names[name]: self._frame.place_in_map(T) for name, T in wanted.items() if name in names}
             correction = self.volume.correct_keyframes(in_map)
             correction = replace(correction, unknown=tuple(name for name in wanted if name not in names))
@@ -224,7 +230,7 @@ class LiveMap:
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
         """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
         with self._volume_lock:
-            return {self._name_of(k): self._frame.place_in_world(k.T_world_camera) for k in self.volume.keyframes}
+            return {self._keyframe_name(k): self._frame.place_in_world(k.T_world_camera) for k in self.volume.keyframes}
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
         """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels."""
@@ -265,7 +271,7 @@ class LiveMap:
         with self._volume_lock:
             return self.volume.statistics()
 
-    def _name_of(self, keyframe: Keyframe) -> tuple[str, int]:
+    def _keyframe_name(self, keyframe: Keyframe) -> tuple[str, int]:
         """Camera and stamp by which a keyframe is known outside."""
         return keyframe.frame.camera, self._frame.stamp_of(keyframe.frame.camera, keyframe.frame.stamp_ns)
 
@@ -275,7 +281,7 @@ class LiveMap:
 
     def _forget(self) -> None:
         """Start anew with everything beside the volume."""
-        self._objects = ObjectMap(self.config.objects)
+        self._objects = ObjectMap(self.config.objects, self._name_of)
         self._semantic.clear()
         self._floor.forget()
         self._cameras = LatestCameraPoses()

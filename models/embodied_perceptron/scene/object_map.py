@@ -42,6 +42,7 @@ from scipy.optimize import linear_sum_assignment
 from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.inference.naming import published_name
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.corrections import Correction, Corrections, check_user_name, check_words
 from embodied_perceptron.scene.identity import (
@@ -195,19 +196,28 @@ class _Track:
     def probability(self, config: ObjectsConfig, reference: float) -> float:
         return _probability(self.log_odds) * _right(self.score, self.looks, reference, config)
 
-    def as_object(self, config: ObjectsConfig) -> SceneObject:
+    def as_object(self, config: ObjectsConfig, name_of: Callable[[str], str] | None) -> SceneObject:
         if self.published is None:
             score = self.probability(config, self.reference)
-            box, seen_ns = self.box.copy(), self.last_seen_ns
-            self.published = SceneObject(self.id, self.label, score, box, self.state, seen_ns, self.user_name)
+            box, seen_ns, known = self.box.copy(), self.last_seen_ns, self.label
+            label = known if self.user_label or name_of is None else published_name(self.votes, name_of)
+            category = known if label != known else ""
+            self.published = SceneObject(self.id, label, score, box, self.state, seen_ns, self.user_name, category)
         return self.published
 
 
 @dataclass
 class ObjectMap:
-    """See the module docstring. Not thread-safe."""
+    """See the module docstring. Not thread-safe.
+
+    Attributes:
+        config: everything tunable.
+        name_of: label -> the name under which objects are published (:func:`~.inference.naming.published_name`); None
+            = under their labels. The map itself, and its file, keep all labels. What a user said stays as it was said.
+    """
 
     config: ObjectsConfig = field(default_factory=ObjectsConfig)
+    name_of: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
         self._tracks: dict[int, _Track] = {}  # ids ascend
@@ -228,7 +238,7 @@ class ObjectMap:
     def objects(self, states: Iterable[str] = ObjectState.ALL) -> tuple[SceneObject, ...]:
         """Objects in any of ``states``, by id."""
         wanted = set(states)
-        return tuple(t.as_object(self.config) for t in self._tracks.values() if t.state in wanted)
+        return tuple(t.as_object(self.config, self.name_of) for t in self._tracks.values() if t.state in wanted)
 
     def probabilities(self, even: float, states: Iterable[str] = ObjectState.ALL) -> tuple[float, ...]:
         """Scores of :meth:`objects` if a box of score ``even`` were as likely right as wrong."""
@@ -292,20 +302,20 @@ class ObjectMap:
         if wanted and others:
             raise ValueError(f"{wanted!r} is the name of object {others[0].id} already: take it away there first")
         track.user_name, track.published = wanted, None
-        return track.as_object(self.config)
+        return track.as_object(self.config, self.name_of)
 
     def relabel(self, number: int, label: str) -> SceneObject:
         """An object is what a user says, whatever is found there later. Raises as :meth:`name`."""
         track, wanted = self._tracked(number), check_words(label, "label")
         self.corrections.remember(Correction(number, track.box.copy(), track.label, wanted, self._updated_ns))
         track.user_label, track.published = wanted, None
-        return track.as_object(self.config)
+        return track.as_object(self.config, self.name_of)
 
     def deny(self, number: int) -> SceneObject:
         """There is no such thing: it goes, and the like is not found there again. Raises ``LookupError``."""
         track = self._tracked(number)
         self.corrections.remember(Correction(number, track.box.copy(), track.label, "", self._updated_ns))
-        gone = track.as_object(self.config)
+        gone = track.as_object(self.config, self.name_of)
         self._remove(track)
         return gone
 

@@ -109,6 +109,21 @@ def test_empty_weights_are_no_network_in_the_file_and_as_a_parameter(make, tmp_p
     assert read_parameters(make(config_file=str(config), weights="")).config.network.weights == ""
 
 
+def test_a_class_list_is_a_file_or_names_between_commas(make, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("# mine\nchair\ndining table\n", "utf-8")
+    config = tmp_path / "config.yaml"
+    config.write_text("network: {classes: [bed]}")
+    assert read_parameters(make()).config.network.classes == ()
+    assert read_parameters(make(config_file=str(config))).config.network.classes == ("bed",)
+    assert read_parameters(make(classes=str(names))).config.network.classes == ("chair", "dining table")
+    read = read_parameters(make(config_file=str(config), classes="sofa, lamp"))
+    assert read.config.network.classes == ("sofa", "lamp")
+    for bad, message in (("sofa,,lamp", "classes: class 2 of 3 is empty"), ("none.txt", "classes: no file")):
+        with pytest.raises(ValueError, match=message):
+            read_parameters(make(classes=bad))
+
+
 def test_the_viewer_is_one_that_exists(make):
     with pytest.raises(ValueError, match="viewer must be one of"):
         read_parameters(make(viewer="holodeck"))

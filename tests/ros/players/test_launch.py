@@ -63,6 +63,7 @@ def test_only_what_was_given_overrides_the_file() -> None:
     assert options.node_parameters() == {}
     assert options.node_parameters(weights="tiny", viewer="rerun") == {"weights": "tiny", "viewer": "rerun"}
     assert options.node_parameters(weights="") == {"weights": ""}, "no network, as in the YAML file"
+    assert options.node_parameters(classes="chair, lamp") == {"classes": "chair, lamp"}
     given = options.node_parameters(["front", "rear"], "odom2", "map", True, {"fusion_frame": "odom3"})
     assert given == {
         "cameras": ["front", "rear"],

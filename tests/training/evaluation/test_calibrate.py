@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import importlib.util
 import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -34,6 +36,7 @@ from embodied_perceptron_training.evaluation.calibration import (
     final_objects,
     lowest_precise,
     predict_around,
+    reliability_curve,
     reliability_error,
     right_flags,
     tour_config,
@@ -143,6 +146,14 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
     assert result.exit_code == 0, result.output
     assert "F1 %" in result.output
     figures = json.loads((out / "metrics.json").read_text())
+    rows = list(csv.DictReader((out / "reliability.csv").open()))
+    curves = {row["curve"].split(":")[0] for row in rows}
+    assert curves == {"as published", "as calibrated"}
+    told = [row for row in rows if row["curve"].startswith("as calibrated") and int(row["objects"])]
+    assert {float(row["right"]) for row in told} == {1.0}
+    if importlib.util.find_spec("matplotlib") is not None:
+        assert (out / "reliability.png").read_bytes()[:4] == b"\x89PNG"
+    assert "reliability: share of published objects that is right" in result.output
     assert figures["precision"] == 100.0
     assert figures["recall"] > 30.0  # small things overlap and merge, or lie where the few voxels are not
     assert 0.2 < figures["min_score"] <= 0.9
@@ -225,6 +236,39 @@ def test_scores_that_are_probabilities_have_no_error() -> None:
     assert reliability_error([(1.0, True), (1.0, False)]) == pytest.approx(0.5)
     assert reliability_error([(0.25, True), (0.75, False)]) == pytest.approx(0.75)
     assert reliability_error([]) == 0.0
+
+
+def test_a_reliability_curve_by_hand() -> None:
+    curve = reliability_curve([(0.05, False), (0.62, True), (0.68, False), (0.66, True), (1.0, True)])
+    assert [b.count for b in curve] == [1, 0, 0, 0, 0, 0, 3, 0, 0, 1]
+    seven = curve[6]
+    assert (seven.begin, seven.end) == pytest.approx((0.6, 0.7))
+    assert (seven.score, seven.right) == pytest.approx((0.6533, 2 / 3), abs=1e-4)
+    for p in (seven.low, seven.high):  # true shares of which 2 of 3 is 1.6449 standard deviations away
+        assert abs(2 / 3 - p) == pytest.approx(1.6449 * np.sqrt(p * (1 - p) / 3))
+    assert seven.low < 2 / 3 < seven.high
+    assert (curve[0].right, curve[9].right) == (0.0, 1.0)
+    assert all(0.0 <= b.low <= b.right <= b.high <= 1.0 for b in curve if b.count)
+    assert [b.count for b in reliability_curve([])] == [0] * 10
+
+
+def test_objects_whose_names_the_benchmark_lacks_are_neither_right_nor_wrong(
+    root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stranger(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
+        looks = knowing(scene, inference, every)
+        labels = [tuple("my crate" if n == "pillow" else n for n in look.found.labels) for look in looks]
+        return [
+            dataclasses.replace(look, found=Detections(look.found.boxes, look.found.scores, names))
+            for look, names in zip(looks, labels, strict=True)
+        ]
+
+    spec = EvaluationSpec(str(root), "val", str(weights), ("detection",))
+    monkeypatch.setattr(calibration, "predict_around", stranger)
+    (point,) = calibrate(spec, scores=(0.1,)).curve
+    assert point.found == point.right == len(point.right_flags) > 0
+    assert {len(scores) for scores in point.published} == {point.found}
+    assert sum(b.count for b in reliability_curve(point.pairs(0.2))) == point.found
 
 
 def test_flags_are_what_is_counted() -> None:

@@ -171,6 +171,36 @@ def test_a_card_says_what_was_run(weights: Path, tmp_path: Path) -> None:
     assert "/tmp" not in text
 
 
+def test_targets_are_those_of_the_homes_that_were_scored(weights: Path, tmp_path: Path) -> None:
+    tensors = state_digest(load_checkpoint(weights).state)
+    figures = {"AP25": 35.0, "AP50": 22.1, "AP25_seen": 34.8, "AP25_furniture_unseen": 41.7, "mIoU": 20.4}
+
+    def card(name: str, more: dict[str, float] | None = None, **run: object) -> str:
+        folder = evaluation(tmp_path / name, tensors, **run)
+        (folder / "metrics.json").write_text(json.dumps({**figures, **(more or {})}))
+        return model_card(weights, [folder])
+
+    second = card("second", generator_version=2)
+    assert "100 homes of version 2 (test: " in second
+    for row in (
+        "| AP25, all categories | 35.0 | 38 |",
+        "| AP50, all categories | 22.1 | 20 |",
+        "| AP25, families that training shows | 34.8 | 40 |",
+        "| AP25, largest side at least 0.5 m, families that training never shows | 41.7 | 45 |",
+        "| mIoU, with occupied against free as one class | 20.4 | 28 |",
+    ):
+        assert row in second, row
+    assert "| AP25, all categories | 35.0 | 40 |" in card("first", generator_version=1)
+    assert "| AP25, all categories | 35.0 |  |" in card("scans", generator_version=None)  # data of another kind
+    assert "| AP25, all categories | 35.0 |  |" in card("third", generator_version=3)
+    assert "| AP25, all categories | 35.0 | 38 |" in card("older", {"AP25/sensor stereo": 37.8})  # it did not tell
+    assert "| AP25, all categories | 35.0 | 40 |" in card("oldest")
+    turned = card("turned", generator_version=2, turn_seed=1)
+    assert "| AP25, all categories | 35.0 |  |" in turned
+    told = card("taught", classes_that_the_benchmark_lacks={"tall plant": 3})
+    assert "Classes of the network that the benchmark lacks are left out of the figures: tall plant." in told
+
+
 def test_a_card_speaks_of_no_other_weights(weights: Path, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="is no evaluation of"):
         model_card(weights, [evaluation(tmp_path / "other", "0" * 64)])

@@ -28,7 +28,7 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Emb
 from embodied_perceptron_training.evaluation import scene_tasks
 from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, evaluate, score
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
-from embodied_perceptron_training.evaluation.report import class_rows
+from embodied_perceptron_training.evaluation.report import class_rows, markdown, run_record
 from embodied_perceptron_training.evaluation.scene_tasks import cells_at, evaluate_scene
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene, choose_views, load_scene, turn_of
 from embodied_perceptron_training.homes.building.home import HomeSpec
@@ -243,6 +243,28 @@ def test_a_cluster_gives_the_figures_of_this_process(root: Path, weights: Path, 
         assert code == 0, output
         found.append(json.loads((out / "metrics.json").read_text()))
     assert found[0] == found[1]
+
+
+def test_names_that_the_benchmark_lacks_are_left_out_and_counted(root: Path, weights: Path, tmp_path: Path) -> None:
+    """As ``learn`` writes them: two of four classes have names of the user's."""
+    taught = tmp_path / "taught.safetensors"
+    names = ("chair", "tall plant", "bed", "my crate")
+    save_network(taught, small_network(small_config()), names, {"occupancy_classes": list(CELLS)})
+    spec = EvaluationSpec(str(root), "test", str(taught), ("detection",), views=3)
+    found = evaluate(spec)
+    plain = evaluate(dataclasses.replace(spec, weights=str(weights)))
+    # of the classes that both have the figures are the same: nothing else was changed
+    for name in ("AP25/chair", "AP25/bed"):
+        assert found.figures.get(name) == plain.figures.get(name)
+    run = run_record(found, "")
+    assert set(run["classes_that_the_benchmark_lacks"]) == {"tall plant", "my crate"}
+    assert sum(run["classes_that_the_benchmark_lacks"].values()) > 0
+    assert run["generator_version"] == 1
+    text = markdown(found, "")
+    assert "2 classes of the network are none of the benchmark's" in text
+    assert "tall plant (" in text
+    assert "benchmark's" not in markdown(plain, "")
+    assert run_record(plain, "")["classes_that_the_benchmark_lacks"] == {}
 
 
 def test_figures_do_not_depend_on_workers_or_on_what_else_is_scored(root: Path, weights: Path) -> None:

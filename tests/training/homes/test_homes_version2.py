@@ -491,3 +491,27 @@ def test_command_generates_version_2_unless_told(tmp_path: Path) -> None:
     wrong = CliRunner().invoke(app, ["generate", "--out", str(tmp_path / "x"), *common, "--version", "3"])
     assert wrong.exit_code == 1
     assert "version" in wrong.output
+
+
+def test_validation_homes_may_have_families_kept_for_testing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Scores are calibrated on them; training homes never have any."""
+    asked = []
+
+    def remember(out: Path, seeds: range, spec: HomeSampleSpec, split: str, *_: object) -> None:
+        asked.append((spec.home.unseen, split))
+
+    monkeypatch.setattr("embodied_perceptron_training.homes.generate.generate", remember)
+    app = typer.Typer()
+    home_commands.register(app)
+
+    def run(*more: str) -> tuple[int, str]:
+        result = CliRunner().invoke(app, ["generate", "--out", str(tmp_path), "--homes", "1", *more])
+        return result.exit_code, result.output
+
+    assert run("--split", "val", "--unseen")[0] == run("--split", "val")[0] == 0
+    assert asked == [(True, "val"), (False, "val")]
+    code, said = run("--split", "train", "--unseen")
+    assert (code, "training homes never have families" in said) == (1, True)
+    code, said = run("--split", "val", "--unseen", "--version", "1")
+    assert (code, "version 1 keeps no families" in said) == (1, True)
+    assert len(asked) == 2

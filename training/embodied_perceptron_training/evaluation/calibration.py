@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,12 +43,13 @@ from embodied_perceptron_training.evaluation.evaluate import (
     scene_names,
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError, Workers, map_scenes
-from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config, object_boxes
+from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config, is_in_benchmark, object_boxes
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
 EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4)
 SCORES = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
 IOU = 0.25
+_Z90 = 1.6449  # standard deviations
 PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far apart a benchmark's views are
 
 
@@ -97,6 +99,13 @@ class Point:
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
         return 2.0 * self.right / (self.found + self.true) if self.found + self.true else 0.0
+
+    def pairs(self, even: float) -> list[tuple[float, bool]]:
+        """(published score, right) of each object, where a box of score ``even`` (one of :data:`EVEN`) is as likely
+        right as wrong."""
+        if not self.published:
+            return []
+        return list(zip(self.published[EVEN.index(even)], self.right_flags, strict=True))
 
     @property
     def even(self) -> tuple[float, float]:
@@ -208,6 +217,43 @@ def reliability_error(published: Sequence[tuple[float, bool]], bins: int = 10) -
     return float(sum(gaps) / len(published))
 
 
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Objects whose published scores lie in [begin, end).
+
+    Attributes:
+        count: of them. score: their mean. right: the share that is right.
+        low, high: 90 % interval of that share if every object were drawn anew (Wilson).
+    """
+
+    begin: float
+    end: float
+    count: int = 0
+    score: float = 0.0
+    right: float = 0.0
+    low: float = 0.0
+    high: float = 1.0
+
+
+def reliability_curve(published: Sequence[tuple[float, bool]], bins: int = 10) -> tuple[ReliabilityBin, ...]:
+    """Of (score, right) pairs, by score in [0, 1]; a score of 1 belongs to the last bin."""
+    scores, right = np.array([s for s, _ in published]), np.array([r for _, r in published], float)
+    bin_of = np.minimum((scores * bins).astype(int), bins - 1)
+    curve = []
+    for k in range(bins):
+        mine = bin_of == k
+        count, edges = int(mine.sum()), (k / bins, (k + 1) / bins)
+        if not count:
+            curve.append(ReliabilityBin(*edges))
+            continue
+        share, z2 = float(right[mine].mean()), _Z90**2
+        middle = (share + z2 / (2 * count)) / (1 + z2 / count)
+        reach = _Z90 * math.sqrt(share * (1 - share) / count + z2 / (4 * count**2)) / (1 + z2 / count)
+        low, high = max(0.0, middle - reach), min(1.0, middle + reach)
+        curve.append(ReliabilityBin(*edges, count, float(scores[mine].mean()), share, low, high))
+    return tuple(curve)
+
+
 def lowest_precise(pairs: Sequence[tuple[float, bool]], precision: float, least: int = 20) -> float | None:
     """The lowest score from which on ``precision`` of the pairs (score, right) are right, of at least so many; None
     where no score does it."""
@@ -286,7 +332,9 @@ class _Work:
 
 def _point(min_score: float, found: ObjectMap, truth: SceneBoxes, things: SceneBoxes) -> Point:
     states = (ObjectState.CONFIRMED,)
-    objects = found.objects(states)
+    everything = found.objects(states)
+    known = [thing.label == UNNAMED or is_in_benchmark(thing.label) for thing in everything]
+    objects = list(itertools.compress(everything, known))  # of other names nobody knows whether they are right
     nameless = np.array([thing.label == UNNAMED for thing in objects], bool)
     named, plain = np.flatnonzero(~nameless), np.flatnonzero(nameless)
     boxes = np.stack([objects[i].box for i in plain]) if len(plain) else np.zeros((0, 9))
@@ -302,7 +350,7 @@ def _point(min_score: float, found: ObjectMap, truth: SceneBoxes, things: SceneB
         len(plain),
         int(right[plain].sum()),
         tuple(right.tolist()),
-        tuple(found.probabilities(even, states) for even in EVEN),
+        tuple(tuple(itertools.compress(found.probabilities(even, states), known)) for even in EVEN),
     )
 
 

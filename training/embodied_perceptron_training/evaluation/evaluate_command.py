@@ -73,12 +73,15 @@ def calibrate_score(
         float, typer.Option(min=0.0, max=1.0, help="Wanted of what is published with a name; 0 = the best F1.")
     ] = 0.0,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
-    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder for metrics.json, reliability.csv and .png.")
+    ] = None,
 ) -> None:
-    """From which score on a box is an object: by F1 or precision of the objects of whole tours' maps."""
+    """From which score on a box is an object: by F1 or precision of the objects of whole tours' maps. And how often
+    what is published with a score is right."""
     from embodied_perceptron_training.evaluation.report import run_calibration  # torch loads only when needed
 
-    figures = run_calibration(data, weights, split, write, scenes, views, every, workers, precision)
+    figures = run_calibration(data, weights, split, write, scenes, views, every, workers, precision, out)
     if out is not None:
         write_metrics(figures, out)
 

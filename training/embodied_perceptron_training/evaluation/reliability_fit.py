@@ -28,7 +28,7 @@ from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpo
 from embodied_perceptron_training.evaluation.calibration import check_writable, reliability_error
 from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.object_states import matches_by_name
-from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, map_scenes
+from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, Workers, map_scenes
 from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config
 
 F64 = NDArray[np.float64]
@@ -98,7 +98,7 @@ class _Work:
 
 
 def fit_reliability(
-    spec: EvaluationSpec, workers: int = 1, progress: Callable[[str], None] | None = None
+    spec: EvaluationSpec, workers: Workers = 1, progress: Callable[[str], None] | None = None
 ) -> ReliabilityFit:
     """Fit the model to all scenes of ``spec``.
 
@@ -139,7 +139,7 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
     )
 
 
-def write_reliability(weights: str, found: ReliabilityFit, spec: EvaluationSpec) -> Path:
+def store_reliability(weights: str, found: ReliabilityFit, spec: EvaluationSpec) -> Path:
     """Store the model in a weights file, atomically, with what it comes from; tensors stay as they are.
 
     Raises :class:`EvaluationError` for shipped weights, ``CheckpointError`` when it is no weights file.

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import importlib.util
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,13 +18,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from embodied_perceptron import __version__
+from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.lift.reliability import FEATURES
-from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.files import atomic_path, write_atomically
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron.weights.shipping import without_folders
-from embodied_perceptron_training.evaluation.calibration import calibrate, check_writable, write_calibration
+from embodied_perceptron_training.evaluation.calibration import (
+    EVEN,
+    Calibration,
+    ReliabilityBin,
+    calibrate,
+    check_writable,
+    reliability_curve,
+    write_calibration,
+)
 from embodied_perceptron_training.evaluation.evaluate import (
     ALL_TASKS,
     GROUPS,
@@ -35,7 +45,8 @@ from embodied_perceptron_training.evaluation.evaluate import (
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError, Workers
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
-from embodied_perceptron_training.evaluation.reliability_fit import fit_reliability, write_reliability
+from embodied_perceptron_training.evaluation.reliability_fit import fit_reliability, store_reliability
+from embodied_perceptron_training.evaluation.scene_tasks import is_in_benchmark
 
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
 _GROUP_OF = {name: group for group, names in GROUPS.items() for name in names}
@@ -92,10 +103,37 @@ def run_record(evaluation: Evaluation, command: str) -> dict[str, object]:
         "classes_of_the_network": len(evaluation.known_classes),
         "true_classes": len(evaluation.true_classes),
         "true_classes_unknown_to_the_network": unknown,
+        "generator_version": generator_version(Path(spec.data)),
+        "classes_that_the_benchmark_lacks": strangers(evaluation),
         "seconds": round(evaluation.seconds, 1),
         "scenes_per_s": round(len(results) / max(evaluation.seconds, 1e-9), 3),
         "seconds_by_stage": {name: round(value, 1) for name, value in sorted(stages.items())},
     }
+
+
+def strangers(evaluation: Evaluation) -> dict[str, int]:
+    """Classes of the network that the benchmark lacks -> boxes of all scenes that were left out, of the score from
+    which they are published."""
+    left_out = sum((r.outside for r in evaluation.results), Counter[str]())
+    return {name: left_out[name] for name in evaluation.known_classes if not is_in_benchmark(name)}
+
+
+def outside_in_words(outside: Mapping[str, int]) -> str:
+    """What was left out of the figures."""
+    names = ", ".join(f"{name} ({count})" for name, count in outside.items())
+    return (
+        f"{len(outside)} classes of the network are none of the benchmark's; what it calls so is left out (boxes of "
+        f"looks at whole scenes, of the score from which they are published): {names}."
+    )
+
+
+def generator_version(data: Path) -> int | None:
+    """Of the homes in a folder; None for data of another kind, or where it does not say."""
+    try:
+        found = json.loads((data / "homes.json").read_text(encoding="utf-8")).get("generator_version")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
 
 
 def class_rows(evaluation: Evaluation, task: str) -> list[dict[str, str]]:
@@ -155,6 +193,8 @@ def markdown(evaluation: Evaluation, command: str) -> str:
             ),
             "",
         ]
+    if outside := strangers(evaluation):
+        lines += [outside_in_words(outside), ""]
     for name, reason in evaluation.skipped.items():
         lines.append(f"Skipped: {name} ({reason})")
     lines += ["", "| figure | % |", "|---|---:|"]
@@ -217,6 +257,8 @@ def run_evaluation(
     console.print(table)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    if outside := strangers(found):
+        console.print(outside_in_words(outside), style="yellow", markup=False)
     console.print(f"{found.seconds:.0f} s; tables and figures in {out}", markup=False)
     return found
 
@@ -231,8 +273,10 @@ def run_calibration(
     every: int = 2,
     workers: Workers = 1,
     precision: float = 0.0,
+    out: Path | None = None,
 ) -> dict[str, float]:
-    """Calibrate, print the curve, and with ``write`` store the best score in the weights file.
+    """Calibrate, print the curve and how reliable published scores are, and with ``write`` store the best score in the
+    weights file. ``out``: folder for ``reliability.csv`` and, where matplotlib is installed, ``reliability.png``.
 
     Returns ``min_score``, and ``precision recall F1``, the error of published scores, and the precision of things
     without a name there in percent.
@@ -257,6 +301,11 @@ def run_calibration(
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     console.print(f"min_score {best.min_score:g}: F1 {100 * best.f1:.1f} %; {found.seconds:.0f} s", markup=False)
+    curves = reliability_curves(found, cached_predictor(weights).scores)
+    console.print(_reliability_table(curves))
+    if out is not None:
+        for file in write_reliability(curves, out):
+            console.print(f"wrote {file}", markup=False)
     if path is not None:
         write_calibration(path, found, spec)
         console.print(f"stored in {path}", markup=False)
@@ -301,8 +350,80 @@ def run_reliability(
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     if write:
-        console.print(f"stored in {write_reliability(weights, found, spec)}", markup=False)
+        console.print(f"stored in {store_reliability(weights, found, spec)}", markup=False)
     return figures
+
+
+def reliability_curves(found: Calibration, stored: ScorePolicy) -> dict[str, tuple[ReliabilityBin, ...]]:
+    """Title -> curve: of scores as the weights file publishes them, and as they would be with the score found.
+
+    The file's scores are taken to the nearest that were tried, which the title tells.
+    """
+    published = min(found.curve, key=lambda p: abs(p.min_score - stored.publish))
+    even = min(EVEN, key=lambda score: abs(score - (stored.even or stored.publish)))
+    chosen = {"as published": (published, even), "as calibrated": (found.best, found.best.even[0])}
+    return {
+        f"{title}: min_score {point.min_score:g}, even {e:g}": reliability_curve(point.pairs(e))
+        for title, (point, e) in chosen.items()
+    }
+
+
+def _reliability_table(curves: Mapping[str, Sequence[ReliabilityBin]]) -> Table:
+    table = Table("scores", title="reliability: share of published objects that is right, by score")
+    for title in curves:
+        table.add_column(title, justify="right")
+    columns = list(curves.values())
+    for rows in zip(*columns, strict=True):
+        cells = [f"{100 * b.right:.0f} % of {b.count} ({100 * b.low:.0f}-{100 * b.high:.0f})" if b.count else "-"
+                 for b in rows]  # fmt: skip
+        table.add_row(f"{rows[0].begin:.1f} to {rows[0].end:.1f}", *cells)
+    return table
+
+
+def write_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], out: Path) -> list[Path]:
+    """``reliability.csv`` and, where matplotlib is installed, ``reliability.png``, in the folder ``out``; what was
+    written. Raises ``OSError``."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "curve": title,
+            "begin": f"{b.begin:.1f}",
+            "end": f"{b.end:.1f}",
+            "objects": str(b.count),
+            "mean_score": f"{b.score:.4f}",
+            "right": f"{b.right:.4f}",
+            "low": f"{b.low:.4f}",
+            "high": f"{b.high:.4f}",
+        }
+        for title, bins in curves.items()
+        for b in bins
+    ]
+    written = [out / "reliability.csv"]
+    _write(written[0], _csv(rows))
+    if importlib.util.find_spec("matplotlib") is not None:
+        written.append(out / "reliability.png")
+        with atomic_path(written[1]) as temporary:
+            _draw_reliability(curves, temporary)
+    return written
+
+
+def _draw_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
+    for title, bins in curves.items():
+        told = [b for b in bins if b.count]
+        right = [b.right for b in told]
+        bars = [[b.right - b.low for b in told], [b.high - b.right for b in told]]
+        axes.errorbar([b.score for b in told], right, yerr=bars, marker="o", capsize=3, label=title)
+        for b in told:
+            axes.annotate(str(b.count), (b.score, b.right), textcoords="offset points", xytext=(5, -10), fontsize=7)
+    axes.set(xlabel="published score", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1))
+    axes.legend(loc="upper left", fontsize=8)
+    FigureCanvasAgg(figure).print_png(str(path))
 
 
 @contextmanager

@@ -211,6 +211,8 @@ class SceneResult:
         windows: how many the whole scene took.
         unusable_views: views without usable depth.
         sensor: of depth, where the data tell.
+        outside: how many boxes of the score from which they are published were left out, by names that the benchmark
+            lacks.
     """
 
     name: str
@@ -221,6 +223,7 @@ class SceneResult:
     windows: int = 0
     unusable_views: int = 0
     sensor: str = ""
+    outside: Counter[str] = field(default_factory=Counter)
 
     def clock(self, stage: str, start: float) -> float:
         """Add the time since ``start`` to a stage; returns the time now."""
@@ -231,17 +234,25 @@ class SceneResult:
 
 def predicted_boxes(found: Detections) -> SceneBoxes:
     """Labels as positions in DETECTION_CLASSES, without the boxes that have none: a benchmark of names does not ask for
-    them. Raises ``EvaluationError`` for a class that the benchmark lacks."""
-    found = found.take(np.flatnonzero([label != UNNAMED for label in found.labels]))
-    strangers = sorted(set(found.labels) - set(_CLASS_INDEX))
-    if strangers:
-        raise EvaluationError(f"the network names classes that the benchmark lacks: {', '.join(strangers[:5])}")
+    things without a name, nor for names that it lacks (:func:`outside_benchmark`)."""
+    found = found.take(np.flatnonzero([label in _CLASS_INDEX for label in found.labels]))
     return SceneBoxes(found.boxes, np.array([_CLASS_INDEX[n] for n in found.labels], np.int64), found.scores)
 
 
+def is_in_benchmark(label: str) -> bool:
+    """Whether the benchmark's detection has a class of that name."""
+    return label in _CLASS_INDEX
+
+
+def outside_benchmark(found: Detections, min_score: float) -> Counter[str]:
+    """How many boxes that score at least so much have a name that the benchmark lacks, by name."""
+    told = found.above(min_score).labels
+    return Counter(label for label in told if label != UNNAMED and label not in _CLASS_INDEX)
+
+
 def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
-    """Objects of the map as predictions."""
-    listed = [o for o in objects if o.label in _CLASS_INDEX]
+    """Objects of the map as predictions, without those whose name the benchmark lacks."""
+    listed = [o for o in objects if is_in_benchmark(o.label)]
     boxes = np.stack([o.box for o in listed]) if listed else np.zeros((0, 9))
     labels = np.array([_CLASS_INDEX[o.label] for o in listed], np.int64)
     return SceneBoxes(boxes, labels, np.array([o.score for o in listed], np.float64))
@@ -291,6 +302,8 @@ def _score_whole(
     start = result.clock("look", start)
     if "detection" in wanted:
         result.boxes["detection"] = [(scene.name, prediction_boxes(prediction), scene.truth())]
+    if prediction.detections is not None:
+        result.outside.update(outside_benchmark(prediction.detections, inference.scores.publish))
     if "occupancy" in wanted:
         result.occupancy["occupancy"] = _occupancy(scene, prediction, inference, len(scene.frames))
     if perception is not None:

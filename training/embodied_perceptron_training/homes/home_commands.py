@@ -102,6 +102,9 @@ def generate_command(
     fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells this many times smaller.")] = 1,
     assets: Annotated[str, typer.Option(help="parametric or sweethome3d.")] = "parametric",
     renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
+    unseen: Annotated[
+        bool, typer.Option("--unseen", help="Families that training never shows too, as test homes always have.")
+    ] = False,
     workers: Annotated[int, typer.Option(help="Processes.")] = 2,
     ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
 ) -> None:
@@ -115,13 +118,15 @@ def generate_command(
 
     width, height = parse_size(size)
     try:
+        if unseen and split == "train":
+            raise ValueError("training homes never have families that are kept for testing: --unseen needs val or test")
         noise = NoiseModel(
             sensor=_sensor(sensor, version),  # type: ignore[arg-type]  # checked by NoiseModel
             motion_blur_s=motion_blur,
             pose_sigma_m=pose_noise,
             pose_sigma_rad=pose_noise * 0.5,
         )
-        home = HomeSpec(rooms, assets=assets, version=version)  # type: ignore[arg-type]  # checked by HomeSpec
+        home = HomeSpec(rooms, assets=assets, version=version, unseen=unseen)  # type: ignore[arg-type]  # checked by HomeSpec
         spec = HomeSampleSpec(
             views,
             width,

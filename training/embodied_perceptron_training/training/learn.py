@@ -186,12 +186,17 @@ def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
 
 def boxes_of(parts: Sequence[RoomPart], rows: Rows, inference: Predictor) -> SceneBoxes:
     """The boxes that the network would give with these rows for classes, in the world; labels are their positions."""
+    return boxes_by(parts, lambda feats: feats @ rows.kernel + rows.bias, inference)
+
+
+def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], inference: Predictor) -> SceneBoxes:
+    """As :func:`boxes_of`; ``classify``: (N, C) features of sites -> (N, K) logits of their names."""
     config = inference.network.config
     assert config.detection is not None
     boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], [np.zeros(0, np.int64)]
     for part in parts:
         levels = [
-            dataclasses.replace(level, class_logits=feats @ rows.kernel + rows.bias)
+            dataclasses.replace(level, class_logits=classify(feats))
             for level, feats in zip(part.levels, part.features, strict=True)
         ]
         d = config.detection

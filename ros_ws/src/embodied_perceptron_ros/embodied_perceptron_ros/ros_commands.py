@@ -54,6 +54,9 @@ def perceive_command(
     ] = None,
     device: Annotated[str, typer.Option(help="Where the network runs: cpu, cuda, auto.")] = "",
     map_file: Annotated[str, typer.Option(help="A saved map to start with.")] = "",
+    classes: Annotated[
+        str, typer.Option(help="Names to publish, all else is 'object': a file with one a line, or a,b,c.")
+    ] = "",
     viewer: Annotated[str, typer.Option(help="web = a page for the browser; rerun = a window of Rerun.")] = "",
     sim_time: Annotated[bool, typer.Option("--sim-time", help="Take the time from /clock.")] = False,
     namespace: Annotated[str, typer.Option(help="Namespace of the node and its topics.")] = "",
@@ -93,7 +96,7 @@ def perceive_command(
             output_frame,
             sim_time,
             overrides,
-            **{"weights": weights, "viewer": viewer, "device": device, "map_file": map_file},
+            **{"weights": weights, "viewer": viewer, "device": device, "map_file": map_file, "classes": classes},
             topics={
                 **camera_topics(cameras, preset, color_topic, depth_topic, camera_info_topic),
                 **detection_topics(cameras, detections_topic),

@@ -26,6 +26,7 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron.config import PerceptronConfig, load_config
+from embodied_perceptron.language.class_list import read_names
 from embodied_perceptron_ros.node.map_folder import MapFolder
 
 Kind = Literal["color", "depth", "info"]
@@ -117,6 +118,11 @@ DECLARATIONS: dict[str, _Declaration] = {
     ),
     "weights": _D(
         "config", "Network: a shipped name or a weights file; '' or 'none' = no network, 'config' = as in config_file"
+    ),
+    "classes": _D(
+        "",
+        "Names that are published, what belongs to none of them is 'object': a file with one a line, or several "
+        "separated by commas; empty = as in the configuration (all)",
     ),
     "device": _D("", "Where the network runs: cpu, cuda, cuda:0, auto; empty = as in the configuration"),
     "window_m": _D(0.0, "Edge of the square that the network looks at; 0 = as in the configuration", 0.0, 100.0),
@@ -314,7 +320,7 @@ def read_parameters(node: Node) -> NodeParameters:
             raise ValueError(problem)
     cameras = _read_cameras(node, values.pop("cameras"))
     names = (*_VOLUME_OVERRIDES, *_ASSEMBLER_OVERRIDES, *_NETWORK_OVERRIDES, *_GRID_OVERRIDES, *_LIFT_OVERRIDES)
-    overrides = {name: values.pop(name) for name in (*names, "weights")}
+    overrides = {name: values.pop(name) for name in (*names, "weights", "classes")}
     config = _read_config(values["config_file"], overrides)
     cameras, config = _with_detections(cameras, config)
     return NodeParameters(**values, cameras=cameras, config=config)
@@ -343,6 +349,11 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
     lift = {field: overrides[k] for k, field in _LIFT_OVERRIDES.items() if overrides[k]}
     if overrides["weights"] != AS_CONFIGURED:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
+    if overrides["classes"]:
+        try:
+            network["classes"] = read_names(overrides["classes"])
+        except ValueError as error:
+            raise ValueError(f"classes: {error}") from error
     return dataclasses.replace(
         config,
         volume=dataclasses.replace(config.volume, **volume),

@@ -155,11 +155,14 @@ def node_parameters(
     viewer: str = "",
     device: str = "",
     map_file: str = "",
+    classes: str = "",
     topics: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Parameters to set over the YAML file: only what was given; ``overrides`` win. ``weights`` "" = no network.
 
-    ``topics`` as :func:`camera_topics` gives them. Raises ``FileNotFoundError`` for a ``map_file`` that is not there.
+    ``topics`` as :func:`camera_topics` gives them, ``classes`` a file or a list.
+
+    Raises ``FileNotFoundError`` for a ``map_file`` that is not there.
     """
     parameters: dict[str, Any] = dict(topics or {})
     if cameras:
@@ -176,6 +179,9 @@ def node_parameters(
         parameters["viewer"] = viewer
     if device:
         parameters["device"] = device
+    if classes:
+        is_file = "," not in classes and Path(classes).expanduser().is_file()
+        parameters["classes"] = str(Path(classes).expanduser().absolute()) if is_file else classes
     if map_file:
         if not Path(map_file).expanduser().is_file():
             raise FileNotFoundError(f"no map at {map_file}")

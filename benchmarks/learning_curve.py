@@ -1,0 +1,142 @@
+"""What ten and a hundred times the training would give, by the learning curve: a study on paper, in a second.
+
+    python benchmarks/learning_curve.py            # table, and out/bench/learning_curve.json
+
+A saturating power law, AP(n) = A - B n^(-c), is fitted to what validation printed while the shipped weights were
+trained (``benchmarks/data/learning_curve.json``). Four points do not fix three numbers: what is given is the posterior
+over a grid of A and c, both as likely everywhere within :data:`LIMITS` and :data:`POWERS` beforehand (c on a scale of
+logarithms), with B that fits best for each and Gaussian noise. n counts either from the last change of the network's
+rules, or from its first step of all: nobody knows how much of what came before still counts, so both are told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+DATA = Path(__file__).resolve().parent / "data" / "learning_curve.json"
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "learning_curve.json"
+LIMITS, POWERS = (55.0, 100.0), (0.03, 3.0)  # percent; exponents
+_STEPS = 400
+QUANTILES = (0.05, 0.5, 0.95)
+F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The posterior over a grid.
+
+    Attributes:
+        limit, power, drop: A, c and B of each of G grid points. weight: (G,) probability.
+        best: position of the likeliest.
+    """
+
+    limit: F64
+    power: F64
+    drop: F64
+    weight: F64
+    best: int
+
+    def at(self, windows: float) -> tuple[float, float, float]:
+        """5 %, 50 % and 95 % of the value after so many windows."""
+        return _quantiles(self.limit - self.drop * windows**-self.power, self.weight)
+
+    def of_limit(self) -> tuple[float, float, float]:
+        """The same of A."""
+        return _quantiles(self.limit, self.weight)
+
+    def of_power(self) -> tuple[float, float, float]:
+        """The same of c."""
+        return _quantiles(self.power, self.weight)
+
+
+def fit_power_law(windows: Sequence[float], values: Sequence[float], noise: float) -> Fit:
+    """A saturating power law through points. ``noise``: standard deviation of a point.
+
+    Raises ``ValueError`` for fewer than three points, windows that are not positive, or noise that is not.
+    """
+    n, y = np.asarray(windows, np.float64), np.asarray(values, np.float64)
+    if len(n) < 3 or n.shape != y.shape:
+        raise ValueError(f"a curve of three numbers needs at least three points, got {len(n)} and {len(y)}")
+    if not (n > 0).all() or not noise > 0:
+        raise ValueError(f"windows and noise must be positive, got {n.tolist()} and {noise}")
+    limit, power = np.meshgrid(np.linspace(*LIMITS, _STEPS), np.geomspace(*POWERS, _STEPS), indexing="ij")
+    limit, power = limit.ravel(), power.ravel()
+    scale = float(n.min())
+    falling = (n[None] / scale) ** -power[:, None]  # (G, N)
+    drop = ((limit[:, None] - y[None]) * falling).sum(1) / (falling**2).sum(1)
+    drop = np.maximum(drop, 0.0)
+    residual = limit[:, None] - drop[:, None] * falling - y[None]
+    log_weight = -0.5 * (residual**2).sum(1) / noise**2
+    weight = np.exp(log_weight - log_weight.max())
+    return Fit(limit, power, drop * scale**power, weight / weight.sum(), int(log_weight.argmax()))
+
+
+def _quantiles(values: F64, weight: F64) -> tuple[float, float, float]:
+    order = np.argsort(values)
+    below = np.cumsum(weight[order])
+    low, middle, high = (float(values[order][min(np.searchsorted(below, q), len(order) - 1)]) for q in QUANTILES)
+    return low, middle, high
+
+
+def study(data: dict[str, Any], times: Sequence[float] = (1.0, 10.0, 100.0)) -> dict[str, Any]:
+    """Fits for both ways to count, and what they say after so many ``times`` all training."""
+    points = data["points"]
+    values = [p["value"] + data["shift"] * p["shifted"] for p in points]
+    result: dict[str, Any] = {"points": [[p["windows"], v] for p, v in zip(points, values, strict=True)]}
+    for name, before in (("since the last change of rules", 0), ("since the first step", data["windows_before"])):
+        windows = [p["windows"] + before for p in points]
+        fit = fit_power_law(windows, values, data["noise"])
+        result[name] = {
+            "limit": fit.of_limit(),
+            "power": fit.of_power(),
+            "likeliest": {"A": fit.limit[fit.best], "B": fit.drop[fit.best], "c": fit.power[fit.best]},
+            "residuals": [
+                float(fit.limit[fit.best] - fit.drop[fit.best] * n ** -fit.power[fit.best] - v)
+                for n, v in zip(windows, values, strict=True)
+            ],
+            "after": {f"{k:g}": fit.at(k * windows[-1]) for k in times},
+        }
+    return result
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Points, as in benchmarks/data/learning_curve.json.")] = DATA,
+    out: Annotated[Path, typer.Option(help="JSON.")] = OUT,
+) -> None:
+    """See the module docstring."""
+    say = Console()
+    read = json.loads(data.read_text(encoding="utf-8"))
+    result = study(read)
+    say.print(f"points (windows, {read['figure']}): {result['points']}, noise {read['noise']:g}")
+    ways = [name for name in result if name != "points"]
+    table = Table("5 % / 50 % / 95 %", *ways, title=f"{read['figure']}(n) = A - B n^-c")
+
+    def shown(values: Sequence[float], digits: int) -> str:
+        return " / ".join(f"{v:.{digits}f}" for v in values)
+
+    table.add_row("A", *(shown(result[w]["limit"], 1) for w in ways))
+    table.add_row("c", *(shown(result[w]["power"], 2) for w in ways))
+    for times in result[ways[0]]["after"]:
+        table.add_row(f"{times} x the training", *(shown(result[w]["after"][times], 1) for w in ways))
+    say.print(table)
+    for way in ways:
+        best = result[way]["likeliest"]
+        say.print(f"{way}: likeliest A {best['A']:.1f}, B {best['B']:.4g}, c {best['c']:.2f}; residuals "
+                  + ", ".join(f"{r:+.1f}" for r in result[way]["residuals"]))  # fmt: skip
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    say.print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
