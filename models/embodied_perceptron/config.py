@@ -375,26 +375,39 @@ class ScorePolicy:
         all_boxes: decode boxes of any score; see :class:`NetworkOptions`.
         even: the score at which a box is as likely right as wrong, from which the probabilities of what is published
             follow; 0 = ``publish``.
+        keep_share, answer_share: of ``publish``, see :attr:`keep` and :attr:`answer`. Probabilities
+            (:meth:`of_probabilities`) spread further than a network's scores, and have smaller shares.
+        raw_decode: the network's own score from which boxes are decoded where ``publish`` is of probabilities; None =
+            :attr:`keep`.
     """
 
     publish: float = 0.0
     all_boxes: bool = False
     even: float = 0.0
+    keep_share: float = 0.5
+    answer_share: float = 0.7
+    raw_decode: float | None = None
+
+    def of_probabilities(self) -> ScorePolicy:
+        """The same where scores are probabilities of :class:`~.lift.reliability.Reliability`."""
+        return dataclasses.replace(self, keep_share=0.15, answer_share=0.4, raw_decode=0.1)
 
     @property
     def keep(self) -> float:
         """From here on a box may be a sighting of a known object, or a low-confidence candidate of an answer."""
-        return 0.5 * self.publish
+        return self.keep_share * self.publish
 
     @property
     def decode(self) -> float:
         """What scores less is not made a box of: it is cheaper."""
-        return 0.0 if self.all_boxes else self.keep
+        if self.all_boxes:
+            return 0.0
+        return self.keep if self.raw_decode is None else self.raw_decode
 
     @property
     def answer(self) -> float:
         """From here on a low-confidence candidate is an answer where no object has the name."""
-        return 0.7 * self.publish
+        return self.answer_share * self.publish
 
 
 EVERY_SCORE = ScorePolicy()  # without a network: every box is an object

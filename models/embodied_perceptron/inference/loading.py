@@ -187,6 +187,8 @@ def load_inference(
     ``calibration``, kept whole as ``inference.calibration``; of it ``calibration["detection"]["min_score"]`` is the
     score from which a box is an object, and ``["nameless_min_score"]`` the score from which a thing without a name is
     right as often; ``["even_score"]`` is the score at which a box is as likely right as wrong.
+    ``calibration["reliability"]`` is what makes probabilities of scores
+    (:class:`~embodied_perceptron.lift.reliability.Reliability`).
 
     Args:
         weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.
@@ -224,7 +226,7 @@ def load_inference(
             image_encoder=images,
             feature_dtype=feature_dtype,
             calibration=calibration,
-            scores=ScorePolicy(_min_score(calibration) if min_score is None else min_score, even=_even(calibration)),
+            scores=_policy(calibration, min_score),
             naming=_naming(calibration),
         )
     except ValueError as error:
@@ -317,6 +319,11 @@ def _calibration(file: Path, checkpoint: Checkpoint) -> dict[str, Any]:
     if not isinstance(calibration, dict):
         raise CheckpointError(f"{file}: calibration must be a mapping, got {calibration!r:.100}")
     return calibration
+
+
+def _policy(calibration: Mapping[str, Any], min_score: float | None) -> ScorePolicy:
+    policy = ScorePolicy(_min_score(calibration) if min_score is None else min_score, even=_even(calibration))
+    return policy.of_probabilities() if "reliability" in calibration else policy
 
 
 def _min_score(calibration: Mapping[str, Any]) -> float:

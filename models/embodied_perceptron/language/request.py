@@ -79,7 +79,8 @@ _INNER = (
     r"(?:to|on|at) the (?:left|right)(?: side)? of|left of|right of)"
 )
 _OTHER_THAN = (
-    r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|excepting|"
+    r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|"
+    r"excluding|excepting|"
     r"apart from|aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
 )

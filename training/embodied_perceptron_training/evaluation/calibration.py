@@ -169,18 +169,16 @@ def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> 
     return looks
 
 
-def final_objects(looks: Sequence[Look], config: ObjectsConfig, min_score: float) -> tuple[SceneObject, ...]:
-    """Confirmed objects after all looks, as a perceptron with this ``min_score`` publishes them."""
-    return final_map(looks, config, min_score).objects((ObjectState.CONFIRMED,))
+def final_objects(looks: Sequence[Look], config: ObjectsConfig, policy: ScorePolicy) -> tuple[SceneObject, ...]:
+    """Confirmed objects after all looks, as a perceptron with this policy publishes them."""
+    return final_map(looks, config, policy).objects((ObjectState.CONFIRMED,))
 
 
-def final_map(looks: Sequence[Look], config: ObjectsConfig, min_score: float) -> ObjectMap:
+def final_map(looks: Sequence[Look], config: ObjectsConfig, policy: ScorePolicy) -> ObjectMap:
     """The map of objects after all looks."""
     objects = ObjectMap(config)
     for look in looks:
-        objects.update(
-            look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, scores=ScorePolicy(min_score)
-        )
+        objects.update(look.found, look.snapshot, look.now_ns, look.camera_m, looked_at=look.region, scores=policy)
     return objects
 
 
@@ -326,7 +324,8 @@ class _Work:
                 told = [dataclasses.replace(look, found=_renamed(look.found, shifted)) for look in looks]
             else:
                 told = looks
-            points.append(_point(score, final_map(told, config, score), truth, things))
+            policy = dataclasses.replace(cached_predictor(self.spec.weights).scores, publish=score, even=0.0)
+            points.append(_point(score, final_map(told, config, policy), truth, things))
         return tuple(points)
 
 

@@ -273,15 +273,15 @@ def pope_questions(spec: SuiteSpec, scenes: Sequence[ScenePresence]) -> dict[str
 def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[str]) -> dict[str, bool]:
     """The deployed perceptron's answers to "is there a X?".
 
-    There is one when the network has a box of that class which scores as a published object does, even where
-    the map gave its place another name: whether a thing is there is another question than what a place is called
-    best. Walls, floor and ceiling are no objects but parts of the map. For names that the network does not have, the
-    answer is that of asking for "the X".
+    There is one when the network has a box of that class that would do for an answer, even where the map gave its
+    place another name: whether a thing is there is another question than what a place is called best. Walls, floor and
+    ceiling are no objects but parts of the map. For names that the network does not have, the answer is that of asking
+    for "the X".
     """
     inference, prediction = perceptron.inference, perceptron.prediction
     if inference is None or prediction is None or prediction.detections is None:
         raise EvaluationError("existence needs a network that has seen the scene")
-    found = {*prediction.detections.above(inference.scores.publish).labels, *structure_of(perception)}
+    found = {*prediction.detections.above(inference.scores.answer).labels, *structure_of(perception)}
     strange = [name for name in categories if name not in inference.classes and name not in STRUCTURE]
     asked = perceptron.ground_many([f"the {name}" for name in strange])
     found |= {name for name, answer in zip(strange, asked, strict=True) if answer.status in _YES}
