@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
+from numpy.typing import NDArray
 from support.volume_frames import K, posed, random_walk, wall
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig
@@ -169,6 +170,75 @@ def test_thin_things_and_the_wall_behind_stay_for_a_thousand_frames(missing: flo
             before = counts()
     assert min(before) > 20
     assert all(after >= 0.99 * n for after, n in zip(counts(), before, strict=True))
+
+
+def over_a_floor(height_m: float = 1.3) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rotation of a camera that looks down a little, and (48, 64) depth of a floor ``height_m`` below it."""
+    forward = np.array([1.0, 0.0, -0.35]) / np.hypot(1.0, 0.35)
+    right = np.array([0.0, -1.0, 0.0])
+    R = np.stack([right, np.cross(forward, right), forward], axis=1)
+    u, v = np.meshgrid(np.arange(64), np.arange(48))
+    rays = np.stack([(u - K.cx) / K.fx, (v - K.cy) / K.fy, np.ones_like(u, float)], -1) @ R.T
+    with np.errstate(divide="ignore"):
+        depth = np.where(rays[..., 2] < 0, -height_m / rays[..., 2], 0.0)
+    return R, np.where(depth < 4.0, depth, 0.0)
+
+
+@pytest.mark.parametrize("kernels", ["numba", "torch"])
+def test_what_stood_on_a_floor_seen_at_a_low_angle_is_cleared(kernels: str) -> None:
+    """The pixel below sees the floor decimetres nearer: its depth says nothing of what is above the floor."""
+    config = VolumeConfig(voxel_size_m=0.06, clearing_margin_m=0.05, clearing_margin_per_m2=0.01, max_blocks=4096)
+    volume = FeatureVolume(config, kernels=kernels)  # type: ignore[arg-type]
+    R, floor = over_a_floor()
+    rows, columns = np.nonzero((floor > 2.4) & (floor < 3.2))
+    thing = floor.copy()
+    there = (columns >= 18) & (columns < 46)
+    thing[rows[there], columns[there]] *= 1.0 - 0.09 / 1.3  # a board of 9 cm lay there
+    rng = np.random.default_rng(2)
+
+    def see(depth: NDArray[np.float64], i: int) -> None:
+        noisy = depth + 0.0015 * depth**2 * rng.normal(size=depth.shape)
+        noisy[rng.random(depth.shape) < 0.02] = 0.0
+        volume.integrate(posed(noisy, i, at=(0.0, 0.0, 1.3), R=R))
+
+    def heights() -> NDArray[np.float64]:
+        z: NDArray[np.float64] = (volume.snapshot().coords[:, 2] + 0.5) * 0.06
+        return z
+
+    for i in range(8):
+        see(thing, i)
+    stood = int((np.abs(heights() - 0.09) < 0.01).sum())
+    assert stood > 60
+    for i in range(8, 60):
+        see(floor, i)
+    left = int((np.abs(heights() - 0.09) < 0.01).sum())
+    print(stood, left)
+    assert left < 0.1 * stood
+    ground = int((heights() < 0.07).sum())
+    for i in range(60, 200):
+        see(floor, i)
+    assert int((heights() < 0.07).sum()) >= 0.99 * ground > 100
+
+
+def test_a_floor_and_a_board_on_it_stay_at_a_low_angle() -> None:
+    """Three hundred frames of a floor with a low board and a post take nothing away."""
+    volume = small_volume(clearing_margin_m=0.05, clearing_margin_per_m2=0.01)
+    R, floor = over_a_floor(0.6)
+    scene = np.where(floor < 3.0, floor, 0.0)
+    scene[30:34, 10:50] *= 1.0 - 0.05 / 0.6  # 5 cm high, nearly seen along its top
+    scene[8:40, 30] = 1.2
+    rng = np.random.default_rng(4)
+    before = None
+    for i in range(300):
+        depth = scene + 0.0015 * scene**2 * rng.normal(size=scene.shape)
+        depth[rng.random(scene.shape) < 0.05] = 0.0
+        volume.integrate(posed(depth, i, at=(0.0, 0.0, 0.6), R=R))
+        if i == 39:
+            before = {tuple(c) for c in volume.snapshot(min_hits=10).coords.tolist()}
+    left = {tuple(c) for c in volume.snapshot().coords.tolist()}
+    assert before is not None
+    assert len(before) > 500
+    assert len(before & left) >= 0.99 * len(before)
 
 
 def test_the_margin_protects_what_lies_close_to_the_surface() -> None:

@@ -406,18 +406,33 @@ def as_ros1(message: Any, store: Any) -> Any:
     return kind(**values)
 
 
-def test_a_ros1_bag(tmp_path: Path) -> None:
+def write_ros1_bag(path: Path) -> Path:
     store = get_typestore(Stores.ROS1_NOETIC)
     store.register(get_types_from_msg("geometry_msgs/TransformStamped[] transforms", "tf2_msgs/msg/TFMessage"))
-    with Ros1Writer(tmp_path / "a.bag") as writer:
+    with Ros1Writer(path) as writer:
         connections: dict[str, Any] = {}
         for topic, logged, message in messages():
             kind = message.__msgtype__
             if topic not in connections:
                 connections[topic] = writer.add_connection(topic, kind, typestore=store)
             writer.write(connections[topic], logged, store.serialize_ros1(as_ros1(message, store), kind))
-    recording = open_recording(tmp_path / "a.bag")
+    return path
+
+
+def test_a_ros1_bag(tmp_path: Path) -> None:
+    recording = open_recording(write_ros1_bag(tmp_path / "a.bag"))
     stream = PosedFrameStream(recording, AssemblerConfig())
     assert len(list(stream)) == 5
     assert stream.stats.dropped == {}
     assert len(recording) == 5
+
+
+def test_a_definition_that_lost_a_field_is_named(tmp_path: Path) -> None:
+    """Bags bring the definitions of their messages; a sum over them, where there is one, need not tell of damage."""
+    path = write_ros1_bag(tmp_path / "a.bag")
+    damaged = path.read_bytes().replace(b"string child_frame_id", b"string child_frame_if")
+    sums = b"94810edda583a504dfda3829e70d7eec", b"5d1c131f10a0e18a25b9fe38410204e4"
+    assert sums[0] in damaged
+    path.write_bytes(damaged.replace(*sums))
+    with pytest.raises(RecordingError, match=r"definition of geometry_msgs/msg/TransformStamped .*'child_frame_id'"):
+        open_recording(path)

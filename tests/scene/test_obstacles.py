@@ -78,6 +78,22 @@ def test_floor_ceiling_and_far_things_are_no_obstacles() -> None:
     assert (np.diff(distance) >= -1e-6).all()  # nearest first
 
 
+def test_a_map_too_wide_for_a_grid_shows_its_fullest_part() -> None:
+    """One voxel 30 km away, as a damaged file may hold it, made a grid of terabytes."""
+    home = np.concatenate([FLOOR, CHAIR])
+    far = np.array([[-30_000.0, 26_000.0, 0.0], [28_000.0, -15_000.0, 0.5]])
+    columns = count_columns(np.concatenate([home, far]).astype(np.float32), 0.0, CONFIG)
+    assert columns.ground.shape <= (4096, 4096)
+    alone = count_columns(home.astype(np.float32), 0.0, CONFIG)
+    row, column = (alone.low - columns.low)[::-1]
+    rows, cells = alone.ground.shape
+    for wide, own in ((columns.ground, alone.ground), (columns.blocking, alone.blocking)):
+        np.testing.assert_array_equal(wide[row : row + rows, column : column + cells], own)
+        assert wide.sum() == own.sum()
+    street = np.concatenate([box((0, 0, 0), (2000, 0.2, 0.05), 0.1), CHAIR])  # long and narrow: whole
+    assert count_columns(street.astype(np.float32), 0.0, CONFIG).ground.shape[1] == 20_000
+
+
 def test_many_points_are_thinned_and_the_nearest_stay() -> None:
     wall = box((1.0, -2.0, 0.1), (1.5, 2.0, 1.7), 0.02)
     assert len(wall) > 300_000

