@@ -243,6 +243,47 @@ def test_another_layout_is_hopeless_at_once(seen):
     assert "output0 (1, 9, 315)" in statistics.last_error
 
 
+def with_masks_of_another_size(found):
+    return dataclasses.replace(found, masks=np.ones((len(found), K.height // 2, K.width // 2), dtype=bool))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: dataclasses.replace(found, camera="rear"), "'rear'"),
+        (lambda found: dataclasses.replace(found, stamp_ns=found.stamp_ns + 1), "answered about"),
+        (with_masks_of_another_size, "its masks are"),
+    ],
+)
+def test_an_answer_about_another_picture_is_no_answer(seen, change, words):
+    frames, shown = seen
+
+    class Confused(KnowingDetector):
+        def detect(self, frame):
+            found, drops = super().detect(frame)
+            return change(found), drops
+
+    perceptron, perception = perceive(Confused(shown), frames[:2])
+    assert perceptron.lift.statistics().state == "disabled"
+    assert words in perceptron.lift.statistics().last_error
+    assert perception.objects  # by shape alone
+
+
+def test_names_of_any_language_reach_the_map(seen):
+    frames, shown = seen
+    called = {"cup": "кружка", "table": "椅子"}
+
+    class Foreign(KnowingDetector):
+        def detect(self, frame):
+            found, drops = super().detect(frame)
+            return dataclasses.replace(found, labels=tuple(called.get(n, n) for n in found.labels)), drops
+
+    _, perception = perceive(Foreign(shown), frames)
+    names = {o.label for o in perception.objects}
+    assert set(called.values()) <= names
+    assert not set(called) & names
+
+
 def test_a_detector_that_cannot_be_built_is_an_error_at_the_start():
     with pytest.raises(FileNotFoundError):
         lift_from_options(LiftOptions(detector="/nowhere/net.onnx", layout="yolov8"))
@@ -335,6 +376,18 @@ def test_detections_of_nowhere_are_dropped_by_name(seen):
     lift.add(ahead)  # its keyframe may still come
     perceptron.perceive()
     assert sum(lift.statistics().dropped.values()) == len(strange) + len(late) + 2 * len(soon)
+
+
+def test_masks_of_another_program_that_do_not_fit_the_picture_are_dropped_by_name(seen):
+    frames, shown = seen
+    lift = DetectionLift(None, QUICK)
+    perceptron = Perceptron(config(), lift=lift)
+    for posed in frames[:2]:
+        perceptron.integrate(posed)
+    found = described(frames[0], shown[frames[0].frame.stamp_ns])
+    lift.add(with_masks_of_another_size(found))
+    perceptron.perceive()
+    assert lift.statistics().dropped == {"masks_of_another_size": len(found)}
 
 
 def test_what_waits_is_bounded(seen):

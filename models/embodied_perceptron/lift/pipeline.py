@@ -40,6 +40,7 @@ UNKNOWN_CAMERA = "unknown_camera"
 NO_KEYFRAME = "no_keyframe"
 TOO_LATE = "too_late"  # older than the oldest retained keyframe of its camera
 WAITING_TOO_MANY = "too_many_waiting"
+OTHER_SIZE = "masks_of_another_size"  # than the picture that they come with
 
 _MAX_WANTED = 32  # words that were asked for
 _MAX_WAITING = 256  # detections of other programs whose keyframe may still come
@@ -392,6 +393,7 @@ class DetectionLift:
                 self._own_words = None
                 self._tell_words()
             found, drops = self._detector.detect(keyframe.frame)
+            _check_belongs(found, keyframe.frame)
             if self.encoder is not None:
                 found = self.encoder.with_embeddings(found, keyframe.frame)
         except Exception as error:  # whatever a foreign detector raises must not end the robot's perception
@@ -466,6 +468,9 @@ class DetectionLift:
                 if near:
                     frame = min(near, key=lambda k: abs(k.frame.stamp_ns - stamp_ns)).frame
                     found = self._waiting.pop(key)
+                    if not _masks_fit(found, frame):
+                        self._statistics.dropped[OTHER_SIZE] += max(1, len(found))
+                        continue
                     self._found[frame] = _stamped_as(found, frame)
                     self._count(found, Counter())
                 elif camera not in self._cameras and keyframes:
@@ -534,6 +539,21 @@ class DetectionLift:
                 vectors.append(embeddings[row])
                 weights.append(found[v].scores[row])
         return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
+
+
+def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
+    """Raise :class:`LayoutError` unless a detector's answer is about the picture that it was shown."""
+    if (found.camera, found.stamp_ns) != (frame.camera, frame.stamp_ns):
+        raise LayoutError(
+            f"shown {frame.camera!r} at {frame.stamp_ns}, it answered about {found.camera!r} at {found.stamp_ns}"
+        )
+    if not _masks_fit(found, frame):
+        assert found.masks is not None
+        raise LayoutError(f"its masks are {found.masks.shape[1:]}, the picture is {frame.depth_m.shape}")
+
+
+def _masks_fit(found: Detections2d, frame: RgbdFrame) -> bool:
+    return found.masks is None or found.masks.shape[1:] == frame.depth_m.shape
 
 
 def _stamped_as(found: Detections2d, frame: RgbdFrame) -> Detections2d:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron_training.datasets.grand import (
     GrandError,
@@ -15,6 +18,7 @@ from embodied_perceptron_training.datasets.grand import (
     read_scenes,
     read_texts,
     scene_file,
+    score_ids,
     score_texts,
 )
 from embodied_perceptron_training.evaluation.referring import score_answers
@@ -101,6 +105,45 @@ def test_true_texts_score_100_and_invented_ones_0(tmp_path):
     figures = score_texts(read_texts(written(tmp_path, "w.json", wrong), scenes), scenes)
     assert figures == {"precision": 0.0, "misnamed": 50.0, "hallucinated": 50.0, "recall": 0.0}
     assert score_texts([], scenes)["precision"] == 0.0
+
+
+def test_objects_of_texts_against_the_right_ones(tmp_path):
+    scenes = read_scenes(written(tmp_path, "scenes.json", SCENES))
+    truth = read_texts(written(tmp_path, "qa.json", TEXTS), scenes)
+    assert score_ids(truth, truth) == {"precision": 100.0, "recall": 100.0, "f1": 100.0}
+    said = {"id": "room@1@0", "scene_id": "room@1"}
+    value = "<p>a sofa</p>[<two-seat sofa-0>] on <p>a side table</p>[<corner/side table-2>]"
+    told = read_texts(
+        written(tmp_path, "a.json", [{**said, "conversations": [{"from": "gpt", "value": value}]}]), scenes
+    )
+    assert score_ids(told, truth) == {"precision": 50.0, "recall": pytest.approx(100 / 3), "f1": 40.0}
+    assert score_ids([], truth) == {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+    with pytest.raises(GrandError, match="no right text for 'room@1@0'"):
+        score_ids(told, truth[1:])
+    with pytest.raises(GrandError, match="'room@1@0' stands twice"):
+        score_ids([*told, *told], truth)
+
+
+def test_the_command_scores_texts_and_hands_references_on(tmp_path):
+    plugin = EntryPoint(
+        "evaluate", "embodied_perceptron_training.evaluation.evaluate_command:register", "embodied_perceptron.commands"
+    )
+    files = [str(written(tmp_path, "scenes.json", SCENES)), str(written(tmp_path, "qa.json", TEXTS))]
+    words = ["evaluate", "grand", "--scenes", files[0], "--texts", files[1], "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(build_app([plugin]), [*words, "--truth", files[1]])
+    assert result.exit_code == 0, result.output
+    figures = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert figures["hallucinated"] == 25.0  # the piano
+    assert figures["question/misnamed"] == 25.0  # the lamp
+    assert figures["objects/f1"] == 100.0
+    texts = json.loads((tmp_path / "out" / "texts.json").read_text())
+    assert texts[0]["mentions"][1] == {"phrase": "low coffee table", "objects": [1]}
+    data = json.loads((tmp_path / "out" / "references.json").read_text())
+    assert score_answers(data, answer_file(data)["answers"])["3D-GRAND"]["acc50"] == 100.0
+    written(tmp_path, "qa.json", [{"scene_id": "b"}])
+    result = CliRunner().invoke(build_app([plugin]), words)
+    assert result.exit_code != 0
+    assert "unknown scene 'b'" in f"{result.output}{result.exception}"
 
 
 def test_references_can_be_grounded_and_scored(tmp_path):

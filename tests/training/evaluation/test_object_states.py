@@ -144,3 +144,10 @@ def test_labels_are_those_of_the_used_frames():
     assert len(labels_of_record(frames, {3: "door"}, [0, 1]).pairs) == 2
     with pytest.raises(ValueError, match="frame 0"):
         labels_of_record([{}], {}, [0])
+
+
+def test_an_empty_scene_says_nothing_and_changes_no_figure():
+    nothing = predict_states(np.zeros((0, 9)), [], np.zeros((0, 3)))
+    assert nothing == StateLabels()
+    some = StateLabels(frozenset({(1, "ontop", 0)}), {3: "open"})
+    assert state_metrics([some, nothing], [some, nothing]) == state_metrics([some], [some])

@@ -464,3 +464,14 @@ def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
     np.savez(path, labels=np.array(["lamp"], dtype=object), features=np.eye(1))
     with pytest.raises(ValueError, match="cannot be read"):
         read_prompts(path)
+
+
+def test_an_empty_scene_among_others_changes_nothing(tmp_path: Path) -> None:
+    scene, found, prompts, queries = perfect(4)
+    (tmp_path / "empty.json").write_text("[]")
+    labels, twice = read_labels(tmp_path / "empty.json")
+    assert (list(labels), twice) == ([], 0)
+    bare = PointTruth(np.zeros((0, 3)), np.zeros(0, np.int64), ())
+    unseen = prediction(np.zeros((0, 3)), np.zeros((0, prompts.features.shape[1])))
+    alone = openlex3d_metrics([(scene, found)], prompts, queries)
+    assert openlex3d_metrics([(bare, unseen), (scene, found)], prompts, queries) == alone

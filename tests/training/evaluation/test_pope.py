@@ -217,3 +217,12 @@ def test_training_homes_are_those_that_the_generator_builds() -> None:
     assert len(scenes) == 320
     for home in training_homes((100003, 100317)):
         assert scenes[home.scene_id] == home
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_empty_scene_among_others_asks_nothing_and_changes_nothing(protocol: str) -> None:
+    scenes = [ScenePresence("a", ("toy", "rug")), ScenePresence("b", ("bed",))]
+    with_empty = [scenes[0], ScenePresence("empty", ()), scenes[1]]
+    questions = make_questions(with_empty, STATISTICS, protocol)
+    assert questions == make_questions(scenes, STATISTICS, protocol)
+    assert {q.scene_id for q in questions} == {"a", "b"}

@@ -249,3 +249,10 @@ def test_bad_specifications_are_named():
         RobustnessSpec(SuiteSpec("x"), levels=1)
     with pytest.raises(EvaluationError, match="belong together"):
         RobustnessSpec(SuiteSpec("x"), detector="a.onnx")
+
+
+def test_a_home_with_nothing_to_show_changes_no_curve():
+    judged = {("", "zoom"): [[Judged(((0.9, True),), 1)], [Judged(((0.8, True),), 2)]]}
+    full = AxisResult(judged, {"zoom": [[0.1], [0.9]]}, Counter(zoom=1))
+    assert robustness_figures([AxisResult(), full, AxisResult()]) == robustness_figures([full])
+    assert robustness_figures([AxisResult()]) == {}

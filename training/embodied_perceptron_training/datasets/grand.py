@@ -195,6 +195,32 @@ def score_texts(texts: Iterable[GrandText], scenes: Mapping[str, GrandScene]) ->
     return total.as_dict()
 
 
+def score_ids(said: Sequence[GrandText], truth: Sequence[GrandText]) -> dict[str, float]:
+    """Percent: ``precision recall f1`` of the objects that texts mention, over all texts, against those that the right
+    texts of the same ids mention; each object once a text. A right text that nobody said mentions nothing.
+
+    Raises :class:`GrandError` for ids that stand twice, or are none of a right text.
+    """
+    mine, theirs = _ids(said), _ids(truth)
+    strange = sorted(mine.keys() - theirs.keys())
+    if strange:
+        raise GrandError(f"there is no right text for {strange[0]!r}")
+    right = sum(len(ids & theirs[name]) for name, ids in mine.items())
+    told, true = (sum(map(len, side.values())) for side in (mine, theirs))
+    shares = {"precision": (right, told), "recall": (right, true), "f1": (2 * right, told + true)}
+    return {name: 100.0 * hits / max(total, 1) for name, (hits, total) in shares.items()}
+
+
+def _ids(texts: Sequence[GrandText]) -> dict[str, set[int]]:
+    """Objects that each text mentions, by its id."""
+    found: dict[str, set[int]] = {}
+    for text in texts:
+        if text.id in found:
+            raise GrandError(f"text {text.id!r} stands twice")
+        found[text.id] = {number for mention in text.mentions for number in mention.ids}
+    return found
+
+
 def scene_file(scenes: Mapping[str, GrandScene], texts: Sequence[GrandText]) -> dict[str, Any]:
     """References as a file that ``embodied-perceptron ground`` answers and ``evaluate referring`` scores."""
     asked = [text for text in texts if text.kind == "reference"]

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from embodied_perceptron_training.evaluation.grand_command import grand
 from embodied_perceptron_training.evaluation.label_command import label
 from embodied_perceptron_training.evaluation.parallel import choose_workers, known_everywhere
 from embodied_perceptron_training.evaluation.recording_command import recording
@@ -25,6 +26,7 @@ evaluate_app = typer.Typer(help="Score weights on a data set, or predictions fro
 
 evaluate_app.command("referring")(referring)
 evaluate_app.command("recording")(recording)
+evaluate_app.command("grand")(grand)
 
 
 class MetricName(str, Enum):

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 MAX_CORRUPT_SHARE = 0.01
@@ -145,10 +145,19 @@ def _run_cluster(
         waiting = list(name_of)
         while waiting:
             done, waiting = ray.wait(waiting)
-            # what a task raises comes back as an error of its own class too
-            note(name_of[done[0]], partial(ray.get, done[0]))
+            note(name_of[done[0]], partial(_get, done[0]))
     finally:
         ray.shutdown()  # ends what still waits
+
+
+def _get(task: Any) -> Any:
+    """What it returned; raises what it raised, without Ray's own text around it."""
+    import ray
+
+    try:
+        return ray.get(task)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
 
 
 def _on_one_thread(work: Callable[[str], Result], name: str) -> Result:

@@ -1,0 +1,69 @@
+"""``embodied-perceptron evaluate grand``: texts in 3D-GRAND's form, whose phrases carry objects, against scenes."""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from embodied_perceptron.apps.errors import CommandError
+
+if TYPE_CHECKING:
+    from embodied_perceptron_training.datasets.grand import GrandText
+
+
+class TextKind(str, Enum):
+    """What texts are that refer to no object."""
+
+    description = "description"
+    question = "question"
+
+
+def grand(
+    scenes: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="3D-GRAND's JSON of scenes.")],
+    texts: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="Texts to score, with tagged phrases.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics.json, texts.json, references.json.")],
+    truth: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="The right texts, by the same ids.")
+    ] = None,
+    kind: Annotated[TextKind | None, typer.Option(help="Of texts without a referred object; else by name.")] = None,
+) -> None:
+    """Grounded texts (3D-GRAND): mentions that are right, misnamed or hallucinated; objects against the right texts."""
+    from embodied_perceptron.recordings.files import write_atomically  # torch loads only when needed
+    from embodied_perceptron_training.datasets.grand import read_scenes, read_texts, scene_file, score_ids, score_texts
+
+    said_kind = None if kind is None else kind.value
+    try:
+        known = read_scenes(scenes)
+        said = read_texts(texts, known, said_kind)
+        figures = score_texts(said, known)
+        for name in sorted({text.kind for text in said}):
+            own = score_texts([text for text in said if text.kind == name], known)
+            figures |= {f"{name}/{figure}": value for figure, value in own.items()}
+        if truth is not None:
+            figures |= {f"objects/{k}": v for k, v in score_ids(said, read_texts(truth, known, said_kind)).items()}
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    out.mkdir(parents=True, exist_ok=True)
+    for name, content in (
+        ("metrics.json", figures),
+        ("texts.json", [_entry(text) for text in said]),
+        ("references.json", scene_file(known, said)),  # for `ground` and `evaluate referring`
+    ):
+        write_atomically(out / name, (json.dumps(content, indent=1) + "\n").encode())
+    table = Table("figure", title=f"{len(said)} texts of {texts.name}")
+    table.add_column("%", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.2f}")
+    Console().print(table)
+
+
+def _entry(text: GrandText) -> dict[str, object]:
+    """A text with the objects of each phrase."""
+    mentions = [{"phrase": m.phrase, "objects": list(m.ids)} for m in text.mentions]
+    return {"id": text.id, "scene": text.scene, "kind": text.kind, "text": text.text, "mentions": mentions}
