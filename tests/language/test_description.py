@@ -158,6 +158,8 @@ def test_a_saved_map_is_described_from_the_command_line(tmp_path):
     assert {"subject": cup, "relation": "on", "anchor": table} in said["relations"]
     dense = CliRunner().invoke(build_app([]), ["describe", str(room), "--dense"]).output
     assert f"<p>a cup</p>[<obj_{cup}>]" in dense
+    room.rename(tmp_path / "map.safetensors")  # as `replay --out` leaves it
+    assert CliRunner().invoke(build_app([]), ["describe", str(tmp_path)]).output == text.output
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"nothing")
     assert CliRunner().invoke(build_app([]), ["describe", str(broken)]).exit_code != 0

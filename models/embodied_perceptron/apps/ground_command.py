@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from embodied_perceptron.apps.errors import CommandError
+from embodied_perceptron.apps.view_command import map_file
 
 
 def ground(
@@ -33,7 +34,7 @@ def ground(
 
 
 def describe(
-    map_file: Annotated[Path, typer.Argument(metavar="MAP", exists=True, dir_okay=False, help="A saved map.")],
+    path: Annotated[Path, typer.Argument(metavar="MAP", help="A saved map, or a folder with one.")],
     dense: Annotated[bool, typer.Option("--dense", help="<p>a desk</p>[<obj_3>] instead of a desk <obj_3>.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Text, mentions, relations and boxes as JSON.")] = False,
 ) -> None:
@@ -41,7 +42,7 @@ def describe(
     from embodied_perceptron.language.description import describe as describe_objects  # torch loads only when needed
     from embodied_perceptron.scene.live_map import saved_objects
 
-    objects = saved_objects(map_file)
+    objects = saved_objects(map_file(path))
     description = describe_objects(objects, "dense" if dense else "plain")
     if not as_json:
         typer.echo(description.text)

@@ -107,6 +107,16 @@ def test_results_hold_every_figure():
     assert "41.0" in text
 
 
+def test_brackets_in_questions_and_names_are_shown_and_not_obeyed():
+    """``make demo QUERY='...'``: a question must not break the table at the end of it all."""
+    row = {"kind": "", "expected": None, "status": "FOUND", "correct": None, "object_id": 7, "reason": "", "ms": None}
+    console = Console(record=True, width=160)
+    console.print(queries_table([{**row, "text": "the [/b] chair [red]x[/red]", "label": "[bold]chair"}]))
+    text = console.export_text()
+    assert "the [/b] chair [red]x[/red]" in text
+    assert "[bold]chair 7" in text
+
+
 def test_without_truth_nothing_is_claimed():
     results = summarise(Path("src"), outcome(), FakePerception(), None, [MissionQuestion("a", "the chair")])
     assert results["AP25"] is None

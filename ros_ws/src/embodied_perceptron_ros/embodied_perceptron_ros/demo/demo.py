@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console, Group
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -140,7 +141,7 @@ def summary_table(results: Mapping[str, Any], out: Path) -> Table:
         ("distance to true surface", "no truth" if error_m is None else f"{error_m * 1e3:.1f} mm mean"),
         ("AP25 of the objects", f"{percent('AP25')} (furniture {percent('AP25_furniture')})"),
         ("mIoU of the cells", percent("mIoU")),
-        ("files in", str(out)),
+        ("files in", escape(str(out))),
         ("", "top_view.png camera_view.png room_3d.png demo.rrd results.json ..."),
     )
     for name, value in rows:
@@ -161,7 +162,8 @@ def queries_table(queries: Sequence[Mapping[str, Any]]) -> Table:
             answer += f": {query['reason']}"
         right = {True: "[green]yes[/]", False: "[red]no[/]", None: "?"}[query["correct"]]
         ms = "" if query["ms"] is None else f"{query['ms']:.0f}"
-        table.add_row(query["text"], query["kind"] or "asked", query["expected"] or "", answer, right, ms)
+        texts = (query["text"], query["kind"] or "asked", query["expected"] or "", answer)
+        table.add_row(*(escape(text) for text in texts), right, ms)
     return table
 
 
@@ -223,7 +225,9 @@ def run_demo(
         source = simulated_recording(seed, version)
         started = time.monotonic()
         if render(source, seed, ("--version", str(version))):
-            console.print(f"rendered in {time.monotonic() - started:.0f} s, kept in {source}", soft_wrap=True)
+            console.print(
+                f"rendered in {time.monotonic() - started:.0f} s, kept in {source}", soft_wrap=True, markup=False
+            )
     weights = (_WEIGHTS if _WEIGHTS in available() else "") if weights is None else weights
     if not weights:
         console.print("no trained weights: boxes have no class, and sentences cannot be understood")
@@ -253,7 +257,7 @@ def _questions(source: Path, sentences: Sequence[str], console: Console) -> tupl
     try:
         return (*mission_questions(source), *asked)
     except SimulationError as error:  # another seed's home may have nothing to ask for
-        console.print(f"no questions: {error}")
+        console.print(f"no questions: {escape(str(error))}")
         return asked
 
 
