@@ -15,7 +15,15 @@ from embodied_perceptron.language import likelihood
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase, SpeakerViewpoint
-from embodied_perceptron.language.relations import PAIR_RELATIONS, REACH_M, Pairs, SceneGeometry, Viewer, between, near_beyond
+from embodied_perceptron.language.relations import (
+    PAIR_RELATIONS,
+    REACH_M,
+    Pairs,
+    SceneGeometry,
+    Viewer,
+    between,
+    near_beyond,
+)
 from embodied_perceptron.scene.identity import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 
 F64 = NDArray[np.float64]
