@@ -325,6 +325,90 @@ def test_boxes_of_any_shape_are_answered_about():
             assert ground_objects(text, objects).status in GroundingStatus
 
 
+@pytest.mark.parametrize("score", [np.nan, np.inf])
+def test_objects_without_a_score_are_none(score):
+    room = [*living_room(), dataclasses.replace(living_room()[0], id=30, score=score)]
+    for text in ("the chair next to the table", "the couch", "what is on the table", "how many couches are there"):
+        answer, wanted = ground_objects(text, room), ground_objects(text, living_room())
+        assert (answer.status, answer.count) == (wanted.status, wanted.count)
+        assert [(c.id, c.score) for c in answer.candidates] == [(c.id, c.score) for c in wanted.candidates]
+
+
+def test_boxes_that_are_not_finite_are_none():
+    room = living_room()
+    for value in (np.nan, np.inf, -np.inf):
+        box = room[2].box.copy()
+        box[1] = value
+        odd = [*room, dataclasses.replace(room[2], id=30, box=box)]
+        answer = ground_objects("how many chairs are there", odd)
+        assert (answer.count, {c.id for c in answer.candidates}) == (3, {3, 4, 8})
+        assert ground_objects("the chair", odd[-1:]).status == NOT_FOUND
+
+
+@pytest.mark.parametrize("label", ["", " "])
+@pytest.mark.parametrize("text", ["the chair next to the table", "the unheardof thing", "what is on the table"])
+def test_an_empty_label_is_no_name(label, text):
+    room = [*living_room(), dataclasses.replace(living_room()[0], id=30, label=label)]
+    answer, wanted = ground_objects(text, room), ground_objects(text, living_room())
+    assert (answer.status, [c.id for c in answer.candidates]) == (wanted.status, [c.id for c in wanted.candidates])
+
+
+def test_objects_that_are_all_alike():
+    row = [thing(n, "chair", (float(n), 0.0, 0.4), (0.5, 0.5, 0.9)) for n in range(1, 7)]
+    asked = ground_objects("the chair", row)
+    assert asked.status == AMBIGUOUS
+    assert len({round(c.score, 6) for c in asked.candidates}) == 1
+    assert ground_objects("how many chairs are there", row).count == 6
+    at_one_place = [dataclasses.replace(row[0], id=n) for n in range(1, 7)]
+    for text in ("the chair", "how many chairs are there", "the largest chair"):
+        answer = ground_objects(text, at_one_place)
+        assert (answer.status, len(answer.candidates)) == (FOUND, 1)
+
+
+def test_ids_that_several_objects_have():
+    same = [dataclasses.replace(o, id=7) for o in living_room()]
+    for text in ("the chair next to the table", "how many chairs are there", "the couch", "what is on the table"):
+        answer, wanted = ground_objects(text, same), ground_objects(text, living_room())
+        assert (answer.status, answer.count) == (wanted.status, wanted.count)
+        assert [c.box.tolist() for c in answer.candidates] == [c.box.tolist() for c in wanted.candidates]
+        assert {c.id for c in answer.candidates} == {7}
+
+
+@pytest.mark.parametrize("text", ["the chair next to the table", "what is on the table", "how many lamps are there"])
+def test_a_room_without_objects(text):
+    answer = ground_objects(text, [])
+    assert answer.status == NOT_FOUND
+    assert answer.candidates == ()
+    assert answer.count in (None, 0)
+    assert "anything" not in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        ("chair " * 10_000, INVALID),
+        ("the chair next to the table and " * 2_000, INVALID),
+        ("the chair " * 90, AMBIGUOUS),
+        ("the couch \U0001fa91 in the room", FOUND),
+        ("\U0001fa91", INVALID),
+        ("\u0643\u0631\u0633\u064a \u062c\u062f\u064a\u062f", INVALID),
+        ("\u202ethe couch\u202c", FOUND),
+        ("the\u200bcouch", FOUND),
+        ("\uff54\uff48\uff45 \uff43\uff4f\uff55\uff43\uff48", FOUND),  # full-width letters
+        ("of the and to a", INVALID),
+        (".,.,!!??", INVALID),
+        ("1234 5678", INVALID),
+        ("(((((the couch)))", FOUND),
+        ("couch number 99999999999999999999", NOT_FOUND),
+        ("within " + "9" * 400 + " metres of the couch the chair", AMBIGUOUS),
+    ],
+)  # fmt: skip
+def test_odd_sentences(text, status):
+    answer = ground_objects(text, living_room())
+    assert answer.status == status
+    assert all(0.0 <= c.score <= 1.0 for c in answer.candidates)
+
+
 # ----------------------------------------------------------------------------------------- a neural grounder beside it
 
 

@@ -130,13 +130,17 @@ def _boxes(objects: Sequence[SceneObject]) -> F64:
 
 
 def _finite(objects: Sequence[SceneObject], colors: Colors | None) -> tuple[Sequence[SceneObject], Colors | None]:
-    """The objects that have a place, with their colours: a box that is not finite is none."""
-    finite = np.isfinite(_boxes(objects)).all(axis=1)
+    """The objects that have a place and a score, with their colours: a box that is not finite is none."""
+    finite = np.isfinite(_boxes(objects)).all(axis=1) & np.isfinite([o.score for o in objects])
     if finite.all():
         return objects, colors
     kept = np.flatnonzero(finite).tolist()
     rows = colors if colors is None or callable(colors) or len(colors) != len(objects) else np.asarray(colors)[kept]
     return [objects[i] for i in kept], rows
+
+
+def _no(noun: str) -> str:
+    return "there are no objects" if noun == ANYTHING else f"there is no {noun}"
 
 
 def _tagged(text: str, meaning: Meaning, ranked: Sequence[SceneObject]) -> str:
@@ -257,11 +261,11 @@ class _Answer:
             not there[: self.confirmed].any()
             and max(self.objects[i].score for i in np.flatnonzero(there)) < self.min_answer
         ):
-            return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
+            return GroundingStatus.NOT_FOUND, (), _no(target.noun)
         evidence = self.scorer.evidence()
         order, probability = self._ranking(evidence)
         if not order:
-            return GroundingStatus.NOT_FOUND, (), f"there is no {target.noun}"
+            return GroundingStatus.NOT_FOUND, (), _no(target.noun)
         fits = self.scorer.plausible(evidence)
         why_not = self._why_not(evidence, order, fits)
         if why_not:
@@ -340,7 +344,7 @@ class _Answer:
 
     def _by_sight(self, noun: str) -> tuple[GroundingStatus, tuple[SceneObject, ...], str]:
         """Where no object has a fitting name: what the neural grounder points at, if it is sure."""
-        nothing = GroundingStatus.NOT_FOUND, (), f"there is no {noun}"
+        nothing = GroundingStatus.NOT_FOUND, (), _no(noun)
         proposals = self.proposals
         if proposals is None or self.in_vocabulary or len(proposals.boxes) == 0:
             return nothing
@@ -445,7 +449,7 @@ class _Answer:
         best = float(evidence.category[order].max())
         chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
         if meaning.target.known and best < _SAME_KIND and meaning.kind != "object":
-            return GroundingStatus.NOT_FOUND, (), f"there is no {noun}"
+            return GroundingStatus.NOT_FOUND, (), _no(noun)
         superlative = [c for c in meaning.constraints if c.is_superlative and c.relation not in _SHARED]
         if not chosen:
             if meaning.kind == "object":
@@ -486,8 +490,7 @@ class _Answer:
         color = self.scorer.colors
         if color is None or not np.isfinite(color[rivals]).all():
             return [""] * len(rivals)
-        names = color_names(color)
-        said = [names[i] for i in rivals]
+        said = color_names(color, np.array(rivals, dtype=np.intp))
         return [f"the {name} one" if said.count(name) == 1 else "" for name in said]
 
     def _by_neighbour(self, rivals: list[int]) -> list[str]:

@@ -147,10 +147,11 @@ def color_scores(rgb: NDArray[np.generic], name: str) -> F64:
     return np.asarray(_name_probabilities(rgb)[:, names.index(name)])
 
 
-def _name_probabilities(rgb: NDArray[np.generic]) -> F64:
-    """:func:`color_scores` of (N, 3) colours for all K names, (N, K)."""
+def _name_probabilities(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> F64:
+    """:func:`color_scores` of (N, 3) colours for all K names, (N, K); of R ``rows`` of them alone, (R, K)."""
     names, mean, inverse, peak = _distributions()
     linear = scene_linear(rgb)
+    linear = linear if rows is None else linear[rows]
     d = linear_to_lab(linear)[:, None] - mean[None]
     distance2 = ((d[:, :, None] @ inverse)[:, :, 0] * d).sum(axis=2)
     density = peak * (1.0 + distance2 / _TAIL) ** (-0.5 * (_TAIL + 3.0))
@@ -193,9 +194,10 @@ def _by_hue(linear: F64, names: Sequence[str]) -> tuple[F64, F64]:
     return np.stack([weights.get(name, none) / total for name in names], axis=1), np.asarray(share)
 
 
-def color_names(rgb: NDArray[np.generic]) -> list[str]:
-    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the name of each; empty where not."""
+def color_names(rgb: NDArray[np.generic], rows: NDArray[np.intp] | None = None) -> list[str]:
+    """(N, 3) sRGB in 0..255 of all objects of a scene, NaN = not measured -> the name of each, or of each of ``rows``;
+    empty where not."""
     names = _distributions()[0]
-    table = _name_probabilities(rgb)
+    table = _name_probabilities(rgb, rows)
     best = np.where(np.isnan(table).any(axis=1), -1, table.argmax(axis=1))
     return ["" if k < 0 else names[k] for k in best.tolist()]

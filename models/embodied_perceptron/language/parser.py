@@ -101,6 +101,7 @@ _EGOCENTRIC = (
         rf"(?:farthest|furthest|farther|further|far|most distant)(?: (?!the |a )[\w-]+){{0,2}}? from {_ME}",
     ),
 )
+_LONGEST_M = 1e6  # of a length that a sentence states
 _UNITS = {  # by how they begin; metres
     "m": 1.0, "met": 1.0, "cm": 0.01, "cen": 0.01, "ft": 0.3048, "foo": 0.3048, "fee": 0.3048, "inc": 0.0254,
     "mm": 0.001,
@@ -159,7 +160,8 @@ def _metres(said: dict[str, str | None]) -> float:
     unit, count = said["unit"] or "m", said["count"] or "1"
     value = float(_CARDINALS[count]) if count in _CARDINALS else float(count.replace(",", "."))
     value = (0.5 * value if said["half"] else value) + (0.5 if said["more"] else 0.0)
-    return value * next(scale for name, scale in sorted(_UNITS.items(), reverse=True) if unit.startswith(name))
+    scale = next(scale for name, scale in sorted(_UNITS.items(), reverse=True) if unit.startswith(name))
+    return min(value * scale, _LONGEST_M)
 
 
 _AXES = {
@@ -1108,12 +1110,12 @@ def _named(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
     return clauses[0][1] if len(clauses) == 1 and tokens.count(".") <= 1 else None
 
 
-_IDENTITIES = frozenset((thing, verb) for thing in ("object", "item", "thing") for verb in ("is",))
+_IDENTITIES = frozenset((thing, "is") for thing in ("object", "item", "thing"))
 _STANDS_THERE = frozenset(("is", "are", "stands", "hangs", "sits", "lies"))
 
 
 def _placed(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[tuple[int, int]]:
-    """Of clauses that begin with a place, "left of the toilet is the sink", both mentions; none unless all do."""
+    """Of clauses that begin with a place, "left of the bed is the lamp", the mentions of both; none unless all do."""
     found: list[tuple[int, int]] = []
     start = 0
     for end in [*(i for i, t in enumerate(tokens) if t in _END), len(tokens)]:

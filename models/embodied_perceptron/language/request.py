@@ -79,9 +79,8 @@ _INNER = (
     r"(?:to|on|at) the (?:left|right)(?: side)? of|left of|right of)"
 )
 _OTHER_THAN = (
-    r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|"
-    r"excluding|excepting|"
-    r"apart from|aside from|but not|rather than|not counting|"
+    r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|"
+    r"excepting|apart from|aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
 )
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,7 +60,15 @@ class Mention:
 def split_words(text: str) -> list[Word]:
     """Words and punctuation in order; anything else separates words."""
     plain = text.replace("’", "'")  # same length, so that spans stay true
+    if not plain.isascii():
+        plain = "".join(map(_narrow, plain))
     return [Word(m.group().lower(), m.start(), m.end()) for m in _TOKEN.finditer(plain)]
+
+
+def _narrow(letter: str) -> str:
+    """A letter as it is usually written: full-width "ｔ" and mathematical "𝐭" are "t"."""
+    usual = unicodedata.normalize("NFKC", letter)
+    return usual if len(usual) == 1 and usual.isascii() else letter
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +108,7 @@ class Lexicon:
             return meanings.get(label, 0.0)
         # a word that nobody listed: "swivel table" is still a kind of table
         head = noun.split()[-1] if noun else ""
-        if head and head == label.split()[-1]:
+        if head and [head] == label.split()[-1:]:
             return _PART
         return _PART * self.meaning.get(head, {}).get(label, 0.0)
 
