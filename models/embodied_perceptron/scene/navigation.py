@@ -123,10 +123,10 @@ def count_columns(
     """
     top_m = config.max_obstacle_height_m
     x0, y0, x1, y1 = _bounds(points_m, floor_z_m, _DROP_M, top_m, config.resolution_m)
-    if (x1 - x0 + 1) * (y1 - y0 + 1) > _MAX_CELLS:
-        x0, y0, x1, y1 = _fullest(points_m, floor_z_m, top_m, config.resolution_m, (x0, y0, x1, y1))
     if x1 < x0:
         return Columns(np.zeros(2, np.int64), np.zeros((0, 0), np.int64), np.zeros((0, 0), np.int64))
+    if (x1 - x0 + 1) * (y1 - y0 + 1) > _MAX_CELLS:
+        x0, y0, x1, y1 = _fullest(points_m, floor_z_m, top_m, config.resolution_m, (x0, y0, x1, y1))
     shape = y1 - y0 + 1, x1 - x0 + 1
     ground, blocking = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     heights = np.array([_DROP_M, top_m, config.min_obstacle_height_m, FLOOR_BULGE_M, LOW_THING_M])
