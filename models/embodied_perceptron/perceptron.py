@@ -196,7 +196,8 @@ class Perceptron(LiveMap):
                     found = refine_extents(found, snapshot, floor_z_m, shipped_priors(), self._scores.keep)
                     clock.lap("extents")
                 if found is not None and self.lift is not None:
-                    found = self.lift.fuse(found, snapshot, self._even)
+                    doubts = None if self._reliability is None else self._reliability.doubts(found.labels)
+                    found = self.lift.fuse(found, snapshot, self._even, doubts)
                 if found is not None and self.classes is not None:
                     found = self.classes.joined(found)
                 if found is not None:

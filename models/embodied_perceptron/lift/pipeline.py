@@ -341,13 +341,25 @@ class DetectionLift:
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
         return self._detections()
 
-    def fuse(self, network: Detections, snapshot: VoxelSnapshot, even: float = 0.5) -> Detections:
+    def fuse(
+        self,
+        network: Detections,
+        snapshot: VoxelSnapshot,
+        even: float = 0.5,
+        names: NDArray[np.float64] | None = None,
+    ) -> Detections:
         """What the network (or shapes alone) found together with the last :meth:`detect`.
 
-        ``even``: the network's score at which a box is as likely right as wrong.
+        Args:
+            network: boxes of the network.
+            snapshot: the map.
+            even: the network's score at which a box is as likely right as wrong.
+            names: (N,) log-odds that its names deserve beside their scores, :meth:`~.reliability.Reliability.doubts`.
         """
         began = time.perf_counter()
         evidence = doubts(network, self._vocabulary, self._views, snapshot, self.settings.evidence)
+        if names is not None:
+            evidence = evidence + names
         trusted = np.array([o.trusted for o in self.objects], dtype=bool)
         fused = fuse_detections(network, self._detections(), trusted, evidence, even)
         with self._lock:

@@ -20,7 +20,8 @@ Features of a box, all of them logarithms or differences, so that one weight eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations, paired_iou
 from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
-from embodied_perceptron.results import Detections, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
 FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
 COUNTED_SCORE = 0.2  # boxes of at least this score are counted for names
@@ -41,6 +42,8 @@ _AROUND_M = 0.05
 _FEW = 5.0  # voxels that say nothing yet
 _RIVAL_IOU = 0.25
 _REFERENCE_VOXEL_M = 0.02
+_AT_HOME = math.log(0.7 / 0.3)  # log-odds that a published name is right on homes like those of training
+_LARGEST_DOUBT = 2.0
 
 F64 = NDArray[np.float64]
 
@@ -82,6 +85,14 @@ class Reliability:
         scores = 1.0 / (1.0 + np.exp(-(self.weights[0] + table @ np.array(self.weights[1:]))))
         order = np.argsort(-scores, kind="stable")
         return Detections(found.boxes, scores, found.labels, found.shares).take(order)
+
+    def doubts(self, labels: Sequence[str]) -> F64:
+        """(N,) log-odds in [-2, 0] by which names are right seldomer than on homes like those of training.
+
+        Beside another source a name that the network alone says is held to that.
+        """
+        known = {label: name_log_odds(self.names, label) - _AT_HOME for label in set(labels) - {UNNAMED}}
+        return np.clip([known.get(label, 0.0) for label in labels], -_LARGEST_DOUBT, 0.0)
 
     def as_dict(self) -> dict[str, Any]:
         """For a weights file."""
