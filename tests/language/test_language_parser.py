@@ -109,6 +109,11 @@ def test_what_sentences_say(text, target, wanted):
         ("the grey chair next to the green one", "chair", {("colour", "gray"), ("near", "chair")}),
         ("the pillow. the white, plain pillow is above the desk", "pillow", {("colour", "white"), ("above", "desk")}),
         ("a chair. there is a door with glass to the left of it", "chair", {("right", "door")}),
+        ("facing the door the front left chair", "chair", {("viewer-left", "door")}),
+        ("the wood tone coffee table near the bed", "coffee table", {("material", "wood"), ("near", "bed")}),
+        ("the waist height oscillating fan beside the bed", "fan", {("near", "bed")}),
+        ("the three shelved cart right of the bed", "cart", {("right", "bed")}),
+        ("an average sized, flat pillow on the bed", "pillow", {("on", "bed")}),
     ],
 )  # fmt: skip
 def test_what_loose_sentences_say(text, target, wanted):

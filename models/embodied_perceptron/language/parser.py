@@ -937,15 +937,16 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
     last = i
     while last < min(len(tokens), i + 3) and _may_be_noun(tokens[last]):
         last += 1
-    if last == i or any(m.first < last and m.last > i for m in mentions):
-        return list(mentions)
+    if last == i or any(m.first < last and m.last > i for m in mentions) or tokens[last - 1] in _LIKE:
+        return list(mentions)  # "an average sized, flat pillow"
     if tokens[last : last + 1] == ["of"]:
         return list(mentions)  # "the set of towels"
     following = next((tokens[last : m.first] for m in mentions if m.first >= last), None)
     if (
         following is not None
         and len(following) <= 5
-        and all(t in _ADJECTIVES or t in _LIKE or t in _SITES or _may_be_noun(t) for t in following)
+        and all(t in _ADJECTIVES or t in _LIKE or t in _SITES or _may_be_noun(t) for t in following[:-1])
+        and all(t in _ADJECTIVES or t in _LIKE or t in _SITES or _may_be_noun(t) or _swings(t) for t in following[-1:])
     ):
         return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
@@ -1004,6 +1005,11 @@ def without_verbs(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
 
 _SITES = frozenset(("floor", "wall", "room", "home", "house"))  # "the hotel room bed" is a bed
 _LIKE = frozenset(("type", "style", "kind", "looking", "shaped", "sized", "colored", "coloured"))
+
+
+def _swings(token: str) -> bool:
+    """Whether a word tells how a thing is rather than where: "an oscillating fan", not "a unicorn facing a fan"."""
+    return token.endswith("ing") and not (token in _PREPOSITIONS or token in _NO_NOUNS or token in _VERBS)
 
 
 def _may_be_noun(token: str) -> bool:

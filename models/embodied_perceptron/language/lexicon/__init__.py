@@ -149,9 +149,14 @@ class Lexicon:
             return after in _LIGHT_AFTER or (after,) in self.surfaces
         if (after,) in self.surfaces or (text == "wood" and after.endswith("ed")):
             return True  # "a glass table", "a wood framed window"
+        if after.isalpha() and after not in _NO_COMPOUND and i + 2 < len(words):
+            key = tuple(word.text for word in words[i + 2 : i + 4])
+            if before and (key in self.surfaces or key[:1] in self.surfaces):
+                return True  # "a wood tone coffee table"
         return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
 
+_NO_COMPOUND = frozenset().union(*map(word_set, ("prepositions", "adjectives", "no_nouns", "openers", "orders")))
 _CAN_BEFORE = word_set("before_can")
 _LIGHT_AFTER = word_set("after_light")
 _QUANTITIES = word_set("quantities")
