@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import cv2
 import numpy as np
@@ -17,6 +18,7 @@ from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.robustness import (
+    AxisResult,
     DetectorSystem,
     Judged,
     Predictions,
@@ -252,7 +254,7 @@ def test_bad_specifications_are_named():
 
 
 def test_a_home_with_nothing_to_show_changes_no_curve():
-    judged = {("", "zoom"): [[Judged(((0.9, True),), 1)], [Judged(((0.8, True),), 2)]]}
+    judged = {("", "zoom"): [[Judged(((0.9, True),))], [Judged(((0.8, False),))]]}
     full = AxisResult(judged, {"zoom": [[0.1], [0.9]]}, Counter(zoom=1))
     assert robustness_figures([AxisResult(), full, AxisResult()]) == robustness_figures([full])
     assert robustness_figures([AxisResult()]) == {}
