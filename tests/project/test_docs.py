@@ -66,9 +66,11 @@ def parse(words):
     command, context = typer.main.get_command(build_app()), None
     while True:
         context = click.Context(command, parent=context, info_name=words[0] if context else "embodied-perceptron")
-        if not isinstance(command, click.Group):
-            parser = command.make_parser(context)
-            parser.parse_args(args=list(words))
+        if not hasattr(command, "commands"):  # typer may bring a click of its own, whose groups are no click.Group
+            given, _, _ = command.make_parser(context).parse_args(args=list(words))
+            needed = {p.name for p in command.params if p.required}
+            absent = [name for name in needed if not isinstance(given.get(name), (str, list, tuple)) or not given[name]]
+            assert not absent, f"{' '.join(words)}: {', '.join(absent)} must be given"
             return command
         name, words = words[0], words[1:]
         command = command.commands[name]
@@ -90,6 +92,15 @@ def test_commands_on_the_pages_exist_with_their_options(line):
             words = ["embodied-perceptron", *words[words.index("embodied_perceptron.apps.cli") + 1 :]]
         alternatives = re.fullmatch(r"(\S+(?:\|\S+)+)", words[-1])
         parse([*words[1:-1], alternatives[1].split("|")[0]] if alternatives else [w for w in words[1:] if w != "..."])
+
+
+def test_what_has_to_be_given_is_missed():
+    with pytest.raises(AssertionError, match="out must be given"):
+        parse(["learn", "--from", "home.safetensors"])
+    with pytest.raises(Exception, match="No such option"):
+        parse(["learn", "--form", "home.safetensors"])
+    with pytest.raises(KeyError, match="lern"):
+        parse(["lern"])
 
 
 def test_there_are_commands_to_check():

@@ -57,7 +57,7 @@ def test_names_corrections_and_questions(tmp_path):
     with running_node(tmp_path, map_folder=str(tmp_path)) as (_, peer):
         domain = peer.context.get_domain_id()
         code, _, said = ask(domain, "the chair", "--namespace", "nowhere", "--timeout", "3")
-        assert (code, "nobody offers /nowhere/perception/ask" in said) == (3, True)
+        assert (code, "nobody offers /nowhere/perception/ask: there is /perception/ask\n" in said) == (3, True), said
         boxes = peer.listen("/perception/boxes", Detection3DArray)
         number = look_around(peer, boxes)[0].id
 

@@ -311,3 +311,24 @@ def test_a_home_without_free_floor_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(placement, "ROBOT_RADIUS_M", 3.0)
     with pytest.raises(HomeError, match="free floor"):
         build_home(5, HomeSpec(1, "bathroom"))
+
+
+def test_a_recording_is_compared_without_a_data_set_of_ones_own(tmp_path, monkeypatch):
+    """As the page on one's own rooms has it: versions 1 and 2 beside a recording."""
+    asked = []
+
+    def compare(folder, split, recording):
+        asked.append((folder, recording))
+        return {"version 1": {"holes": "1 %"}, recording.name: {"holes": "9 %"}}
+
+    monkeypatch.setattr("embodied_perceptron_training.homes.comparison.compare", compare)
+    app = typer.Typer()
+    home_commands.register(app)
+    done = CliRunner().invoke(app, ["inspect", "--compare", "drive", "--out", str(tmp_path / "i")])
+    assert done.exit_code == 0, done.output
+    assert asked == [(None, Path("drive"))]
+    assert "9 %" in done.output
+    assert (tmp_path / "i" / "comparison.json").is_file()
+    nothing = CliRunner().invoke(app, ["inspect"])
+    assert nothing.exit_code == 1
+    assert "give the folder of a data set" in nothing.output

@@ -161,8 +161,8 @@ def _world_points(depth_m: NDArray[np.float32], intrinsics: Intrinsics, T_world_
     return transform_points(T_world_camera, points[valid][::37])
 
 
-def compare(folder: Path, split: str, recording: Path, homes: int = _HOMES) -> dict[str, dict[str, str]]:
-    """Columns of printable figures: versions 1 and 2, the data set in ``folder``, and ``recording``.
+def compare(folder: Path | None, split: str, recording: Path, homes: int = _HOMES) -> dict[str, dict[str, str]]:
+    """Columns of printable figures: versions 1 and 2, the data set in ``folder`` if there is one, and ``recording``.
 
     Homes of the versions are generated anew in a temporary folder, ``homes`` of each. Raises as
     :func:`sample_statistics` and :func:`recording_statistics` do.
@@ -176,8 +176,9 @@ def compare(folder: Path, split: str, recording: Path, homes: int = _HOMES) -> d
             root = Path(scratch) / str(version)
             names = [write_sample(_FIRST_SEED + k, root, spec) for k in range(homes)]
             columns[f"version {version}"] = sample_statistics(root, names).rows()
-    seeds = _seeds(folder, split)
-    columns[f"{folder.name} ({split})"] = sample_statistics(folder, [sample_idx(seed) for seed in seeds]).rows()
+    if folder is not None:
+        names = [sample_idx(seed) for seed in _seeds(folder, split)]
+        columns[f"{folder.name} ({split})"] = sample_statistics(folder, names).rows()
     columns[recording.name] = real.rows()
     return columns
 

@@ -154,18 +154,25 @@ def generate_command(
 
 
 def inspect_command(
-    folder: Annotated[Path, typer.Argument(help="Folder of a data set in EmbodiedScan's layout.")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="Folder of a data set in EmbodiedScan's layout; needless with --compare.")
+    ] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "train",
     out: Annotated[Path | None, typer.Option(help="Where pictures go; default FOLDER/inspect.")] = None,
     limit: Annotated[int, typer.Option(help="Contact sheets to make.")] = 12,
     compare: Annotated[
         Path | None,
-        typer.Option(help="A real recording (TUM folder or bag): prints versions 1 and 2 and FOLDER beside it."),
+        typer.Option(help="A real recording (TUM folder or bag): prints versions 1 and 2, and FOLDER, beside it."),
     ] = None,
 ) -> None:
     """Contact sheets (images with boxes, depth, ids, top view, occupancy, prompts) and statistics of a data set."""
     from embodied_perceptron_training.homes.inspection import inspect
 
+    if folder is None:
+        if compare is None:
+            raise _fail(ValueError("nothing to look at: give the folder of a data set, or --compare RECORDING"))
+        _compare(None, split, compare, out)
+        return
     target = out or folder / "inspect"
     try:
         numbers = inspect(folder, target, split, limit)
@@ -177,7 +184,7 @@ def inspect_command(
     typer.echo(f"contact sheets and statistics.json in {target}")
 
 
-def _compare(folder: Path, split: str, recording: Path, target: Path) -> None:
+def _compare(folder: Path | None, split: str, recording: Path, target: Path | None) -> None:
     import json
 
     from rich.console import Console
@@ -189,7 +196,9 @@ def _compare(folder: Path, split: str, recording: Path, target: Path) -> None:
         columns = compare(folder, split, recording)
     except (ValueError, OSError) as error:
         raise _fail(error) from error
-    (target / "comparison.json").write_text(json.dumps(columns, indent=1))
+    if target is not None:
+        target.mkdir(parents=True, exist_ok=True)
+        (target / "comparison.json").write_text(json.dumps(columns, indent=1))
     table = Table("", *columns)
     for row in dict.fromkeys(name for column in columns.values() for name in column):
         table.add_row(row, *(column.get(row, "-") for column in columns.values()))

@@ -49,7 +49,8 @@ def ask_node(
         try:
             client = node.create_client(Ask, name)
             if not client.wait_for_service(timeout_sec=timeout_s):
-                there = sorted(n for n, _ in node.get_service_names_and_types() if n.endswith(f"/{SERVICE}"))
+                named = (n for n, _ in node.get_service_names_and_types() if n.endswith(f"/{SERVICE}"))
+                there = sorted(n for n in named if n != name)  # this one is there by our asking
                 others = f": there is {', '.join(there)}" if there else ": is the node running, in this ROS_DOMAIN_ID?"
                 raise NoAnswerError(f"nobody offers {name}{others}")
             future = client.call_async(Ask.Request(text=sentence, top_k=top_k, frame_id=frame_id))
