@@ -280,7 +280,7 @@ class Perceptron(LiveMap):
         context, voxels, prediction = self._known, self._voxels, self._prediction
         asked = [Query.of(query, viewpoint) for query in queries]
         called = [with_user_names(query, context.objects) for query in asked]
-        labels = {o.label for o in (*context.objects, *context.published)}
+        labels = {o.label for o in (*context.objects, *context.shown)}
         parsed = [query.parsed(labels) for query in asked]
         if self.lift is not None:
             self.lift.asked_for([n for query in parsed if query.meaning is not None for n in all_nouns(query.meaning)])
@@ -307,13 +307,13 @@ class Perceptron(LiveMap):
             for query, found, objects, by_name in zip(parsed, candidates, things, called, strict=True)
         ]
         classes = self.classes
-        return answers if classes is None else [classes.restored(answer, context.published) for answer in answers]
+        return answers if classes is None else [classes.restored(answer, context.shown) for answer in answers]
 
     def _named_by_list(self, context: QueryContext, query: Query) -> tuple[SceneObject, ...]:
         """The objects, under names of the class list that the query uses and that no lexicon has."""
         if self.classes is None or query.meaning is None or query.meaning.problem:
             return context.objects
-        named = self.classes.in_own_words(context.published, all_nouns(query.meaning))
+        named = self.classes.in_own_words(context.shown, all_nouns(query.meaning))
         changed = any(a.label != b.label for a, b in zip(named, context.objects, strict=True))
         return named if changed else context.objects
 
@@ -378,7 +378,7 @@ class Perceptron(LiveMap):
     @property
     def objects(self) -> tuple[SceneObject, ...]:
         """Confirmed objects of the last perception, file or correction; never waits for the one in flight."""
-        return self._known.published
+        return self._known.shown
 
     @property
     def prediction(self) -> ScenePrediction | None:
@@ -445,10 +445,11 @@ class Perceptron(LiveMap):
         objects = super()._publish()
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
-        known = confirmed
+        known, published = confirmed, None
         if self.classes is not None:  # sentences may use all words
-            known, tentative = self.classes.in_own_words(confirmed), self.classes.in_own_words(tentative)
-        self._known = QueryContext(known, tentative, detections, self._scores, self._first_score, confirmed)
+            known, published = self.classes.in_own_words(confirmed), confirmed
+            tentative = self.classes.in_own_words(tentative)
+        self._known = QueryContext(known, tentative, detections, self._scores, self._first_score, published)
         return objects
 
     def _first_score(self, score: float) -> float:

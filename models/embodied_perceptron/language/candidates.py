@@ -147,7 +147,8 @@ class QueryContext:
     """The state of the scene that queries are answered from; replaced as a whole, so that an answer is of one moment.
 
     Attributes: those of :class:`LowConfidenceCandidates`; ``seen`` is None where the boxes do not lie in the world of
-    the objects (any more). ``published``: the same objects in the same order, under the names that are published.
+    the objects (any more). ``published``: the same objects in the same order, under the names that are published; None
+    = under these.
     """
 
     objects: tuple[SceneObject, ...] = ()
@@ -155,7 +156,12 @@ class QueryContext:
     seen: Detections | None = None
     scores: ScorePolicy = EVERY_SCORE
     first_score: Callable[[float], float] = float
-    published: tuple[SceneObject, ...] = ()
+    published: tuple[SceneObject, ...] | None = None
+
+    @property
+    def shown(self) -> tuple[SceneObject, ...]:
+        """The objects under the names that are published."""
+        return self.objects if self.published is None else self.published
 
     @functools.cached_property
     def low_confidence(self) -> LowConfidenceCandidates:
