@@ -61,6 +61,7 @@ _ASSETS = (
     ("machine-learning-model", "models/embodied_perceptron/weights/*.safetensors"),
     ("data", "models/embodied_perceptron/l*/**/*.json"),
     ("data", "training/embodied_perceptron_training/**/*.json"),
+    ("data", "training/embodied_perceptron_training/**/*.npz"),
     ("file", "training/embodied_perceptron_training/**/*.html"),
     ("file", "launch/*.launch.py"),
     ("file", "ros_ws/src/embodied_perceptron_ros/embodied_perceptron_ros/config/*"),

@@ -398,7 +398,7 @@ def paraphrases(count: int) -> dict[str, dict[str, float]]:
     tallies = {name: Tally() for name in ("tuned", "held out", "free forms of the prompts")}
     grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE), strict=True))
     for seed in range(810_000, 810_000 + count):
-        home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2))
+        home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2, revision=1))
         scene = make_scene(home, range(len(home.objects)))
         labels, boxes = scene.labels(), [np.array(o.box9()) for o in scene.objects]
         objects = [

@@ -267,7 +267,7 @@ def test_replay_that_fuses_nothing_fails_with_the_reasons(tmp_path: Path) -> Non
     assert "dropped, pose_too_old" in result.output
     assert "lies before the oldest pose" in result.output
     assert "more frames are dropped" in result.output
-    assert "nothing was fused" in result.output
+    assert "the map is empty: 12 of 12 frames were dropped, pose_too_old" in result.output
 
 
 def test_damaged_images_stop_a_replay_unless_told_otherwise(run_main: Callable[..., Ended], tmp_path: Path) -> None:

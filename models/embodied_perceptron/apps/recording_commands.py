@@ -158,8 +158,9 @@ def replay_command(
         words = f"{answer.status.name}  {found}  {answer.reason}"
         console.print(f"[bold]{escape(answer.text)}[/]\n  {escape(words)}", highlight=False, soft_wrap=True)
     console.print(f"wrote {', '.join(files)} to {escape(str(out))}", highlight=False, soft_wrap=True)
-    if result.fused == 0:
-        console.print("[bold red]nothing was fused[/]; `embodied-perceptron doctor` looks for the cause")
+    if result.empty_because:
+        console.print(f"[bold red]the map is empty[/]: {escape(result.empty_because)}", highlight=False, soft_wrap=True)
+        console.print("`embodied-perceptron doctor` looks for the cause")
         raise typer.Exit(EXIT_BAD_RESULT)
 
 

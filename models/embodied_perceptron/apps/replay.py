@@ -69,6 +69,7 @@ class ReplayResult:
         frames: colour images played; ``frames == fused + sum(dropped)`` unless the replay was limited.
         fused, dropped: what became of them.
         fuse_ms, perceive_ms: wall time of each call.
+        empty_because: in words, why the map is empty; "" where it is not.
     """
 
     perceptron: Perceptron
@@ -79,6 +80,7 @@ class ReplayResult:
     dropped: dict[str, int]
     fuse_ms: NDArray[np.float64]
     perceive_ms: NDArray[np.float64]
+    empty_because: str = ""
 
     @property
     def T_world_camera(self) -> NDArray[np.float64] | None:  # noqa: N802
@@ -129,11 +131,17 @@ def replay(
     perceive_ms: list[float] = []
     due_ns: int | None = None
     jumps = 0
+    first_drops: dict[str, Drop] = {}
+    unmapped_m: list[float] = []  # median depths of frames that gave no point
+
+    def note(drop: Drop) -> None:
+        first_drops.setdefault(drop.reason, drop)
+        if on_drop:
+            on_drop(drop)
 
     def report_progress() -> None:
         for drop in stream.take_drops():
-            if on_drop:
-                on_drop(drop)
+            note(drop)
         progress.frames = stream.colors_played
         progress.dropped = stream.stats.dropped
         if unusable := len(fuse_ms) - progress.fused:
@@ -152,8 +160,11 @@ def replay(
         if report.fused:
             progress.fused += 1
             positions.append((invert_transform(perceptron.T_world_map) @ posed.T_world_camera)[:3, 3])
-        elif on_drop:
-            on_drop(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
+        else:
+            note(Drop(posed.frame.camera, stamp_ns, NOT_FUSED, report.reason))
+        if report.points == 0:
+            known = posed.frame.depth_m[posed.frame.depth_m > 0]
+            unmapped_m.append(float(np.median(known)) if len(known) else 0.0)
         if due_ns is None or stamp_ns >= due_ns:
             due_ns = stamp_ns + seconds_to_ns(perceive_every_s)
             _timed(perceive_ms, perceptron.perceive)
@@ -162,6 +173,7 @@ def replay(
             break
     report_progress()
     perception = _timed(perceive_ms, perceptron.perceive)
+    empty = len(perception.voxels) == 0
     return ReplayResult(
         perceptron=perceptron,
         perception=perception,
@@ -171,7 +183,31 @@ def replay(
         dropped=dict(progress.dropped),
         fuse_ms=np.array(fuse_ms),
         perceive_ms=np.array(perceive_ms),
+        empty_because=_why_empty(config, progress, first_drops, unmapped_m) if empty else "",
     )
+
+
+def _why_empty(
+    config: PerceptronConfig, progress: ReplayProgress, drops: Mapping[str, Drop], unmapped_m: Sequence[float]
+) -> str:
+    """Words for what became of the frames of a replay that left nothing in the map."""
+    if progress.frames == 0:
+        return "the recording has no colour image"
+    if unmapped_m:
+        nearest, farthest = config.volume.min_range_m, config.volume.max_range_m
+        median = float(np.median(unmapped_m))
+        if median == 0:
+            return f"{len(unmapped_m)} frames have no depth at all"
+        hint = "; is the unit of the depth right (depth_scale)?" if not nearest <= median <= farthest else ""
+        return (
+            f"{len(unmapped_m)} frames have no depth between min_range_m={nearest} and max_range_m={farthest}, their "
+            f"median is {median:.4g} m{hint}"
+        )
+    if progress.dropped:
+        reason, count = Counter(progress.dropped).most_common(1)[0]
+        example = drops.get(reason)
+        return f"{count} of {progress.frames} frames were dropped, {reason}" + (f": {example}" if example else "")
+    return "what was seen was seen through again" if progress.fused else "nothing was fused"
 
 
 def _warm_up(perceptron: Perceptron, posed: PosedFrame) -> None:
@@ -208,6 +244,7 @@ def timings(result: ReplayResult) -> dict[str, Any]:
         "frames": result.frames,
         "fused": result.fused,
         "dropped": dict(sorted(result.dropped.items())),
+        **({"empty_because": result.empty_because} if result.empty_because else {}),
         "fuse_ms": percentiles(result.fuse_ms),
         "perceive_ms": percentiles(result.perceive_ms),
         "voxels": len(result.perception.voxels),

@@ -18,6 +18,7 @@ from embodied_perceptron.weights.checkpoint import load_plain_pickle
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes import home_commands, sensing
 from embodied_perceptron_training.homes.assets import furniture, small
+from embodied_perceptron_training.homes.assets.sweet_home_3d.store import open_store
 from embodied_perceptron_training.homes.assets.varied import catalogue, clutter
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue, FamilyModel, all_families, resized
 from embodied_perceptron_training.homes.building.floorplan import HomeError
@@ -117,7 +118,11 @@ def test_record_and_infos_say_version_rig_families_and_first_views(root: Path) -
         for instance in scan["instances"]:
             assert instance["unseen"] is False
             assert instance["family"] in (*all_families(), "shell") or "." in instance["family"]
-    assert json.loads((root / "homes.json").read_text())["generator_version"] == 2
+        assert record["generator_revision"] == scan["generator_revision"] == 2
+        assert any(": CC" in line for line in record["attribution"])
+    overview = json.loads((root / "homes.json").read_text())
+    assert (overview["generator_version"], overview["generator_revision"], overview["assets"]) == (2, 2, "mixed")
+    assert "CC BY 3.0" in (root / "ATTRIBUTION_val.txt").read_text()
     assert len(EmbodiedScanDataset(root, "val")) == len(SEEDS)
 
 
@@ -346,8 +351,9 @@ def test_generate_split_test_records_what_is_unseen(tmp_path: Path) -> None:
     marked = [i["unseen"] for r in records for i in r["instances"]]
     assert any(marked)
     assert not all(marked)
+    held_out = catalogue.UNSEEN | {m.family for m in open_store().models if m.unseen}
     for i in (i for r in records for i in r["instances"]):
-        assert i["unseen"] == (i["family"] in catalogue.UNSEEN)
+        assert i["unseen"] == (i["family"] in held_out)
 
 
 def test_every_family_is_well_formed() -> None:

@@ -70,7 +70,7 @@ def evaluate_recording(
     Raises:
         LabelError: a label file that can't be used.
         RecordingError: a recording that can't be read.
-        ValueError: ``objects`` that hold none, or no frame of the recording could be fused.
+        ValueError: ``objects`` that hold none, or a recording whose map stays empty.
         OSError: what can't be opened or written.
     """
     wanted = read_labels(labels)  # first: a replay takes longer
@@ -90,8 +90,8 @@ def evaluate_recording(
 
 def _replayed(source: Recording, config: PerceptronConfig, max_frames: int | None) -> tuple[SceneObject, ...]:
     result = replay(source, config, max_frames=max_frames)
-    if result.fused == 0:
-        raise ValueError(f"no frame of {source.source} could be fused: {result.dropped or 'it has none'}")
+    if result.empty_because:
+        raise ValueError(f"the map of {source.source} stays empty: {result.empty_because}")
     return _moved(result.perception.objects, result.perception.T_world_map)
 
 

@@ -329,7 +329,7 @@ def home_of(data: str, name: str) -> Home:
     """The home of a sample, built again. Raises :class:`CorruptSceneError` for a sample that says not how."""
     try:
         record = load_record(data, name)
-        return build_home(int(record["seed"]), HomeSpec(**record["spec"]["home"]))
+        return build_home(int(record["seed"]), HomeSpec.of_record(record["spec"]["home"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CorruptSceneError(f"{name} is no synthetic home that can be built again: {error!r}") from error
 

@@ -31,6 +31,7 @@ from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 from embodied_perceptron_training.homes import assets
 from embodied_perceptron_training.homes import noise as sensor
+from embodied_perceptron_training.homes.assets.sweet_home_3d.store import FAMILY_PREFIX, credits_of, store_hash
 from embodied_perceptron_training.homes.assets.sweethome3d import (
     AssetLibrary,
     attribution_lines,
@@ -116,11 +117,7 @@ class HomeSampleSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain form, for the record; that of version 1 has no more fields than it had when it was the only one."""
-        plain = asdict(self)
-        if self.version == 1:
-            for name in ("version", "unseen"):
-                del plain["home"][name]
-        return plain
+        return asdict(self) | {"home": self.home.as_dict()}
 
 
 def sample_idx(seed: int) -> str:
@@ -172,14 +169,14 @@ def _is_complete(folder: Path, spec: HomeSampleSpec) -> bool:
 
 
 def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
+    if spec.version > 1:
+        _fill_second(seed, folder, name, spec)
+        return
     library = _library() if spec.home.assets == "sweethome3d" else None
     if library is not None:
         library.used.clear()
     home = build_home(seed, spec.home, library)
     attribution = attribution_lines(library) if library is not None else []
-    if spec.version > 1:
-        _fill_second(seed, folder, name, spec, home, attribution)
-        return
     scene = home.render_scene()
     caster = RayCastRenderer(scene)
     poses = view_set(free_space(home), caster, spec.views, seed)
@@ -206,8 +203,11 @@ def _fill(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     write_atomically(folder / RECORD, json.dumps(record).encode())
 
 
-def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec, home: Home, attribution: list[str]) -> None:
+def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec) -> None:
     """A sample of version 2: rig and walk of the home's own; visible is what was measured."""
+    home = build_home(seed, spec.home)
+    models = {o.model.family for o in home.objects if isinstance(o.model, FamilyModel)}
+    attribution = credits_of({family for family in models if family.startswith(FAMILY_PREFIX)})
     scene = home.render_scene()
     caster = RayCastRenderer(scene)
     kinds = surface_kinds(home, scene)
@@ -236,7 +236,8 @@ def _fill_second(seed: int, folder: Path, name: str, spec: HomeSampleSpec, home:
     object_ids = sorted(set().union(*seen_per_view))
     _write_occupancy(folder, home, masks, spec)
     record = _record(home, name, spec, rig.intrinsics, object_ids, seen_per_view, images)
-    record |= {"attribution": attribution, "rig": rig.as_dict(), "map_views": map_views(spec.views, seed)}
+    record |= {"generator_revision": spec.home.revision, "attribution": attribution}
+    record |= {"rig": rig.as_dict(), "map_views": map_views(spec.views, seed)}
     clutter_ids = sorted(set().union(*clutter_per_view))
     position = {object_id: k for k, object_id in enumerate(clutter_ids)}
     record["unlabelled"] = [
@@ -487,6 +488,8 @@ def write_index(root: str | Path, names: Sequence[str], split: str) -> None:
     credits = sorted({line for record in records for line in record["attribution"]})
     if credits:
         head = "3-D models from Debian's sweethome3d-furniture, stretched to size, without their texture images:"
+        if records[0]["generator_version"] > 1:
+            head = "3-D models from Debian's sweethome3d-furniture, decimated, stretched, recoloured, without textures:"
         write_atomically(root / f"ATTRIBUTION_{split}.txt", ("\n".join([head, "", *credits]) + "\n").encode())
     _write_json(root / "homes.json", _overview(root, split, records))
 
@@ -496,7 +499,10 @@ def _scan(record: dict[str, Any]) -> dict[str, Any]:
     later = (
         {}
         if record["generator_version"] == 1
-        else {key: record.get(key, []) for key in ("generator_version", "rig", "map_views", "unlabelled")}
+        else {
+            "generator_revision": record.get("generator_revision", 1),
+            **{key: record.get(key, []) for key in ("generator_version", "rig", "map_views", "unlabelled")},
+        }
     )
     keys = ("bbox_3d", "bbox_label_3d", "bbox_id") + (("family", "unseen") if later else ())
     return {
@@ -533,11 +539,14 @@ def _overview(root: Path, split: str, records: list[dict[str, Any]]) -> dict[str
     path = root / "homes.json"
     splits = json.loads(path.read_text())["splits"] if path.exists() else {}
     splits[split] = [record["seed"] for record in records]
+    version, kind = records[0]["generator_version"], records[0]["spec"]["home"]["assets"]
+    models = None if kind == "parametric" else library_hash() if version == 1 else store_hash()
     return {
-        "generator_version": records[0]["generator_version"],
-        "assets": records[0]["spec"]["home"]["assets"],
-        "asset_hash": asset_hash(records[0]["generator_version"]),
-        "library_hash": library_hash() if records[0]["spec"]["home"]["assets"] == "sweethome3d" else None,
+        "generator_version": version,
+        **({} if version == 1 else {"generator_revision": records[0].get("generator_revision", 1)}),
+        "assets": kind,
+        "asset_hash": asset_hash(version),
+        "library_hash": models,
         "renderer": records[0]["spec"]["renderer"],
         "splits": splits,
         "spec": records[0]["spec"],

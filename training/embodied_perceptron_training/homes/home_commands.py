@@ -33,6 +33,11 @@ _SENSOR_HELP = (
     "version 2: mixed."
 )
 
+_ASSETS_HELP = (
+    "parametric; version 2: mixed (half of what there are Sweet Home 3D models for), sweethome3d (all of it); "
+    "version 1: sweethome3d from installed archives. Default: mixed, version 1: parametric."
+)
+
 
 def _sensor(wanted: str | None, version: int) -> str:
     return wanted or ("structured-light" if version == 1 else "mixed")
@@ -100,7 +105,7 @@ def generate_command(
         typer.Option(help="Error of the poses in metres: a step per view, or version 2: as a whole; 0 = as drawn."),
     ] = 0.0,
     fine_occupancy: Annotated[int, typer.Option(help="Additional grids with cells this many times smaller.")] = 1,
-    assets: Annotated[str, typer.Option(help="parametric or sweethome3d.")] = "parametric",
+    assets: Annotated[str | None, typer.Option(help=_ASSETS_HELP)] = None,
     renderer: Annotated[str, typer.Option(help="raycast, or opengl where a driver offers EGL.")] = "raycast",
     unseen: Annotated[
         bool, typer.Option("--unseen", help="Families that training never shows too, as test homes always have.")
@@ -126,7 +131,7 @@ def generate_command(
             pose_sigma_m=pose_noise,
             pose_sigma_rad=pose_noise * 0.5,
         )
-        home = HomeSpec(rooms, assets=assets, version=version, unseen=unseen)  # type: ignore[arg-type]  # checked by HomeSpec
+        home = HomeSpec(rooms, assets=assets or "", version=version, unseen=unseen)  # type: ignore[arg-type]  # checked
         spec = HomeSampleSpec(
             views,
             width,

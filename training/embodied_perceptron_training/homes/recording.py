@@ -185,7 +185,9 @@ def scene_truth(home: Home) -> dict[str, Any]:
 
 
 def _later(spec: HomeSpec) -> dict[str, Any]:
-    return {} if spec.version == 1 else {"version": spec.version, "unseen": spec.unseen}
+    if spec.version == 1:
+        return {}
+    return {"version": spec.version, "unseen": spec.unseen, "assets": spec.assets, "revision": spec.revision}
 
 
 def recorded_home(folder: str | Path) -> Home:
@@ -193,9 +195,7 @@ def recorded_home(folder: str | Path) -> Home:
     path = Path(folder) / "scene.json"
     truth = json.loads(path.read_text())
     try:
-        spec = truth["spec"]
-        later = {"version": spec.get("version", 1), "unseen": spec.get("unseen", False)}
-        return build_home(int(truth["seed"]), HomeSpec(spec["rooms"], spec["kind"], spec["clutter"], **later))
+        return build_home(int(truth["seed"]), HomeSpec.of_record(truth["spec"]))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path} does not describe a synthetic home: {error!r}") from error
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron_training.homes.assets.objects import PlacedObject
+from embodied_perceptron_training.homes.assets.sweet_home_3d.store import open_store
 from embodied_perceptron_training.homes.assets.sweethome3d import AssetLibrary, open_library
 from embodied_perceptron_training.homes.assets.varied.catalogue import Catalogue
 from embodied_perceptron_training.homes.building.floorplan import (
@@ -29,6 +30,8 @@ from embodied_perceptron_training.homes.rendering.scene import Light, RenderScen
 
 _ATTEMPTS = 20
 VERSIONS = (1, 2)  # of the generator
+REVISIONS = {1: 1, 2: 2}  # newest of each version: the same seed gives the same bytes within one
+_MODEL_SHARES = {"parametric": 0.0, "mixed": 0.5, "sweethome3d": 1.0}
 
 
 @dataclass(frozen=True)
@@ -39,17 +42,22 @@ class HomeSpec:
         rooms: number of furnished rooms, 1..9; 0 = drawn from the seed.
         kind: type of a single room; None = drawn from the seed.
         clutter: multiplies the number of small things.
-        assets: "parametric" families, or "sweethome3d" models where one fits (see :mod:`assets.sweethome3d`).
-        version: of the generator; a seed gives the same home under the same version.
+        assets: "parametric" families; "sweethome3d" models wherever there is one; "mixed", half of the things that
+            have models, is what version 2 does by itself. Version 2 reads the models that ship with this package
+            (:mod:`assets.sweet_home_3d`), version 1 knows no mixture and reads installed archives
+            (:mod:`assets.sweethome3d`).
+        version: of the generator; a seed gives the same home under the same version and revision.
         unseen: draws from the families and plans that are kept for testing, too (version 2 only).
+        revision: of the version; 0 = the newest. Revision 1 of version 2 had no models.
     """
 
     rooms: int = 1
     kind: RoomType | None = None
     clutter: float = 1.0
-    assets: Literal["parametric", "sweethome3d"] = "parametric"
+    assets: Literal["parametric", "sweethome3d", "mixed", ""] = ""  # "" = as the version has it
     version: int = 1
     unseen: bool = False
+    revision: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.rooms <= 9:
@@ -58,12 +66,35 @@ class HomeSpec:
             raise HomeError(f"kind={self.kind!r} needs rooms=1, got {self.rooms}")
         if not 0 <= self.clutter <= 5:
             raise HomeError(f"clutter must be in [0, 5], got {self.clutter}")
-        if self.assets not in ("parametric", "sweethome3d"):
-            raise HomeError(f"assets must be parametric or sweethome3d, got {self.assets!r}")
         if self.version not in VERSIONS:
             raise HomeError(f"version must be one of {VERSIONS}, got {self.version!r}")
+        if not 0 <= self.revision <= REVISIONS[self.version]:
+            raise HomeError(f"version {self.version} has revisions 1..{REVISIONS[self.version]}, got {self.revision!r}")
+        revision = self.revision or REVISIONS[self.version]
+        object.__setattr__(self, "revision", revision)
+        with_models = self.version > 1 and revision > 1
+        object.__setattr__(self, "assets", self.assets or ("mixed" if with_models else "parametric"))
+        if self.assets not in _MODEL_SHARES:
+            raise HomeError(f"assets must be one of {', '.join(_MODEL_SHARES)}, got {self.assets!r}")
+        if self.assets != "parametric" and self.version > 1 and revision == 1:
+            raise HomeError(f"revision 1 of version 2 has no models: assets must be parametric, got {self.assets!r}")
+        if self.assets == "mixed" and self.version == 1:
+            raise HomeError("version 1 knows no mixture of assets: parametric or sweethome3d, got 'mixed'")
         if self.unseen and self.version == 1:
             raise HomeError("version 1 keeps no families for testing: unseen=True needs version 2")
+
+    @staticmethod
+    def of_record(plain: Mapping[str, Any]) -> HomeSpec:
+        """From the plain form in a record or a recording, also of one that was made before there were revisions.
+
+        Raises :class:`HomeError` for a value that is none, ``TypeError`` for a field that this version does not know.
+        """
+        return HomeSpec(**{"assets": "parametric", "revision": 1, **plain})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain form for a record; that of version 1 has no more fields than it had when it was the only one."""
+        later = ("version", "unseen", "revision") if self.version == 1 else ()
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in later}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,16 +146,19 @@ class Home:
 def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | None = None) -> Home:
     """A home from ``seed``, the same on every machine.
 
-    ``library`` holds the installed models for ``assets="sweethome3d"``; opened here when not given.
+    ``library`` holds the installed models for ``assets="sweethome3d"`` of version 1; opened here when not given.
     Raises :class:`HomeError` when none can be furnished, :class:`assets.sweethome3d.AssetError` when models are asked
     for and not there.
     """
     if seed < 0:
         raise HomeError(f"seed must not be negative, got {seed}")
     spec = spec or HomeSpec()
-    if spec.assets == "sweethome3d" and library is None:
+    if spec.assets == "sweethome3d" and spec.version == 1 and library is None:
         library = open_library()
-    catalogue = Catalogue(spec.unseen) if spec.version > 1 else None
+    catalogue = None
+    if spec.version > 1:
+        share = _MODEL_SHARES[spec.assets]
+        catalogue = Catalogue(spec.unseen, open_store() if share else None, share)
     for attempt in range(_ATTEMPTS):
         rng = np.random.default_rng([seed, attempt, 20])
         rooms = spec.rooms or int(rng.choice([1, 2, 3, 4, 5, 6], p=[0.3, 0.15, 0.15, 0.15, 0.15, 0.1]))

@@ -1,9 +1,10 @@
-"""Which family makes a thing of a home of version 2: alternatives to each family of version 1, sizes that vary, and a
-fifth of the families kept for testing.
+"""Which family makes a thing of a home of version 2: alternatives to each family of version 1, models of Sweet Home 3D,
+sizes that vary, and a fifth of the families kept for testing.
 
-A *family* is one function that makes things of a kind, a *role* the family of version 1 that a recipe asks for. A role
-is filled by its own family or one of its alternatives. Held-out families (:data:`UNSEEN`) are drawn for test homes
-only, and every category that has two or more families keeps one in training.
+A *family* is one function that makes things of a kind, or one model; a *role* is the family of version 1 that a recipe
+asks for. A role is filled by its own family, one of its alternatives or one of its models. Held-out families
+(:data:`UNSEEN`, and those that the models' file marks) are drawn for test homes only, and every category that has two
+or more families keeps one in training.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from embodied_perceptron_training.homes.assets import bath, decor, electronics, furniture, kitchen, small, soft
 from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_areas_m2
 from embodied_perceptron_training.homes.assets.objects import Joint, ObjectModel, Part, Surface
+from embodied_perceptron_training.homes.assets.sweet_home_3d.store import ModelStore, StoredModel
 from embodied_perceptron_training.homes.assets.varied import clutter, greenery, seats, storage, tables, tableware
 
 Rng = np.random.Generator
@@ -125,20 +127,32 @@ class FamilyModel(ObjectModel):
     unseen: bool = False
 
 
-def with_family(model: ObjectModel, family: str) -> FamilyModel:
-    """``model`` with the name of its family."""
+def with_family(model: ObjectModel, family: str, unseen: bool | None = None) -> FamilyModel:
+    """``model`` with the name of its family, and whether that is kept for testing (default: as :data:`UNSEEN` says)."""
     values = {f.name: getattr(model, f.name) for f in fields(ObjectModel)}
-    return FamilyModel(**values, family=family, unseen=family in UNSEEN)
+    return FamilyModel(**values, family=family, unseen=family in UNSEEN if unseen is None else unseen)
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Draws families: all but the held-out ones, or, with ``unseen``, those for half of the things that have any."""
+    """Draws families: all but the held-out ones, or, with ``unseen``, those for half of the things that have any.
+
+    Attributes:
+        unseen: whether held-out families are drawn.
+        models: models that take the place of parametric families; None = no such models.
+        model_share: of the things whose role has models.
+    """
 
     unseen: bool = False
+    models: ModelStore | None = None
+    model_share: float = 0.5
 
     def draw(self, role: Family, rng: Rng) -> FamilyModel:
         """A model for ``role``, of any family that may fill it, of its own size."""
+        if self.models is not None:
+            stored = self.models.by_role.get(family_name(role), ())
+            if stored and rng.random() < self.model_share:
+                return self._draw_stored(role, stored, rng)
         options = [role, *ALTERNATIVES.get(role, ())]
         held_out = [f for f in options if family_name(f) in UNSEEN]
         if self.unseen and held_out and rng.random() < _UNSEEN_SHARE:
@@ -149,6 +163,16 @@ class Catalogue:
         family = options[int(rng.choice(len(options), p=weights / weights.sum()))]
         model = family(rng)
         return with_family(resized(model, size_jitter(model, rng)), family_name(family))
+
+    def _draw_stored(self, role: Family, stored: tuple[StoredModel, ...], rng: Rng) -> FamilyModel:
+        assert self.models is not None
+        held_out = [m for m in stored if m.unseen]
+        options = [m for m in stored if not m.unseen]
+        if self.unseen and held_out and rng.random() < _UNSEEN_SHARE:
+            options = held_out
+        chosen = options[int(rng.integers(len(options)))]
+        model = self.models.object(chosen, role(rng), rng)
+        return with_family(resized(model, size_jitter(model, rng)), chosen.family, chosen.unseen)
 
     def distractor(self, size_m: float, rng: Rng) -> FamilyModel:
         """Something without a name, about ``size_m`` large."""

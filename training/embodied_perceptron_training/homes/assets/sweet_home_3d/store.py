@@ -1,0 +1,232 @@
+"""Reads the models that ship with this package and makes objects of them: own colours now and then, own words."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron_training.homes.assets.mesh import MIN_FACE_AREA_M2, Mesh, Piece, face_areas_m2, face_normals
+from embodied_perceptron_training.homes.assets.objects import ObjectModel, Part, Surface
+from embodied_perceptron_training.homes.assets.sweethome3d import AssetError
+from embodied_perceptron_training.homes.rendering.materials import COLORS, Material, Rgb
+
+F64 = NDArray[np.float64]
+FOLDER = Path(__file__).parent
+FAMILY_PREFIX = "sweet_home_3d."
+_KINDS = ("plain", "wood", "fabric", "metal", "glass", "screen")
+_TILES = {"wood": ("wood", 0.8, "wooden"), "fabric": ("weave", 0.2, "fabric"), "metal": ("brushed", 0.3, "metal"),
+          "glass": ("plain", 1.0, "glass")}  # fmt: skip
+_SCREENS = {"tv", "monitor"}
+_SCREEN_LUMA = 0.2
+_RECOLORED_SHARE = 0.4  # of the things that come in any colour
+_ANY_COLOR = {
+    "chair", "couch", "bed", "stool", "ottoman", "bench", "backpack", "bag", "luggage", "shoe", "hat", "clothes", "toy",
+    "box", "bin", "vase", "cup", "bowl", "plate", "ball", "book", "table", "desk", "cabinet", "shelf", "wardrobe",
+    "dresser", "stand", "lamp", "divider", "bicycle", "crate", "hamper", "heater", "telephone", "radio", "fan",
+}  # fmt: skip
+_CREASE = 0.75  # cosine of the angle up to which neighbouring faces are shaded as one
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """One model of the file.
+
+    Attributes:
+        id: archive and stem, e.g. ``Scopia/leather_sofa``.
+        role: name of the family of version 1 whose place it takes.
+        family: name of its family; near copies share one.
+        unseen: whether its family is kept for testing.
+        name, author, licence: as its catalogue says.
+        index: position in the file.
+        surfaces, boxes: as :mod:`.convert` found them.
+    """
+
+    id: str
+    role: str
+    family: str
+    unseen: bool
+    name: str
+    author: str
+    licence: str
+    index: int
+    surfaces: tuple[Mapping[str, Any], ...]
+    boxes: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelStore:
+    """All models, by role and by id."""
+
+    by_role: Mapping[str, tuple[StoredModel, ...]]
+    _arrays: Mapping[str, NDArray[Any]]
+    _starts: NDArray[np.int64]  # (N + 1, 3) of vertices, faces, palettes
+
+    @property
+    def models(self) -> tuple[StoredModel, ...]:
+        """Every model once, in the order of the file."""
+        return tuple(sorted((m for group in self.by_role.values() for m in group), key=lambda m: m.index))
+
+    def geometry(self, model: StoredModel) -> tuple[F64, NDArray[np.int64], NDArray[np.uint8]]:
+        """(F, 3, 3) corners in metres, (F,) index into the palette, (C, 5) palette: r, g, b, gloss, kind."""
+        (v0, f0, p0), (v1, f1, p1) = self._starts[model.index], self._starts[model.index + 1]
+        low, high = self._arrays["bounds"][model.index].astype(np.float64)
+        vertices = low + self._arrays["vertices"][v0:v1].astype(np.float64) / 65535 * (high - low)
+        return vertices[self._arrays["faces"][f0:f1]], self._arrays["color"][f0:f1].astype(np.int64), (
+            self._arrays["palette"][p0:p1]
+        )  # fmt: skip
+
+    def object(self, model: StoredModel, like: ObjectModel, rng: np.random.Generator) -> ObjectModel:
+        """``model`` as an object with the class, the names and the front of ``like``, a parametric one of its role."""
+        triangles, color, palette = self.geometry(model)
+        keep = face_areas_m2(triangles) > 2 * MIN_FACE_AREA_M2
+        triangles, color = triangles[keep], color[keep]
+        area = face_areas_m2(triangles)
+        tinted, name = _tinted(palette, np.bincount(color, area, len(palette)), like.category, rng)
+        materials, words = _materials(tinted, np.bincount(color, area, len(palette)), like.category)
+        mesh = Mesh(triangles, _normals(model.id, triangles), _box_uv(triangles), color.astype(np.int32), materials)
+        kept = {k: v for k, v in like.attributes.items() if k in ("style", "size")}
+        if like.category == "bed":
+            kept["style"] = "double" if float(np.ptp(triangles[..., 0])) > 1.3 else "single"
+        if like.category == "couch":
+            kept.pop("style", None)
+        if like.category != "plant":
+            words["color"] = name
+        else:
+            words = {"color": "green"}
+        boxes = tuple(Piece(np.array(b[:3]), np.array(b[3:]), np.eye(3)) for b in model.boxes)
+        return ObjectModel(
+            like.category,
+            (Part("body", mesh, boxes),),
+            tuple(_surface(s) for s in model.surfaces),
+            MappingProxyType(kept | words),
+            like.synonyms,
+            like.has_front,
+        )
+
+
+def _surface(plain: Mapping[str, Any]) -> Surface:
+    x, y, z = plain["at"]
+    hx, hy = plain["half"]
+    return Surface((x, y, z), (hx, hy), plain["clearance"], plain["relation"], plain["accepts"])
+
+
+def _tinted(
+    palette: NDArray[np.uint8], share: F64, category: str, rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], str]:
+    """The palette of one object, and the name of the colour that covers most of it.
+
+    All colours vary a little; what comes in any colour has its main one replaced now and then.
+    """
+    rgb = palette[:, :3].astype(np.float64) / 255
+    main = rgb[share.argmax()].copy()
+    shift = np.exp(rng.normal(0, 0.1)) * np.exp(rng.normal(0, 0.03, 3))
+    recolored, wanted = rng.random() < _RECOLORED_SHARE, tuple(COLORS)[int(rng.integers(len(COLORS)))]
+    if recolored and category in _ANY_COLOR and palette[share.argmax(), 4] in (0, 2):
+        own = np.abs(rgb / max(rgb.sum(1).max(), 1e-9) - main / max(rgb.sum(1).max(), 1e-9)).sum(1) < 0.12
+        luma = rgb @ np.array([0.3, 0.6, 0.1])
+        rgb[own] = np.array(COLORS[wanted]) * np.clip(luma[own] / max(luma[share.argmax()], 0.05), 0.5, 1.5)[:, None]
+    rgb = np.clip(rgb * shift, 0.02, 0.97)
+    result = palette.copy()
+    result[:, :3] = np.round(rgb * 255)
+    main = rgb[share.argmax()]
+    return result, min(COLORS, key=lambda n: float(((np.array(COLORS[n]) - main) ** 2).sum()))
+
+
+def _materials(palette: NDArray[np.uint8], share: F64, category: str) -> tuple[tuple[Material, ...], dict[str, str]]:
+    """Materials of a palette's entries, and the word for what most of the surface is made of, where it is known."""
+    materials, by_word = [], {}
+    for (r, g, b, gloss, kind), covered in zip(palette.tolist(), share, strict=True):
+        rgb: Rgb = (r / 255, g / 255, b / 255)
+        texture, scale, word = _TILES.get(_KINDS[kind], ("plain", 1.0, ""))
+        strength = gloss / 255
+        if category in _SCREENS and 0.3 * rgb[0] + 0.6 * rgb[1] + 0.1 * rgb[2] < _SCREEN_LUMA:
+            rgb, strength, texture, word = (rgb[0] * 0.7, rgb[1] * 0.7, rgb[2] * 0.7), 0.7, "plain", ""
+        materials.append(Material(rgb, texture, 0, scale, strength, 0.0, "", word))
+        by_word[word] = by_word.get(word, 0.0) + float(covered)
+    word = max(by_word, key=lambda w: by_word[w])
+    return tuple(materials), {"material": word} if word and by_word[word] > 0.6 * sum(by_word.values()) else {}
+
+
+@lru_cache(maxsize=512)
+def _smooth(key: str, shape: int, data: bytes) -> F64:
+    triangles = np.frombuffer(data).reshape(shape, 3, 3)
+    normal = face_normals(triangles)
+    unit = normal / np.maximum(np.linalg.norm(normal, axis=1, keepdims=True), 1e-12)
+    step = max(float(np.ptp(triangles.reshape(-1, 3), axis=0).max()), 1e-6) * 1e-4
+    keys = np.round(triangles.reshape(-1, 3) / step).astype(np.int64)
+    _, vertex = np.unique(keys, axis=0, return_inverse=True)
+    vertex = vertex.reshape(-1)
+    order = np.argsort(vertex, kind="stable")
+    starts = np.searchsorted(vertex[order], np.arange(int(vertex.max()) + 2))
+    result = np.empty((len(vertex), 3))
+    for a, b in pairwise(starts):
+        corners = order[a:b]
+        own, weight = unit[corners // 3], normal[corners // 3]
+        near = own @ own.T > _CREASE
+        summed = near @ weight
+        length = np.linalg.norm(summed, axis=1, keepdims=True)
+        result[corners] = np.where(length > 1e-12, summed / np.maximum(length, 1e-12), own)
+    return result.reshape(-1, 3, 3)
+
+
+def _normals(key: str, triangles: F64) -> F64:
+    return _smooth(key, len(triangles), np.ascontiguousarray(triangles).tobytes())
+
+
+def _box_uv(triangles: F64) -> F64:
+    """(F, 3, 2) metres along the two axes that a face runs along most."""
+    axis = np.abs(face_normals(triangles)).argmax(1)
+    first, second = np.array([1, 0, 0])[axis], np.array([2, 2, 1])[axis]
+    rows = np.arange(len(triangles))[:, None]
+    corners = np.arange(3)[None, :]
+    return np.stack([triangles[rows, corners, first[:, None]], triangles[rows, corners, second[:, None]]], -1)
+
+
+@lru_cache(maxsize=1)
+def open_store() -> ModelStore:
+    """The models of this package, read once per process.
+
+    Raises :class:`AssetError` when a file is missing or broken.
+    """
+    try:
+        entries = json.loads((FOLDER / "models.json").read_text())
+        with np.load(FOLDER / "models.npz", allow_pickle=False) as data:
+            arrays = {name: data[name] for name in ("counts", "bounds", "vertices", "faces", "color", "palette")}
+    except (OSError, ValueError, KeyError) as error:
+        raise AssetError(f"the models in {FOLDER} cannot be read: {error}") from error
+    counts = arrays["counts"].astype(np.int64)
+    if len(counts) != len(entries):
+        raise AssetError(f"{FOLDER}: models.npz has {len(counts)} models, models.json {len(entries)}")
+    by_role: dict[str, list[StoredModel]] = {}
+    for index, e in enumerate(entries):
+        model = StoredModel(
+            e["id"], e["role"], e["family"], e["unseen"], e["name"], e["author"], e["licence"], index,
+            tuple(e["surfaces"]), tuple(tuple(b) for b in e["boxes"]),
+        )  # fmt: skip
+        by_role.setdefault(model.role, []).append(model)
+    starts = np.concatenate([np.zeros((1, 3), np.int64), counts.cumsum(0)])
+    return ModelStore({role: tuple(group) for role, group in by_role.items()}, arrays, starts)
+
+
+def store_hash() -> str:
+    """SHA-256 over the two files."""
+    digest = hashlib.sha256()
+    for name in ("models.json", "models.npz"):
+        digest.update((FOLDER / name).read_bytes())
+    return digest.hexdigest()
+
+
+def credits_of(families: set[str]) -> list[str]:
+    """One line for every model of ``families``: name, where it is from, author, licence."""
+    used = sorted((m for m in open_store().models if m.family in families), key=lambda m: m.id.lower())
+    return [f"{m.name} ({m.id}) by {m.author}: {m.licence}" for m in used]
