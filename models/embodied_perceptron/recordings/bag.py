@@ -270,14 +270,17 @@ class BagRecording:
             if name in seen or usual not in standard:
                 continue
             seen.add(name)
+            if name not in own:
+                raise RecordingError(f"{self._path}: it has no definition of {name}; {_RECOVER}")
             has = {field.lower() for field, _ in own[name][1]}  # ROS 1 writes D, K, R, P
             for field, node in standard[usual][1]:
                 if field not in has:
                     raise RecordingError(f"{self._path}: its definition of {name} has no field {field!r}; {_RECOVER}")
                 description: Any = node
-                while not isinstance(description[1], str):  # of sequences and arrays
-                    description = description[1][0]
-                left.append(description[1])
+                while isinstance(description, tuple) and not isinstance(description[1], str):
+                    description = description[1][0]  # of what sequences and arrays are; a string for plain numbers
+                if isinstance(description, tuple):
+                    left.append(description[1])
 
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
         summaries = []
