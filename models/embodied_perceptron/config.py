@@ -160,6 +160,27 @@ class ObjectsConfig:
         gone_log_odds: below it an object is gone.
         max_unfound_s: what is looked for in vain for so long goes, whatever occupies its place.
         part_s: what is found no more and lies inside of what is, goes after this time: it was a part of it.
+        forgotten_surroundings, forgotten_support: with less than these shares of the voxels around an object and of its
+            own it is the map that forgot the place, which says nothing of the object.
+        back_support, back_surroundings: a place that comes into view again counts as empty below the first share of
+            its voxels, and only once the second share of those around is back: the map may fill it only now.
+        there_share, there_sigma, gone_share, gone_sigma: share of an object's voxels that is left, mean and deviation,
+            where it is still there and where it is gone. Other views find other voxels, so the first is wide; what
+            clearing leaves at the foot of a thing is a few per cent.
+        least_open: share of a box that other things must leave open before it can be called empty.
+        least_support: fewer voxels say nothing when they vanish: they are noise.
+        explained_share: from this share on of a box that other found things fill, they are what is there.
+        settled_count, settled_share: sightings and share of the posterior from which a name is beyond doubt, and
+            another name needs a better overlap to be the same thing.
+        stacked_iou: overlap up to which like things may stand or lie against each other: books, plates.
+        own_mass_share: share of a box's voxels that lie in no other, from which it is a thing of its own.
+        like_size: ratio of edges from which a thing of one name may be the same one that was moved; boxes of one thing
+            from two sides differ so much.
+        score_memory: looks that a score is the mean of: what was well seen once does not keep its score for ever.
+        name_memory: what is left of the evidence for names at each sighting: an early mistake is forgotten in a minute.
+        box_memory: sightings of score 1 that a box is the mean of; from then on it follows new ones.
+        pause_s: between two updates this long nobody looked, and nothing was missed.
+        max_found: boxes of one perception, the best; bounds the cost of comparing them.
     """
 
     cell_size_m: float = 0.06
@@ -183,6 +204,27 @@ class ObjectsConfig:
     gone_log_odds: float = -1.8
     max_unfound_s: float = 60.0
     part_s: float = 2.0
+    forgotten_surroundings: float = 0.5
+    forgotten_support: float = 0.3
+    back_support: float = 0.1
+    back_surroundings: float = 0.8
+    there_share: float = 1.0
+    there_sigma: float = 0.3
+    gone_share: float = 0.05
+    gone_sigma: float = 0.1
+    least_open: float = 0.2
+    least_support: float = 4.0
+    explained_share: float = 0.7
+    settled_count: int = 4
+    settled_share: float = 0.75
+    stacked_iou: float = 0.25
+    own_mass_share: float = 0.3
+    like_size: float = 0.7
+    score_memory: int = 20
+    name_memory: float = 0.95
+    box_memory: float = 2.0
+    pause_s: float = 30.0
+    max_found: int = 128
 
     def __post_init__(self) -> None:
         _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
@@ -202,6 +244,20 @@ class ObjectsConfig:
         _require(0 < self.clutter_score < 1, f"clutter_score must be in (0, 1), got {self.clutter_score}")
         for name in ("independent_looks", "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s"):
             _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("there_sigma", "gone_sigma", "least_support", "box_memory", "pause_s"):
+            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        for name in (
+            *("forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings"),
+            *("there_share", "gone_share", "least_open", "explained_share", "settled_share", "stacked_iou"),
+            *("own_mass_share", "like_size", "name_memory"),
+        ):
+            _require(0 <= getattr(self, name) <= 1, f"{name} must be in [0, 1], got {getattr(self, name)}")
+        _require(
+            self.gone_share < self.there_share,
+            f"need gone_share < there_share, got {self.gone_share} and {self.there_share}",
+        )
+        for name in ("settled_count", "score_memory", "max_found"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("explained_miss_factor", "moved_miss_factor"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(

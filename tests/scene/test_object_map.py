@@ -347,4 +347,4 @@ def test_names_are_counted_by_their_shares():
     (track,) = objects._tracks.values()
     assert track.label == "chair"
     assert track.name_share("stool") == pytest.approx(0.4)
-    assert not track.is_settled
+    assert not track.is_settled(ObjectsConfig())

@@ -259,31 +259,35 @@ class BagRecording:
                 ) from error
             yield connection.topic, connection.msgtype, logged_ns, message
 
-    def _check_definition(self, reader: AnyReader, kind: str | None) -> None:
+    def _check_definition(self, reader: AnyReader, kind: str) -> None:
         """Bags bring the definitions of their messages with them; those of a damaged one may lack what is read here."""
         standard = get_typestore(Stores.LATEST).fielddefs
         own = reader.typestore.fielddefs
-        left, seen = [kind], set()
+        left, seen = [kind], set[str]()
         while left:
             name = left.pop()
             usual = _TF_MESSAGE if name in TF_TYPES else name
             if name in seen or usual not in standard:
                 continue
             seen.add(name)
+            if name not in own:
+                raise RecordingError(f"{self._path}: it has no definition of {name}; {_RECOVER}")
             has = {field.lower() for field, _ in own[name][1]}  # ROS 1 writes D, K, R, P
-            for field, description in standard[usual][1]:
+            for field, node in standard[usual][1]:
                 if field not in has:
                     raise RecordingError(f"{self._path}: its definition of {name} has no field {field!r}; {_RECOVER}")
-                while not isinstance(description[1], str):  # of sequences and arrays
-                    description = description[1][0]
-                left.append(description[1])
+                description: Any = node
+                while isinstance(description, tuple) and not isinstance(description[1], str):
+                    description = description[1][0]  # of what sequences and arrays are; a string for plain numbers
+                if isinstance(description, tuple):
+                    left.append(description[1])
 
     def _summarise(self, reader: AnyReader) -> tuple[TopicSummary, ...]:
         summaries = []
         for name, info in sorted(reader.topics.items()):
             if info.msgtype not in (IMAGE, COMPRESSED_IMAGE, CAMERA_INFO, *TF_TYPES):
                 continue
-            self._check_definition(reader, info.msgtype)
+            self._check_definition(reader, str(info.msgtype))
             first = next(self._messages(reader, [name]), None)
             if first is None:
                 continue

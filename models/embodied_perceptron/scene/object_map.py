@@ -55,30 +55,13 @@ from embodied_perceptron.scene.identity import (
     thickened,
 )
 
-_KNOWN_SHARE = 0.5  # of the surrounding voxels left: the place is still mapped
-_GONE_LIMIT = 0.3  # of its own: with so few left it is the map that forgot, where the surroundings went too
-_BACK_SHARE, _BACK_KNOWN = 0.1, 0.8  # the same, of a place that comes into view again: the map may fill it only now
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
-_PAUSE_NS = 30_000_000_000  # between two updates: nobody looked
-_MAX_FOUND = 128  # boxes of one perception; the best
 _VERSION = 3
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 _CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
 
 # Existence. Shares are of the voxels that were in the box when the object was found, of those that nothing else
 # explains: if it is still there they are about as many (sensors and views differ), if it is gone hardly any.
-_THERE_SHARE, _THERE_SIGMA = 1.0, 0.3
-_GONE_SHARE, _GONE_SIGMA = 0.05, 0.1
-_LEAST_OPEN = 0.2  # of the box not covered by other things that were found: less can't be told empty
-_LEAST_SUPPORT = 4.0  # voxels: fewer say nothing when they vanish
-_EXPLAINED = 0.7  # of the box covered by other things that were found: they are what is there
-_SETTLED_FOUND, _SETTLED_SHARE = 4, 0.75  # sightings, and share of the posterior, from which a name is beyond doubt
-_STACKED_IOU = 0.25  # of things that stand or lie against each other, as they are found
-_OWN_MASS = 0.3  # of a box's voxels that lie in no other: a thing of its own
-_LIKE_SIZE = 0.7  # ratio of edges, from which a thing of one name may be the same one that was moved
-_SCORE_MEMORY = 20  # looks
-_NAME_MEMORY = 0.95  # of the evidence for names, at each sighting
-_BOX_MEMORY = 2.0  # sightings of score 1: from here on boxes are forgotten as fast as new ones come
 
 
 def published_score(score: float, looks: int, scores: ScorePolicy, config: ObjectsConfig) -> float:
@@ -153,27 +136,26 @@ class _Track:
         """Posterior probability of a name."""
         return self.votes.get(label, 0.0) / max(sum(self.votes.values()), 1e-12)
 
-    @property
-    def is_settled(self) -> bool:
+    def is_settled(self, config: ObjectsConfig) -> bool:
         """Whether its name is beyond doubt."""
         if self.user_label:
             return True
-        return self.found >= _SETTLED_FOUND and self.name_share(self.label) >= _SETTLED_SHARE
+        return self.found >= config.settled_count and self.name_share(self.label) >= config.settled_share
 
-    def has_moved_to(self, other: _Track) -> bool:
+    def has_moved_to(self, other: _Track, like_size: float) -> bool:
         """Whether ``other``, which touches it and is found, may be this one: of its name and size, and first found
         since this one is missed. A door that was opened, a chair that was pushed."""
         a, b = np.sort(self.box[3:6]), np.sort(other.box[3:6])
-        like = bool((np.minimum(a, b) >= _LIKE_SIZE * np.maximum(a, b))[1:].all())  # how thick is known least
+        like = bool((np.minimum(a, b) >= like_size * np.maximum(a, b))[1:].all())  # how thick is known least
         return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
 
-    def rate(self, score: float, prior: int) -> None:
+    def rate(self, score: float, config: ObjectsConfig) -> None:
         """One more look at its place: the score of what was found, or zero."""
         self.looks += 1
-        self.score += (score - self.score) / min(self.looks + prior, _SCORE_MEMORY + prior)
+        self.score += (score - self.score) / (min(self.looks, config.score_memory) + config.score_prior)
 
-    def vote(self, shares: Mapping[str, float], score: float) -> None:
-        self.votes = {name: v * _NAME_MEMORY for name, v in self.votes.items() if v > 1e-3}
+    def vote(self, shares: Mapping[str, float], score: float, memory: float) -> None:
+        self.votes = {name: v * memory for name, v in self.votes.items() if v > 1e-3}
         for label, share in shares.items():
             self.votes[label] = self.votes.get(label, 0.0) + share * score
 
@@ -268,11 +250,11 @@ class ObjectMap:
             scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
-        if dt_s > 1e-9 * _PAUSE_NS:
+        if dt_s > self.config.pause_s:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
         self._updates += 1
-        found = self.corrections.without_denied(_distinct(found.above(scores.keep), snapshot))
+        found = self.corrections.without_denied(_distinct(found.above(scores.keep), snapshot, self.config))
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
         matched = self._match(near, found, cut)
@@ -379,7 +361,7 @@ class ObjectMap:
             return {}
         labels = [t.label for t in near]
         same = np.array([[UNNAMED in (a, b) or a == b for b in found.labels] for a in labels])
-        settled = np.array([t.is_settled and a != UNNAMED for t, a in zip(near, labels, strict=True)])
+        settled = np.array([t.is_settled(self.config) and a != UNNAMED for t, a in zip(near, labels, strict=True)])
         affinity = association_affinity(np.stack([t.box for t in near]), found.boxes, same, settled, cut)
         affinity[affinity < self.config.match_iou] = 0.0
         # squared: one pair that fits well counts more than two that hardly do
@@ -398,10 +380,10 @@ class ObjectMap:
         score = float(found.scores[row])
         track.found += 1
         track.found_ns, track.unfound_s = now_ns, 0.0
-        track.rate(score, self.config.score_prior)
+        track.rate(score, self.config)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
         track.reference = _reference(scores, self.config)
-        track.vote(_names_of(found, row), score)
+        track.vote(_names_of(found, row), score, self.config.name_memory)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -410,7 +392,10 @@ class ObjectMap:
             if np.array_equal(box, track.box) and gain < 0.5:  # they do not agree: if it goes on, it has moved
                 track.weight *= 0.5
             else:
-                track.box, track.weight = canonical_boxes(box[None])[0], min(track.weight + score, _BOX_MEMORY)
+                track.box, track.weight = (
+                    canonical_boxes(box[None])[0],
+                    min(track.weight + score, self.config.box_memory),
+                )
 
     def _begin(
         self,
@@ -442,7 +427,7 @@ class ObjectMap:
             is_back=False,
             reference=_reference(scores, self.config),
         )
-        track.rate(score, self.config.score_prior)
+        track.rate(score, self.config)
         self._next_id += 1
         self._tracks[track.id] = track
         return track
@@ -505,7 +490,7 @@ class ObjectMap:
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], rate * dt_s, dt_s):
                     gone.add(track.id)
                     self._remove(track)
-                elif inside[i] - explained[i] >= _OWN_MASS * max(inside[i], 1):
+                elif inside[i] - explained[i] >= self.config.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
             # slowly downwards: a box that loses voxels bit by bit still ends as empty
@@ -526,9 +511,9 @@ class ObjectMap:
         """What existence loses per second in which it is missed; more where what was found there, which fills so much
         of its box, tells where it has gone."""
         config = self.config
-        if any(track.has_moved_to(other) for other in others):
+        if any(track.has_moved_to(other, config.like_size) for other in others):
             return config.miss_log_odds_per_s * config.moved_miss_factor
-        return config.miss_log_odds_per_s * (config.explained_miss_factor if covered >= _EXPLAINED else 1.0)
+        return config.miss_log_odds_per_s * (config.explained_miss_factor if covered >= config.explained_share else 1.0)
 
     def _survives(
         self, track: _Track, inside: int, explained: int, around: int, covered: float, missed: float, dt_s: float
@@ -544,16 +529,17 @@ class ObjectMap:
             dt_s: for how long it has been looked for since the last time.
         """
         config = self.config
-        if around < _KNOWN_SHARE * track.surroundings and inside < _GONE_LIMIT * max(track.support, 1.0):
+        forgotten = around < config.forgotten_surroundings * track.surroundings
+        if forgotten and inside < config.forgotten_support * max(track.support, 1.0):
             return True  # the map forgot the place: nothing is known
-        track.rate(0.0, config.score_prior)
+        track.rate(0.0, config)
         track.unfound_s += dt_s
         floor = config.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
         track.log_odds = max(track.log_odds - missed, min(floor, track.log_odds))
         if not track.is_back:
-            track.log_odds += emptiness(inside - explained, track.support, covered)
-        elif inside < _BACK_SHARE * track.support and around >= _BACK_KNOWN * track.surroundings:
-            track.log_odds += emptiness(inside, track.support, 0.0)
+            track.log_odds += emptiness(inside - explained, track.support, covered, config)
+        elif inside < config.back_support * track.support and around >= config.back_surroundings * track.surroundings:
+            track.log_odds += emptiness(inside, track.support, 0.0, config)
         tentative = track.state == ObjectState.TENTATIVE  # goes when it is no likelier than before it was found
         if track.log_odds < (_logit(config.prior_existence) if tentative else config.gone_log_odds):
             return False
@@ -586,7 +572,7 @@ class ObjectMap:
             if gone & {a.id, b.id}:
                 continue
             two = not a.missed and not b.missed
-            two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= _STACKED_IOU
+            two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.stacked_iou
             if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
                 a.absorb(b)
@@ -616,7 +602,7 @@ class ObjectMap:
             version = data["version"]
             if version not in (1, 2, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
-            tracks = [_track_from(_as_of_now(entry, version)) for entry in data["objects"]]
+            tracks = [_track_from(_as_of_now(entry, version, self.config)) for entry in data["objects"]]
             next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
             corrections = Corrections.from_list(data.get("corrections", []))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -632,13 +618,13 @@ class ObjectMap:
         self.corrections = corrections
 
 
-def _as_of_now(entry: dict[str, Any], version: int) -> dict[str, Any]:
+def _as_of_now(entry: dict[str, Any], version: int, config: ObjectsConfig) -> dict[str, Any]:
     """An object of a file of any version with the fields of this one."""
     if version == 1:
         entry = {"looks": 1, "whole": True, **entry}
     if version < _VERSION:  # had states and scores by rules
         log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
-        weight = min(float(entry["score"]) * float(entry["found"]), _BOX_MEMORY)
+        weight = min(float(entry["score"]) * float(entry["found"]), config.box_memory)
         entry = {
             "log_odds": log_odds.get(entry["state"], 0.0),
             "weight": weight,
@@ -736,20 +722,21 @@ def _ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.floa
     return world.min(axis=0), world.max(axis=0)
 
 
-def emptiness(unexplained: float, support: float, covered: float) -> float:
+def emptiness(unexplained: float, support: float, covered: float, config: ObjectsConfig) -> float:
     """Log-odds, at most 0, that the voxels left in a box add to the existence of what was found there.
 
     Args:
         unexplained: voxels in the box that belong to nothing else that was found.
         support: voxels that were there when it was found.
         covered: share of the box that other things fill, which hide what was there.
+        config: of the share of voxels that is left, where a thing is there and where it is gone.
     """
     expected = support * (1.0 - covered)
-    if 1.0 - covered < _LEAST_OPEN or expected < _LEAST_SUPPORT:
+    if 1.0 - covered < config.least_open or expected < config.least_support:
         return 0.0
     share = min(unexplained / expected, 1.0)
-    there = -0.5 * ((share - _THERE_SHARE) / _THERE_SIGMA) ** 2 - math.log(_THERE_SIGMA)
-    gone = -0.5 * ((share - _GONE_SHARE) / _GONE_SIGMA) ** 2 - math.log(_GONE_SIGMA)
+    there = -0.5 * ((share - config.there_share) / config.there_sigma) ** 2 - math.log(config.there_sigma)
+    gone = -0.5 * ((share - config.gone_share) / config.gone_sigma) ** 2 - math.log(config.gone_sigma)
     return min(there - gone, 0.0)
 
 
@@ -796,13 +783,13 @@ def _others_inside(
     return others, np.minimum(covered, 1.0)
 
 
-def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
+def _distinct(found: Detections, snapshot: VoxelSnapshot, config: ObjectsConfig) -> Detections:
     """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
     if len(found) == 0:
         return found
     order = np.argsort(-found.scores, kind="stable")
     if any(label != UNNAMED for label in found.labels):
-        order = order[:_MAX_FOUND]
+        order = order[: config.max_found]
         inside, _, _ = count_voxels(snapshot, without_bottom(found.boxes[order]), 0.0, enough=1)
         order = order[inside > 0]
     boxes = found.boxes[order]
@@ -819,15 +806,17 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot) -> Detections:
     kept = np.zeros(len(order), dtype=bool)
     for j in range(len(order)):
         kept[j] = not any(
-            kept[i] and not (thin <= _STACKED_IOU and _have_own_mass(snapshot, boxes[[i, j]])) for i, thin in better[j]
+            kept[i]
+            and not (thin <= config.stacked_iou and _have_own_mass(snapshot, boxes[[i, j]], config.own_mass_share))
+            for i, thin in better[j]
         )
     return found.take(order[kept])
 
 
-def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64]) -> bool:
+def _have_own_mass(snapshot: VoxelSnapshot, pair: NDArray[np.float64], share: float) -> bool:
     """Whether two boxes (2, 9) each hold voxels that the other does not: books, plates, panes."""
     inside, _, _, explained = count_voxels_explained(snapshot, pair, 0.0, [[1], [0]], pair)
-    return bool((explained <= (1.0 - _OWN_MASS) * inside).all() and (inside > 0).all())
+    return bool((explained <= (1.0 - share) * inside).all() and (inside > 0).all())
 
 
 def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
