@@ -34,7 +34,7 @@ _ANY_COLOR = {
     "box", "bin", "vase", "cup", "bowl", "plate", "ball", "book", "table", "desk", "cabinet", "shelf", "wardrobe",
     "dresser", "stand", "lamp", "divider", "bicycle", "crate", "hamper", "heater", "telephone", "radio", "fan",
 }  # fmt: skip
-_CREASE = 0.75  # cosine of the angle up to which neighbouring faces are shaded as one
+_CREASE = 0.85  # cosine of the angle up to which neighbouring faces are shaded as one
 
 
 @dataclass(frozen=True)
