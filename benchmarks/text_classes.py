@@ -52,7 +52,7 @@ OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "text_classes.json
 HIT_IOU = 0.25
 SITES_ASKED = 600  # of a window, the network's best: among them the box of each thing is looked for
 OTHER_SITES = 1500  # of a home that are no example
-BATCH = 4096
+BATCH = 1024
 Classify = Callable[[Tensor], Tensor]
 
 

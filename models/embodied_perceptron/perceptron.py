@@ -445,7 +445,8 @@ class Perceptron(LiveMap):
         objects = super()._publish()
         confirmed = tuple(o for o in objects if o.state == ObjectState.CONFIRMED)
         tentative = tuple(o for o in objects if o.state == ObjectState.TENTATIVE)
-        known, published = confirmed, None
+        known = confirmed
+        published: tuple[SceneObject, ...] | None = None
         if self.classes is not None:  # sentences may use all words
             known, published = self.classes.in_own_words(confirmed), confirmed
             tentative = self.classes.in_own_words(tentative)
