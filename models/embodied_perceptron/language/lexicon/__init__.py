@@ -156,7 +156,7 @@ class Lexicon:
         return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
 
-_NO_COMPOUND = frozenset().union(*map(word_set, ("prepositions", "adjectives", "no_nouns", "openers", "orders")))
+_NO_COMPOUND = frozenset[str]().union(*map(word_set, ("prepositions", "adjectives", "no_nouns", "openers", "orders")))
 _CAN_BEFORE = word_set("before_can")
 _LIGHT_AFTER = word_set("after_light")
 _QUANTITIES = word_set("quantities")
