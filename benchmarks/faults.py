@@ -865,11 +865,9 @@ class Rig:
     def _said(self, success: bool, message: str) -> Verdict:
         if success:
             return Verdict("answered", "service")
-        name = message.partition(":")[0]
-        if not message or name not in EXPECTED_ERRORS:
-            return Verdict("unexplained", message or "refused without a word")
-        del self.node.errors[:]  # of the service, which is its answer
-        return Verdict("refused", name)
+        if not message or self.node.errors:  # a refusal warns; an error is a mistake of the program
+            return Verdict("unexplained", "\n".join([message, *self.node.errors]) or "refused without a word")
+        return Verdict("refused", "service")
 
     def _parameter(self, case: Case) -> Verdict:
         kind, value = case.changes.get("value", ["double", 1.0])
@@ -973,10 +971,6 @@ class Rig:
         file = self.folder / "mutated.mcap"
         file.write_bytes(damaged(self.sources["bag"], case.changes.get("damage", ())))
         return _read(lambda: _play(file), RecordingError)
-
-
-EXPECTED_ERRORS = {"MapPathError", "MapFileError", "ValueError", "FileNotFoundError", "IsADirectoryError"}
-EXPECTED_ERRORS |= {"NotADirectoryError", "PermissionError", "OSError", "MapLimitError"}
 
 
 def _read(read: Callable[[], Any], error: type[Exception]) -> Verdict:
