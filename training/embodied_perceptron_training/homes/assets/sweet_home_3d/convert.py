@@ -172,7 +172,8 @@ def _materials(archive: zipfile.ZipFile, member: str) -> dict[str, _Look]:
             path = posixpath.join(posixpath.dirname(member), line.split(None, 1)[1].strip())
             look.words += " " + posixpath.basename(path).lower()
             if path in archive.namelist():
-                look.texture = cv2.imdecode(np.frombuffer(archive.read(path), np.uint8), cv2.IMREAD_UNCHANGED)
+                image = cv2.imdecode(np.frombuffer(archive.read(path), np.uint8), cv2.IMREAD_UNCHANGED)
+                look.texture = None if image is None else image.astype(np.uint8)
     return looks
 
 
@@ -223,13 +224,13 @@ def _index(word: str, count: int) -> int:
 def _texture_colors(texture: NDArray[np.uint8], uv: F64) -> F64:
     """(F, 3, 2) texture coordinates -> (F, 3) mean sRGB of a few points of each face."""
     image = texture if texture.ndim == 3 else np.repeat(texture[..., None], 3, 2)
-    image = image[..., 2::-1].astype(np.float64) / 255  # to RGB, without alpha
-    height, width = image.shape[:2]
+    rgb = image[..., 2::-1].astype(np.float64) / 255  # without alpha
+    height, width = rgb.shape[:2]
     weights = np.array([[1, 1, 1], [4, 1, 1], [1, 4, 1], [1, 1, 4], [2, 2, 1], [2, 1, 2], [1, 2, 2]], np.float64)
     points = np.einsum("kc,fcd->fkd", weights / weights.sum(1, keepdims=True), uv)
     x = np.floor((points[..., 0] % 1.0) * width).astype(int).clip(0, width - 1)
     y = np.floor(((1.0 - points[..., 1]) % 1.0) * height).astype(int).clip(0, height - 1)
-    colors: F64 = (image[y, x] ** 2).mean(1) ** 0.5
+    colors: F64 = (rgb[y, x] ** 2).mean(1) ** 0.5
     return colors
 
 
@@ -626,8 +627,8 @@ def convert_all(furniture: Path, roles: dict[str, list[str]]) -> tuple[list[dict
     for entry, family in zip(entries, families(entries), strict=True):
         entry["family"] = family
     apart = held_out(entries)
-    for entry in entries:
-        entry["unseen"] = entry["family"] in apart
+    for row in entries:
+        row["unseen"] = row["family"] in apart
     return entries, models
 
 
@@ -642,7 +643,8 @@ def main(arguments: Sequence[str]) -> int:
     except AssetError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    np.savez_compressed(FOLDER / "models.npz", **pack(models))
+    arrays: dict[str, Any] = pack(models)
+    np.savez_compressed(FOLDER / "models.npz", **arrays)
     lines = ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries)
     (FOLDER / "models.json").write_text(f"[\n{lines}\n]\n")
     (FOLDER / "ATTRIBUTION.md").write_text(attribution(entries))

@@ -90,9 +90,9 @@ class ModelStore:
         triangles, color, palette = self.geometry(model)
         keep = face_areas_m2(triangles) > 2 * MIN_FACE_AREA_M2
         triangles, color = triangles[keep], color[keep]
-        area = face_areas_m2(triangles)
-        tinted, name = _tinted(palette, np.bincount(color, area, len(palette)), like.category, rng)
-        materials, words = _materials(tinted, np.bincount(color, area, len(palette)), like.category)
+        covered: F64 = np.bincount(color, face_areas_m2(triangles), len(palette)).astype(np.float64)
+        tinted, name = _tinted(palette, covered, like.category, rng)
+        materials, words = _materials(tinted, covered, like.category)
         mesh = Mesh(triangles, _normals(model.id, triangles), _box_uv(triangles), color.astype(np.int32), materials)
         kept = {k: v for k, v in like.attributes.items() if k in ("style", "size")}
         if like.category == "bed":
@@ -144,7 +144,8 @@ def _tinted(
 
 def _materials(palette: NDArray[np.uint8], share: F64, category: str) -> tuple[tuple[Material, ...], dict[str, str]]:
     """Materials of a palette's entries, and the word for what most of the surface is made of, where it is known."""
-    materials, by_word = [], {}
+    materials: list[Material] = []
+    by_word: dict[str, float] = {}
     for (r, g, b, gloss, kind), covered in zip(palette.tolist(), share, strict=True):
         rgb: Rgb = (r / 255, g / 255, b / 255)
         texture, scale, word = _TILES.get(_KINDS[kind], ("plain", 1.0, ""))
