@@ -245,14 +245,8 @@ def test_every_model_is_an_object_of_a_known_class_and_a_plausible_size() -> Non
             assert size.max() < 3.6, stored.id
             assert len(made.parts[0].mesh) <= 820, stored.id
             own = np.ptp(like.bounds(), axis=0)
-<<<<<<< HEAD
             ratio = np.cbrt(np.prod(size) / np.prod(np.maximum(own, 0.01)))
             assert 0.2 < ratio < 5, stored.id  # a doll's house is a toy of 0.9 m
-=======
-            assert 0.2 < np.prod(size) ** (1 / 3) / np.prod(np.maximum(own, 0.01)) ** (1 / 3) < 5, (
-                stored.id
-            )  # a doll's house, a toy car
->>>>>>> wE
             for surface in made.surfaces:  # what carries lies within the model
                 assert low[0] - 0.01 <= surface.center_m[0] - surface.half_m[0]
                 assert surface.center_m[0] + surface.half_m[0] <= high[0] + 0.01
