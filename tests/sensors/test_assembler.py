@@ -114,6 +114,26 @@ def test_pairs_within_the_tolerance_and_takes_the_pose_at_the_colour_stamp() -> 
     assert posed.T_world_camera[0, 3] == 1.0
 
 
+def test_images_of_a_time_that_came_later_swallow_no_frame_of_that_time() -> None:
+    """A colour and a depth image stamped ahead, 6 ms apart, were dropped; the frame between them is none of theirs."""
+    a = make(pair_tolerance_s=0.02, max_pose_wait_s=0.2, max_pair_wait_s=0.2)
+    a.add_camera_info("cam", 0, INTRINSICS, 0)
+    ahead = S + 3 * S + 50 * MS
+    frames = []
+    for i in range(36):
+        stamp = S + 100 * i * MS + (3 * MS + 50 * MS if i >= 30 else 0)
+        if i == 2:
+            a.add_color("cam", ahead, color(), stamp)
+        if i == 4:
+            a.add_depth("cam", ahead + 6 * MS, depth(), stamp)
+        a.add_color("cam", stamp, color(), stamp)
+        a.add_depth("cam", stamp, depth(), stamp)
+        frames += a.poll(stamp)
+    assert len(frames) == 36
+    assert reasons(a) == {"odd_stamp": 2}
+    assert a.stats().accepted == 38
+
+
 def test_a_pair_that_may_still_be_bettered_waits_for_the_next_image() -> None:
     a = make(pair_tolerance_s=0.02)
     a.add_camera_info("cam", 0, INTRINSICS, 0)

@@ -322,8 +322,8 @@ class _CameraQueue:
         self._waiting: list[_PendingFrame] = []
         self._odd: dict[str, list[_PendingFrame]] = {"color": [], "depth": []}  # until the next ones tell
         self._newest: dict[str, int] = {}
-        # stamps whose frame was dropped while unpaired, by the stream that its other image comes on
-        self._orphaned: dict[str, deque[int]] = {"color": deque(maxlen=256), "depth": deque(maxlen=256)}
+        # (stamp, arrival) of frames that were dropped while unpaired, by the stream that the other image comes on
+        self._orphaned: dict[str, deque[tuple[int, int]]] = {"color": deque(maxlen=256), "depth": deque(maxlen=256)}
         self._recent_colors: deque[int] = deque(maxlen=2)
         self._queue_size = config.queue_size
         self._tolerance_ns = seconds_to_ns(config.pair_tolerance_s)
@@ -398,7 +398,7 @@ class _CameraQueue:
     def _drop_pending(self, pending: _PendingFrame, drop: Drop) -> None:
         self._drop(drop)
         if not pending.paired:
-            self._orphaned[pending.missing].append(pending.stamp_ns)
+            self._orphaned[pending.missing].append((pending.stamp_ns, pending.arrived_ns))
 
     # ---- pairing
 
@@ -430,7 +430,7 @@ class _CameraQueue:
         images = list(self._odd[stream])
         self._odd[stream].clear()
         for image in images:
-            if self._belongs_to_dropped(stream, image.stamp_ns):
+            if self._belongs_to_dropped(stream, image):
                 self._stats.accepted -= 1
                 continue
             where = "" if expected_ns is None else f", the stream is at {format_stamp(expected_ns)}"
@@ -444,7 +444,7 @@ class _CameraQueue:
             self._newest[stream] = stamp_ns
             if stream == "color":
                 self._recent_colors.append(stamp_ns)
-        if self._belongs_to_dropped(stream, stamp_ns):
+        if self._belongs_to_dropped(stream, image):
             return
         self._stats.accepted += 1
         if not in_order:
@@ -457,12 +457,18 @@ class _CameraQueue:
         self._pair(final=False)
         self._trim()
 
-    def _belongs_to_dropped(self, stream: str, stamp_ns: int) -> bool:
-        """Whether the other image of this frame was dropped, so that the frame is explained already."""
+    def _belongs_to_dropped(self, stream: str, image: _PendingFrame) -> bool:
+        """Whether the other image of this frame was dropped, so that the frame is explained already.
+
+        What came long before is another frame, whose stamp was of the future then.
+        """
         orphaned = self._orphaned[stream]
-        for other_ns in orphaned:
-            if abs(other_ns - stamp_ns) * 4 <= self._tolerance_ns:
-                orphaned.remove(other_ns)
+        for other in orphaned:
+            stamp_ns, arrived_ns = other
+            if abs(stamp_ns - image.stamp_ns) * 4 <= self._tolerance_ns and image.arrived_ns - arrived_ns <= 2 * max(
+                self._pair_wait_ns, self._pose_wait_ns
+            ):
+                orphaned.remove(other)
                 return True
         return False
 
