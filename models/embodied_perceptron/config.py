@@ -431,8 +431,9 @@ class ScorePolicy:
         all_boxes: decode boxes of any score; see :class:`NetworkOptions`.
         even: the score at which a box is as likely right as wrong, from which the probabilities of what is published
             follow; 0 = ``publish``.
-        keep_share, answer_share: of ``publish``, see :attr:`keep` and :attr:`answer`. Probabilities
-            (:meth:`of_probabilities`) spread further than a network's scores, and have smaller shares.
+        keep_share, candidate_share, answer_share: of ``publish``, see :attr:`keep`, :attr:`candidate` and
+            :attr:`answer`. Probabilities (:meth:`of_probabilities`) spread further than a network's scores, and have
+            smaller shares.
         raw_decode: the network's own score from which boxes are decoded where ``publish`` is of probabilities; None =
             :attr:`keep`.
     """
@@ -441,17 +442,23 @@ class ScorePolicy:
     all_boxes: bool = False
     even: float = 0.0
     keep_share: float = 0.5
+    candidate_share: float = 0.5
     answer_share: float = 0.7
     raw_decode: float | None = None
 
     def of_probabilities(self) -> ScorePolicy:
         """The same where scores are probabilities of :class:`~.lift.reliability.Reliability`."""
-        return dataclasses.replace(self, keep_share=0.4, answer_share=0.4, raw_decode=0.1)
+        return dataclasses.replace(self, keep_share=0.4, candidate_share=0.1, answer_share=0.2, raw_decode=0.1)
 
     @property
     def keep(self) -> float:
-        """From here on a box may be a sighting of a known object, or a low-confidence candidate of an answer."""
+        """From here on a box may be a sighting of a known object."""
         return self.keep_share * self.publish
+
+    @property
+    def candidate(self) -> float:
+        """From here on a box is a low-confidence candidate of an answer, or what one is compared with."""
+        return self.candidate_share * self.publish
 
     @property
     def decode(self) -> float:

@@ -60,7 +60,7 @@ class LowConfidenceCandidates:
         scores: ScorePolicy = EVERY_SCORE,
         first_score: Callable[[float], float] = float,
     ) -> None:
-        found = _none() if seen is None else seen.above(max(scores.keep, 1e-6))
+        found = _none() if seen is None else seen.above(max(scores.candidate, 1e-6))
         tracked = [*objects, *tentative]
         labels = [*(o.label for o in tracked), *found.labels]
         boxes = np.concatenate([np.array([o.box for o in tracked], np.float64).reshape(-1, 9), found.boxes])
