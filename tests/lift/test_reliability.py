@@ -15,6 +15,7 @@ from embodied_perceptron.lift.class_priors import shipped_priors
 from embodied_perceptron.lift.fusion import fuse_detections
 from embodied_perceptron.lift.reliability import (
     FEATURES,
+    LEAST_SCORE,
     Reliability,
     _best_rival,
     box_features,
@@ -76,6 +77,8 @@ def test_rivals_are_those_of_all_pairs(seed):
     boxes[40:] = boxes[:20] + np.concatenate([rng.normal(0, 0.05, (20, 3)), np.zeros((20, 6))], axis=1)
     iou = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes)).numpy()
     np.fill_diagonal(iou, 0.0)
+    counts = scores >= LEAST_SCORE  # neither as a rival nor as one that has rivals
+    iou[~counts], iou[:, ~counts] = 0.0, 0.0
     expected = np.where(iou > 0.25, scores[None], 0.0).max(axis=1)
     assert (expected > 0).sum() > 20
     np.testing.assert_allclose(_best_rival(boxes, scores), expected)

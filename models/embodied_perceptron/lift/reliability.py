@@ -35,6 +35,7 @@ from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
 FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
+LEAST_SCORE = 0.08  # of the network, of a box that a fit reads: as many wrong ones as a map ever weighs
 COUNTED_SCORE = 0.2  # boxes of at least this score are counted for names
 PRIOR_COUNT = 4.0  # boxes that the mean of all names weighs
 _LEAST_PLAUSIBLE = -6.0
@@ -202,27 +203,42 @@ def _count(
 
 
 def _best_rival(boxes: F64, scores: F64) -> F64:
-    """(N,) best score of another box with IoU above 0.25; 0 without one."""
-    center, reach = boxes[:, :3], 0.5 * np.linalg.norm(boxes[:, 3:6], axis=1)
-    volume = boxes[:, 3:6].prod(axis=1)
+    """(N,) best score of another box with IoU above 0.25; 0 without one. Of boxes that no fit ever sees none counts."""
     best = np.zeros(len(boxes))
-    order = np.argsort(boxes[:, 0], kind="stable")
-    x, widest = center[order, 0], float(reach.max(initial=0.0))
-    ends = np.searchsorted(x, x + reach[order] + widest, "right")
-    # pairs whose intervals on x may touch, each once
-    left = np.repeat(np.arange(len(boxes)), np.maximum(ends - np.arange(len(boxes)) - 1, 0))
-    offset = np.arange(len(left)) - np.searchsorted(left, left, "left")
-    i, j = order[left], order[left + 1 + offset]
-    ratio = volume[i] / volume[j]
-    # IoU cannot exceed the ratio of the volumes, nor be anything between spheres that do not touch
-    near = (np.abs(center[i] - center[j]).max(axis=1) < reach[i] + reach[j]) & (ratio > _RIVAL_IOU)
-    near &= ratio < 1.0 / _RIVAL_IOU
-    i, j = i[near], j[near]
+    seen = np.flatnonzero(scores >= LEAST_SCORE)  # of a benchmark's boxes of any score hardly a tenth
+    order = seen[np.argsort(boxes[seen, 0], kind="stable")]
+    i, j = _near_pairs(
+        boxes[order, :3], 0.5 * np.linalg.norm(boxes[order, 3:6], axis=1), boxes[order, 3:6].prod(axis=1)
+    )
+    i, j = order[i], order[j]
     if len(i):
         rivals = paired_iou(torch.from_numpy(boxes[i]), torch.from_numpy(boxes[j])).numpy() > _RIVAL_IOU
         np.maximum.at(best, i[rivals], scores[j[rivals]])
         np.maximum.at(best, j[rivals], scores[i[rivals]])
     return best
+
+
+@njit(cache=True, nogil=True)
+def _near_pairs(centers: F64, reach: F64, volume: F64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs of boxes, sorted by x, whose IoU may exceed 0.25.
+
+    It cannot exceed the ratio of the volumes, nor be anything between spheres that do not touch.
+    """
+    first, second = [0 for _ in range(0)], [0 for _ in range(0)]
+    widest = reach.max() if len(reach) else 0.0
+    for i in range(len(centers)):
+        for j in range(i + 1, len(centers)):
+            if centers[j, 0] - centers[i, 0] > reach[i] + widest:
+                break
+            both = reach[i] + reach[j]
+            if max(abs(centers[i, 1] - centers[j, 1]), abs(centers[i, 2] - centers[j, 2])) >= both:
+                continue
+            if centers[j, 0] - centers[i, 0] >= both:
+                continue
+            if min(volume[i], volume[j]) > _RIVAL_IOU * max(volume[i], volume[j]):
+                first.append(i)
+                second.append(j)
+    return np.array(first, dtype=np.int64), np.array(second, dtype=np.int64)
 
 
 def _log_odds(p: F64) -> F64:

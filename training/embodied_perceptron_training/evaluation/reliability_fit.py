@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from embodied_perceptron.lift.class_priors import shipped_priors
-from embodied_perceptron.lift.reliability import COUNTED_SCORE, FEATURES, Reliability, box_features, name_log_odds
+from embodied_perceptron.lift.reliability import (
+    COUNTED_SCORE,
+    FEATURES,
+    LEAST_SCORE,
+    Reliability,
+    box_features,
+    name_log_odds,
+)
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
@@ -33,7 +40,6 @@ from embodied_perceptron_training.evaluation.scene_tasks import evaluation_confi
 
 F64 = NDArray[np.float64]
 
-LEAST_SCORE = 0.08  # of a box that the fit reads: as many wrong ones as a map ever weighs
 PRECISIONS = (0.9, 0.8, 0.7, 0.6)
 _NAME = FEATURES.index("name")
 _PARTS = 6  # of homes, one left out at a time

@@ -26,7 +26,6 @@ from rclpy.parameter import Parameter
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 
 from embodied_perceptron.config import PerceptronConfig, load_config
-from embodied_perceptron.language.class_list import read_names
 from embodied_perceptron_ros.node.map_folder import MapFolder
 
 Kind = Literal["color", "depth", "info"]
@@ -351,6 +350,8 @@ def _read_config(path: str, overrides: dict[str, Any]) -> PerceptronConfig:
         network["weights"] = "" if overrides["weights"] == NO_WEIGHTS else overrides["weights"]
     if overrides["classes"]:
         try:
+            from embodied_perceptron.language.class_list import read_names  # torch loads behind the node's first words
+
             network["classes"] = read_names(overrides["classes"])
         except ValueError as error:
             raise ValueError(f"classes: {error}") from error
