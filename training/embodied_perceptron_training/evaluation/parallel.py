@@ -3,6 +3,7 @@ counted and named."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -162,7 +163,10 @@ def _get(task: Any) -> Any:
 
 def _on_one_thread(work: Callable[[str], Result], name: str) -> Result:
     one_thread()
-    return work(name)
+    try:
+        return work(name)
+    finally:
+        gc.collect()  # a scene's perceptron is full of circles, and holds gigabytes after a few dozen scenes
 
 
 def one_thread() -> None:

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import points_in_boxes
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import parse
@@ -273,7 +274,7 @@ def pope_questions(spec: SuiteSpec, scenes: Sequence[ScenePresence]) -> dict[str
 def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[str]) -> dict[str, bool]:
     """The deployed perceptron's answers to "is there a X?".
 
-    There is one when the network has a box of that class that would do for an answer, even where the map gave its
+    There is one when the network has a box of that class that is sure enough for a yes, even where the map gave its
     place another name: whether a thing is there is another question than what a place is called best. Walls, floor and
     ceiling are no objects but parts of the map. For names that the network does not have, the answer is that of asking
     for "the X".
@@ -281,11 +282,16 @@ def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[
     inference, prediction = perceptron.inference, perceptron.prediction
     if inference is None or prediction is None or prediction.detections is None:
         raise EvaluationError("existence needs a network that has seen the scene")
-    found = {*prediction.detections.above(inference.scores.answer).labels, *structure_of(perception)}
+    found = {*prediction.detections.above(_exists_from(inference)).labels, *structure_of(perception)}
     strange = [name for name in categories if name not in inference.classes and name not in STRUCTURE]
     asked = perceptron.ground_many([f"the {name}" for name in strange])
     found |= {name for name, answer in zip(strange, asked, strict=True) if answer.status in _YES}
     return {name: name in found for name in categories}
+
+
+def _exists_from(inference: Predictor) -> float:
+    """Score of a box that makes a yes: whether there is any such thing in a home is surer than each of its boxes."""
+    return inference.scores.publish if inference.scores.raw_decode is None else 0.25 * inference.scores.publish
 
 
 def structure_of(perception: Perception) -> set[str]:
