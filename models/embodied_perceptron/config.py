@@ -322,7 +322,7 @@ class NetworkOptions:
             ``object``. [] = all that network and detector know. A detector that is told in words looks for them, unless
             ``lift.classes`` says otherwise.
         all_boxes: make boxes of any score, as benchmarks want them; otherwise those that can count for an object or an
-            answer, from :attr:`ScorePolicy.keep` on, which is cheaper.
+            answer, from :attr:`ScorePolicy.decode` on, which is cheaper.
         features: how a keyframe's image features are kept and read.
         image_backend, text_backend: "torch", or "onnx" = ONNX Runtime with ``providers``.
         providers: of ONNX Runtime in order of preference; one that cannot be set up is an error.

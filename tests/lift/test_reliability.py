@@ -19,11 +19,11 @@ from embodied_perceptron.lift.reliability import (
     Reliability,
     _best_rival,
     box_features,
-    count_voxels,
     name_log_odds,
 )
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, VoxelSnapshot
+from embodied_perceptron.scene.object_map import count_voxels
 
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
 CARPET = [0.0, 0.0, 0.01, 2.0, 1.5, 0.02, 0, 0, 0]
@@ -61,7 +61,8 @@ def random_boxes(rng, count):
 def test_voxels_are_counted_as_the_slow_twin_counts_them(seed):
     rng = np.random.default_rng(seed)
     snapshot, boxes = snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3))), random_boxes(rng, 24)
-    inside, around = count_voxels(boxes, snapshot, 0.05)
+    inside, beside, _ = count_voxels(snapshot, boxes, 0.05, widened_m=0.0)
+    around = inside + beside
     larger = boxes.copy()
     larger[:, 3:6] += 0.1
     points = torch.from_numpy(snapshot.mean_point_m.astype(np.float64))

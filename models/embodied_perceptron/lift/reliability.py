@@ -27,12 +27,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import box_rotations, paired_iou
+from embodied_perceptron.geometry.boxes import Bounds, paired_iou
 from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
+from embodied_perceptron.scene.object_map import count_voxels
 
 FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
 LEAST_SCORE = 0.08  # of the network, of a box that a fit reads: as many wrong ones as a map ever weighs
@@ -141,7 +141,7 @@ def box_features(
         priors.log_plausibility(label, box, floor_z_m, whole=False)
         for label, box in zip(found.labels, boxes, strict=True)
     ]
-    inside, around = count_voxels(boxes, snapshot, _AROUND_M)
+    inside, beside, _ = count_voxels(snapshot, boxes, _AROUND_M, widened_m=0.0)
     dx, dy, dz = boxes[:, 3], boxes[:, 4], boxes[:, 5]
     # as many voxels of the usual size as would cover half of the box
     to_usual = (snapshot.voxel_size_m / _REFERENCE_VOXEL_M) ** 2
@@ -152,7 +152,7 @@ def box_features(
             np.array([name[label] for label in found.labels]),
             np.maximum(plausible, _LEAST_PLAUSIBLE),
             np.log(inside * to_usual / (half_cover + _FEW) + 0.02),
-            np.log((inside * to_usual + _FEW) / (around * to_usual + _FEW)),
+            np.log((inside * to_usual + _FEW) / ((inside + beside) * to_usual + _FEW)),
             _best_rival(boxes, found.scores) - found.scores,
             np.log(boxes[:, 3:6].min(axis=1)),
         ],
@@ -160,85 +160,20 @@ def box_features(
     )
 
 
-def count_voxels(boxes: F64, snapshot: VoxelSnapshot, margin_m: float) -> tuple[F64, F64]:
-    """(N,) occupied voxels in each box, and in each box that is larger by ``margin_m`` on all sides."""
-    if len(boxes) == 0 or len(snapshot) == 0:
-        return np.zeros(len(boxes)), np.zeros(len(boxes))
-    rotations = box_rotations(boxes)
-    reach = np.linalg.norm(boxes[:, 3:6] / 2 + margin_m, axis=1) + snapshot.voxel_size_m
-    # voxels are sorted by x first
-    first = np.searchsorted(snapshot.coords[:, 0], np.floor((boxes[:, 0] - reach) / snapshot.voxel_size_m), "left")
-    last = np.searchsorted(snapshot.coords[:, 0], np.ceil((boxes[:, 0] + reach) / snapshot.voxel_size_m), "right")
-    counts = _count(snapshot.mean_point_m, boxes[:, :3], boxes[:, 3:6] / 2, rotations, first, last, margin_m)
-    return counts[:, 0], counts[:, 1]
-
-
-@njit(cache=True, nogil=True)
-def _count(
-    points: NDArray[np.float32],
-    centers: F64,
-    halves: F64,
-    rotations: F64,
-    first: NDArray[np.int64],
-    last: NDArray[np.int64],
-    margin_m: float,
-) -> F64:
-    counts = np.zeros((len(centers), 2))
-    for n in range(len(centers)):
-        R, half, center = rotations[n], halves[n], centers[n]
-        radius2 = (half[0] + margin_m) ** 2 + (half[1] + margin_m) ** 2 + (half[2] + margin_m) ** 2
-        for i in range(first[n], last[n]):
-            x, y, z = points[i, 0] - center[0], points[i, 1] - center[1], points[i, 2] - center[2]
-            if x * x + y * y + z * z > radius2:
-                continue
-            excess = -np.inf
-            for axis in range(3):
-                away = abs(R[0, axis] * x + R[1, axis] * y + R[2, axis] * z) - half[axis]
-                excess = max(excess, away)
-            if excess <= margin_m:
-                counts[n, 1] += 1.0
-                if excess <= 0.0:
-                    counts[n, 0] += 1.0
-    return counts
-
-
 def _best_rival(boxes: F64, scores: F64) -> F64:
     """(N,) best score of another box with IoU above 0.25; 0 without one. Of boxes that no fit ever sees none counts."""
     best = np.zeros(len(boxes))
     seen = np.flatnonzero(scores >= LEAST_SCORE)  # of a benchmark's boxes of any score hardly a tenth
-    order = seen[np.argsort(boxes[seen, 0], kind="stable")]
-    i, j = _near_pairs(
-        boxes[order, :3], 0.5 * np.linalg.norm(boxes[order, 3:6], axis=1), boxes[order, 3:6].prod(axis=1)
-    )
-    i, j = order[i], order[j]
+    bounds, volume = Bounds.of(boxes[seen]), boxes[seen, 3:6].prod(axis=1)
+    i, j = bounds.pairs_within(bounds, 0.0)
+    # each pair once; IoU cannot exceed the ratio of the volumes
+    near = (i < j) & (np.minimum(volume[i], volume[j]) > _RIVAL_IOU * np.maximum(volume[i], volume[j]))
+    i, j = seen[i[near]], seen[j[near]]
     if len(i):
         rivals = paired_iou(torch.from_numpy(boxes[i]), torch.from_numpy(boxes[j])).numpy() > _RIVAL_IOU
         np.maximum.at(best, i[rivals], scores[j[rivals]])
         np.maximum.at(best, j[rivals], scores[i[rivals]])
     return best
-
-
-@njit(cache=True, nogil=True)
-def _near_pairs(centers: F64, reach: F64, volume: F64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of boxes, sorted by x, whose IoU may exceed 0.25.
-
-    It cannot exceed the ratio of the volumes, nor be anything between spheres that do not touch.
-    """
-    first, second = [0 for _ in range(0)], [0 for _ in range(0)]
-    widest = reach.max() if len(reach) else 0.0
-    for i in range(len(centers)):
-        for j in range(i + 1, len(centers)):
-            if centers[j, 0] - centers[i, 0] > reach[i] + widest:
-                break
-            both = reach[i] + reach[j]
-            if max(abs(centers[i, 1] - centers[j, 1]), abs(centers[i, 2] - centers[j, 2])) >= both:
-                continue
-            if centers[j, 0] - centers[i, 0] >= both:
-                continue
-            if min(volume[i], volume[j]) > _RIVAL_IOU * max(volume[i], volume[j]):
-                first.append(i)
-                second.append(j)
-    return np.array(first, dtype=np.int64), np.array(second, dtype=np.int64)
 
 
 def _log_odds(p: F64) -> F64:

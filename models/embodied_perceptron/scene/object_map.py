@@ -842,15 +842,19 @@ def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def count_voxels(
-    snapshot: VoxelSnapshot, boxes: NDArray[np.float64], margin_m: float, enough: int | None = None
+    snapshot: VoxelSnapshot,
+    boxes: NDArray[np.float64],
+    margin_m: float,
+    enough: int | None = None,
+    widened_m: float | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
 
-    Voxels count by their mean points; boxes are widened by half a voxel, so that surfaces on a face count as inside.
-    ``enough``: stop counting for a box that has so many inside.
+    Voxels count by their mean points; boxes are widened by ``widened_m`` on each side, by default half a voxel, so that
+    surfaces on a face count as inside. ``enough``: stop counting for a box that has so many inside.
     """
     nobody: list[list[int]] = [[] for _ in boxes]
-    inside, around, newest_ns, _ = count_voxels_explained(snapshot, boxes, margin_m, nobody, boxes, enough)
+    inside, around, newest_ns, _ = count_voxels_explained(snapshot, boxes, margin_m, nobody, boxes, enough, widened_m)
     return inside, around, newest_ns
 
 
@@ -861,6 +865,7 @@ def count_voxels_explained(
     others: Sequence[Sequence[int]],
     other_boxes: NDArray[np.float64],
     enough: int | None = None,
+    widened_m: float | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """:func:`count_voxels`, and how many of the voxels in each box lie in others too.
 
@@ -872,7 +877,7 @@ def count_voxels_explained(
         nothing = np.zeros(len(boxes), np.int64)
         return nothing, nothing.copy(), nothing.copy(), nothing.copy()
     R = box_rotations(boxes)
-    widened = snapshot.voxel_size_m / 2
+    widened = snapshot.voxel_size_m / 2 if widened_m is None else widened_m
     half = boxes[:, 3:6] / 2 + widened
     # half the edges of the upright bounds of all that counts; a little more, for rounding
     reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
