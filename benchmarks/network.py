@@ -30,7 +30,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 from embodied_perceptron.geometry.transforms import back_project, transform_points
 from embodied_perceptron.mapping.image_features import StreamingLookup
 from embodied_perceptron.nn.input_features import input_from_points, thin
-from embodied_perceptron.nn.network import PerceptionNetwork, Viewpoint
+from embodied_perceptron.nn.network import PerceptionNetwork, SharedFeatures, Viewpoint
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
@@ -185,7 +185,8 @@ def geometry_rows(config: NetworkConfig, net: PerceptionNetwork, x: SparseTensor
     if net.detection is not None:
         detected = net.detect(levels)
         calls["neck and detection head"] = lambda: net.detect(refreshed())
-        calls["boxes and suppression"] = lambda: net.boxes(detected)
+        features = SharedFeatures(x, levels, lookup, detected)
+        calls["boxes and suppression"] = lambda: net.boxes(features)
     if net.occupancy is not None and config.occupancy is not None:
         cell = round(config.occupancy.cell_size_m / config.voxel_size_m)
         calls["occupancy"] = lambda: net.occupy(levels, [-10 * cell, -10 * cell, 0], lookup)
@@ -210,11 +211,11 @@ def passes(
     viewpoint = None if config.inputs == "xyz" else Viewpoint(torch.zeros(1, 3), torch.zeros(1))
 
     def detection() -> None:
-        net.boxes(net.detect(net.encode(fresh(x), lookup)))
+        net.boxes(net(fresh(x), lookup))
 
     def everything() -> None:
         shared = net(fresh(x), lookup)
-        net.boxes(shared.detection)
+        net.boxes(shared)
         net.occupy(shared.levels, origin, lookup)
         net.ground(net.candidates(shared.levels, shared.detection), tokens, pad, viewpoint)
 

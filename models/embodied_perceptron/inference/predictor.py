@@ -191,7 +191,7 @@ class Predictor:
 
         Raises ``ValueError`` for a network without detection.
         """
-        (found,) = self.network.boxes(scene.detection, min_score)
+        (found,) = self.network.boxes(scene, min_score)
         boxes, labels = found.boxes.double().cpu().numpy(), found.labels.cpu().numpy()
         scores = found.scores.double().clamp(0.0, 1.0).cpu().numpy()
         nameless = labels == len(self.classes)

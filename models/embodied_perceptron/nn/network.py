@@ -1,7 +1,7 @@
 """The whole network: what the presets wire together, and nothing else.
 
     features = network(sites, network.lookup(views))             encode and fuse: what all heads share, once
-    network.boxes(features.detection)                            decoded boxes, per scene
+    network.boxes(features)                                      decoded boxes, per scene
     network.occupy(features.levels, origin, features.lookup)     logits of a grid of cells
     candidates = network.candidates(features.levels, features.detection)
     network.ground(candidates, tokens, token_pad, viewpoint)     boxes per sentence, among voxels or detected objects
@@ -39,11 +39,13 @@ from embodied_perceptron.nn.object_grounding import (
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
+from embodied_perceptron.nn.second_look import Proposals, SecondLook, look_again, propose, things
 from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
+_LOOKED_LEVELS = 3  # of the backbone and of the neck, by a second look
 ImageLookup = Callable[[int, Sites], Tensor]
 # fused levels, finest first -> the sites that pruning keeps
 Preference = Callable[[Sequence[SparseTensor]], SiteMask]
@@ -289,6 +291,7 @@ class PerceptionNetwork(nn.Module):
             widths = [c + i for c, i in zip(widths, image_channels, strict=True)]
         self.level_channels = tuple(widths)
         self.detection: DetectionHead | None = None
+        self.second_look: SecondLook | None = None
         self.occupancy: OccupancyBranch | None = None
         self.grounding: GroundingBranch | ObjectGroundingBranch | None = None
         self._build_heads()
@@ -309,6 +312,12 @@ class PerceptionNetwork(nn.Module):
                 config.conventions,
                 config.detection.presence,
             )
+            if config.detection.second_look is not None:
+                if config.inputs == "xyz" or config.modality != "rgbd":
+                    raise ValueError("a second look reads heights and colours of a map: only rgbd, and not inputs xyz")
+                self.second_look = SecondLook(
+                    config.detection.second_look, self.second_look_channels(), config.num_classes
+                )
         if config.occupancy is not None:
             fused = self.level_channels[config.occupancy_level()]
             if config.occupancy.dense_images and config.uses_images:
@@ -401,23 +410,55 @@ class PerceptionNetwork(nn.Module):
 
     # ---------------------------------------------------------------------------------------------------------- heads
 
-    def boxes(self, detection: DetectionOutput | None, min_score: float = 0.0) -> list[BoxPredictions]:
-        """Raw predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first; of a head
-        that knows ``presence`` also boxes of whatever is there, with label ``num_classes``.
+    def boxes(self, features: SharedFeatures, min_score: float = 0.0) -> list[BoxPredictions]:
+        """Predictions -> each scene's boxes above ``min_score`` and the preset's own limit, best first; of a network
+        that knows presence also boxes of whatever is there, with label ``num_classes``.
 
         Raises ``ValueError`` for a network without detection.
         """
         config = self.config.detection
-        if config is None or detection is None:
+        if config is None or features.detection is None:
             raise ValueError("this network has no detection head")
+        lowest = max(config.min_score, min_score)
+        if self.second_look is None:
+            return self.first_boxes(features.detection, lowest)
+        looked = self.proposals(features)
+        return [look_again(self.second_look, seen, lowest, config.iou_threshold) for seen in looked]
+
+    def first_boxes(self, detection: DetectionOutput, min_score: float) -> list[BoxPredictions]:
+        """As :meth:`boxes`, without a second look."""
+        config = self.config.detection
+        assert config is not None
         return decode_detections(
             detection.levels,
             config.max_per_level,
-            max(config.min_score, min_score),
+            min_score,
             config.iou_threshold,
             self.config.conventions,
             config.max_candidates,
         )
+
+    def second_look_channels(self) -> tuple[int, ...]:
+        """Of the sources that a second look samples: input sites, and the finest levels before and behind the neck."""
+        assert self.config.detection is not None
+        levels = self.level_channels[:_LOOKED_LEVELS]
+        return (INPUT_CHANNELS[self.config.inputs], *levels, *(self.config.detection.channels for _ in levels))
+
+    def proposals(self, features: SharedFeatures) -> list[Proposals]:
+        """What a second look reads, per scene. Raises ``ValueError`` for a network without one."""
+        config, detection, sites = self.config.detection, features.detection, features.sites
+        if config is None or config.second_look is None or detection is None:
+            raise ValueError("this network looks at nothing twice")
+        sources = (sites, *features.levels[:_LOOKED_LEVELS], *detection.features[:_LOOKED_LEVELS])
+        looked = []
+        for sample, found in enumerate(self.first_boxes(detection, config.min_score)):
+            rows, scores, _ = things(found, self.config.num_classes, config.second_look.things)
+            boxes, first = found.boxes[rows], scores[:, : self.config.num_classes]
+            floor_z_m = _floor_z_m(sites, sample, self.config.voxel_size_m)
+            looked.append(
+                propose(sources, sample, boxes, first, self.config.voxel_size_m, floor_z_m, config.second_look.cells)
+            )
+        return looked
 
     def occupy(
         self,
@@ -520,6 +561,15 @@ class PerceptionNetwork(nn.Module):
         points = mine.points_m if viewpoint is None else viewpoint.from_world(mine.points_m)
         out: GroundingOutput = self.grounding.head(mine.features, points, mine.pad, tokens, token_pad)
         return out if viewpoint is None else dataclasses.replace(out, boxes=viewpoint.boxes_to_world(out.boxes))
+
+
+def _floor_z_m(sites: SparseTensor, sample: int, voxel_size_m: float) -> float:
+    """Height of the floor that the heights of a scene's input sites are measured from; 0 without sites."""
+    first, end = sites.sites.bounds[sample : sample + 2]
+    if first == end:
+        return 0.0
+    middle_m = (sites.coords[first:end, 2].to(sites.feats.dtype) + 0.5) * voxel_size_m
+    return float((middle_m - sites.feats[first:end, 0]).median())
 
 
 def _ground_objects(

@@ -49,11 +49,37 @@ class ImageConfig:
 
 
 @dataclass(frozen=True)
+class SecondLookConfig:
+    """See :class:`~embodied_perceptron.nn.second_look.SecondLook`.
+
+    Attributes:
+        cells: per edge of the grid in a box.
+        things: at most so many of a scene are looked at, the best.
+        channels: of each point of the grid.
+        near_channels, whole_channels: of the two convolutions over it.
+        said_channels: of what was said first.
+        place_channels: of size and height.
+        hidden_channels: of the two layers that see all of it.
+        dropout: in training.
+    """
+
+    cells: int = 5
+    things: int = 320
+    channels: int = 32
+    near_channels: int = 48
+    whole_channels: int = 128
+    said_channels: int = 64
+    place_channels: int = 32
+    hidden_channels: int = 192
+    dropout: float = 0.2
+
+
+@dataclass(frozen=True)
 class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
 
-    The last four are of decoding: they are no property of what was trained (:func:`with_current_decoding`). Weights
-    that were written before there was ``presence`` have none.
+    Four are of decoding: they are no property of what was trained (:func:`with_current_decoding`). Weights that were
+    written before there was ``presence`` or a ``second_look`` have none.
     """
 
     channels: int = 128
@@ -67,6 +93,7 @@ class DetectionConfig:
     min_score: float = 0.01
     iou_threshold: float = 0.5
     max_candidates: int = 0
+    second_look: SecondLookConfig | None = None
 
 
 @dataclass(frozen=True)

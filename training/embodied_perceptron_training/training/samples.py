@@ -57,7 +57,7 @@ class SceneSample:
         name: of the scene.
         coords: (N, 3) int64 sites at stride 1, sorted as keys are. feats: (N, F) float32.
         boxes: (G, 9) float32; labels: (G,) int64 class indices; the number of classes stands for a thing that none of
-            them names, where the network knows presence.
+            them names, where the network knows presence or looks twice.
         projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w). depth_mm: (V, H, W) int32.
         features: per level (V, h, w, C), or empty. colors: (V, H, W, 3) uint8, where the encoder is trained too.
         occupancy: (X, Y, Z) int64 or None; occupancy_origin: of the grid, in input sites.
@@ -243,7 +243,8 @@ class SampleMaker:
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
         """Boxes in the window that the views ``known`` show, their classes, and which instances they are."""
         detection = self.config.detection
-        nameless = len(self._class_index) if detection is not None and detection.presence else -1
+        tells = detection is not None and (detection.presence or detection.second_look is not None)
+        nameless = len(self._class_index) if tells else -1
         labels = np.array(
             [-1 if name in _SURFACES else self._class_index.get(name, nameless) for name in scene.labels], np.int64
         )

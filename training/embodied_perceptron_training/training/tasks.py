@@ -31,6 +31,7 @@ from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import MOTIONS, PAPER_MOTION
+from embodied_perceptron_training.training.boxes import BoxLearning, JoinedSources, LookedScenes, with_second_look
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.disturb import SiteDisturbance
 from embodied_perceptron_training.training.images import ImageTask, load_images
@@ -44,6 +45,7 @@ from embodied_perceptron_training.training.training_run import TrainingRun
 from embodied_perceptron_training.training.validation import ValidationMetrics
 
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
+_VIEWS = 20  # of a scene that is looked at twice
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 
 
@@ -78,7 +80,41 @@ _KINDS = {
 def build_task(run: TrainingRun) -> TrainingTask:
     """The task of a run. Raises ``ValueError`` (also :class:`DatasetError`) naming what does not fit, ``OSError`` for
     files that cannot be read."""
-    return ImageTask(run) if run.task == "images" else SceneTask(run)
+    if run.task == "images":
+        return ImageTask(run)
+    return box_task(run) if run.task == "boxes" else SceneTask(run)
+
+
+def box_task(run: TrainingRun) -> BoxLearning:
+    """``train --task boxes``: the second look alone. Raises as :func:`build_task`."""
+    if run.weights is None:
+        raise ValueError("task boxes needs --weights: the network that finds what is looked at twice")
+    torch.manual_seed(run.seed)
+    network, classes, extra = with_second_look(run.weights)
+
+    def looked(root: Path, split: str, training: bool) -> LookedScenes:
+        spec = WindowSpec(window_m=run.window_m or WINDOW_M, occupancy_share=0.0)
+        if training:
+            spec = _varied(spec, run, run.pictures)
+        source = scene_source(run, EmbodiedScanDataset(root, split), network, classes, spec, run.views or _VIEWS)
+        looks = run.looks if training else 1
+        return LookedScenes(SceneSource(*source, 1), network, source[0].folder / "looked", looks)
+
+    roots = [run.data, *(Path(name) for name in run.also.split(",") if name)]
+    samples = JoinedSources([looked(root, "train", True) for root in roots])
+    validation = None if run.val is None else looked(run.val, "val", False)
+    return BoxLearning(network, classes, extra, samples, validation)
+
+
+def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
+    """Windows of a training: each time somewhere else, of other views, seen by another sensor."""
+    return dataclasses.replace(
+        spec,
+        motion=MOTIONS[run.turns],
+        prefix_share=run.prefix_share,
+        disturbance=SiteDisturbance(run.site_noise),
+        pictures=pictures,
+    )
 
 
 class SceneSource:
@@ -93,6 +129,10 @@ class SceneSource:
 
     def __len__(self) -> int:
         return len(self._order) * self.repeat
+
+    def name(self, index: int) -> str:
+        """Of the scene of sample ``index``, and of how windows are cut of it."""
+        return f"{self.cache.dataset[self._order[index % len(self._order)]].sample_idx} {self.maker.spec}"
 
     def sample(self, index: int, rng: np.random.Generator) -> SceneSample:
         """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
@@ -261,15 +301,13 @@ class SceneTask:
         )
         if not training:
             return dataclasses.replace(everything, views=self._views if run.truth_views > self._views else 0)
+        varied = _varied(everything, run, run.pictures if self.config.uses_images and not self.end_to_end else 0)
         return dataclasses.replace(
-            everything,
-            motion=PAPER_MOTION if self.config.inputs == "xyz" else MOTIONS[run.turns],
+            varied,
+            motion=PAPER_MOTION if self.config.inputs == "xyz" else varied.motion,
             sentences=run.sentences if grounding is not None else 0,
             absent_share=run.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
             sentence_share=run.sentence_share,
-            prefix_share=run.prefix_share,
-            disturbance=SiteDisturbance(run.site_noise),
-            pictures=run.pictures if self.config.uses_images and not self.end_to_end else 0,
             occupancy_share=self.learning.occupancy_share,
         )
 
@@ -282,22 +320,8 @@ class SceneTask:
         self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, spec: WindowSpec
     ) -> tuple[SceneCache, SampleMaker]:
         """Cache and sample maker of a split."""
-        config = self.config
-        predictor, digest = None, ""
-        if config.uses_images and not self.end_to_end:
-            occupied = OCCUPANCY_CLASSES if config.occupancy is not None else ()
-            predictor = Predictor(copy.deepcopy(network), self.classes, occupied)
-            digest = image_digest(network)
-        text, name = None, ""
-        if config.grounding is not None:
-            name = config.grounding.text_encoder
-            text = text_encoder(name)
-        folder = Path(self.run.cache) if self.run.cache else dataset.root / ".prepared"
         views = max(self._views, self.run.truth_views) if spec.views else self._views
-        preparation = Preparation(views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures)
-        cache = SceneCache(dataset, folder, preparation, predictor, text)
-        maker = SampleMaker(config, self.classes, spec, cache, self.end_to_end)
-        return cache, maker
+        return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
     def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
         """A batch."""
@@ -338,6 +362,32 @@ class SceneTask:
         """A file for :func:`~embodied_perceptron.inference.loading.load_network`."""
         known = {"occupancy_classes": list(OCCUPANCY_CLASSES)} if self.config.occupancy is not None else {}
         save_network(path, _network(model), self.classes, {**known, **extra})
+
+
+def scene_source(
+    run: TrainingRun,
+    dataset: EmbodiedScanDataset,
+    network: PerceptionNetwork,
+    classes: tuple[str, ...],
+    spec: WindowSpec,
+    views: int,
+    end_to_end: bool = False,
+) -> tuple[SceneCache, SampleMaker]:
+    """Cache and sample maker of a split, for a network whose image encoder is frozen unless ``end_to_end``."""
+    config = network.config
+    predictor, digest = None, ""
+    if config.uses_images and not end_to_end:
+        occupied = OCCUPANCY_CLASSES if config.occupancy is not None else ()
+        predictor = Predictor(copy.deepcopy(network), classes, occupied)
+        digest = image_digest(network)
+    text, name = None, ""
+    if config.grounding is not None and spec.sentences:
+        name = config.grounding.text_encoder
+        text = text_encoder(name)
+    folder = Path(run.cache) if run.cache else dataset.root / ".prepared"
+    preparation = Preparation(views=views, image_encoder=digest, text_encoder=name, pictures=spec.pictures)
+    cache = SceneCache(dataset, folder, preparation, predictor, text)
+    return cache, SampleMaker(config, classes, spec, cache, end_to_end)
 
 
 def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:

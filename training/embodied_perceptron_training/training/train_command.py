@@ -17,7 +17,7 @@ from embodied_perceptron_training.training.learn_command import learn
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 _TASKS = (
     "detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi (all "
-    "three heads), or images (the 2-D side alone)."
+    "three heads), images (the 2-D side alone), or boxes (the second look at what --weights finds)."
 )
 _FOLDER: dict[str, Any] = {"file_okay": False}
 # Name, type and default of each option of ``train``; those that are fields of a TrainingRun keep None where the task

@@ -22,7 +22,7 @@ ScheduleName = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "auto", "bfloat16", "float16"]
 TASKS = (
     *("detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy"),
-    *("grounding", "multi", "images"),
+    *("grounding", "multi", "images", "boxes"),
 )
 LENGTHS = ("steps", "epochs", "minutes")
 _LONGEST_WARMUP = 0.05
@@ -89,6 +89,8 @@ class TrainingRun:
             :class:`~embodied_perceptron_training.training.disturb.SiteDisturbance`.
         pictures: sets of disturbed pictures per scene; samples show each as often as the pictures as they are.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
+        looks: of task ``boxes``: windows of each scene that the network looks at, once and for all.
+        also: of task ``boxes``: further folders with training scenes, separated by commas.
         w_detection, w_occupancy, w_grounding: of the heads' losses.
         size: of task ``images``: HxW of the crops; empty = half of the preset's input.
         pixels: of task ``images``: per image and level that the loss reads.
@@ -149,6 +151,8 @@ class TrainingRun:
     site_noise: float = field(default=0.0, metadata=_SCENES)
     pictures: int = field(default=0, metadata=_SCENES)
     cache: str = field(default="", metadata=_SCENES)
+    looks: int = field(default=4, metadata=_SCENES)
+    also: str = field(default="", metadata=_SCENES)
     w_detection: float = field(default=1.0, metadata=_SCENES)
     w_occupancy: float = field(default=0.5, metadata=_SCENES)
     w_grounding: float = field(default=0.3, metadata=_SCENES)
@@ -204,6 +208,8 @@ class TrainingRun:
         for name in ("final_rate", "gamma", "ema_decay", "max_corrupt_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.looks < 1:
+            raise ValueError(f"option looks must be positive, got {self.looks}")
         if self.pictures < 0:
             raise ValueError(f"option pictures must be >= 0, got {self.pictures}")
         for name in ("balance", "absent_share", "prefix_share", "site_noise"):
@@ -316,6 +322,7 @@ _PAPER: Mapping[str, dict[str, Any]] = {
     "grounding": {"learning_rate": 5e-4, "weight_decay": 5e-4, "epochs": 12.0, "schedule": "step"},
     "multi": {"learning_rate": 5e-4, "epochs": 12.0, "schedule": "step"},
     "images": {"learning_rate": 1e-3, "epochs": 12.0},
+    "boxes": {"learning_rate": 1e-3, "epochs": 12.0},
 }
 
 
@@ -326,5 +333,7 @@ def preset_defaults(task: str, preset: str) -> dict[str, Any]:
     """
     if preset == "paper":
         return {"batch": 4 if "detection" in task else 1, "ema_decay": 0.0, **_PAPER[task]}
+    if task == "boxes":
+        return {"batch": 4, "epochs": 12.0, "warmup_steps": 50, "weight_decay": 0.05, "ema_decay": 0.998}
     rate = 2e-3 if preset == "tiny" else 1e-3
     return {"epochs": 24.0, "learning_rate": rate, "warmup_steps": 100, "weight_decay": 0.01}

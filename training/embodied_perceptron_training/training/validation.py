@@ -69,7 +69,7 @@ def _boxes(passed: ScenePass | None, classes: int) -> SceneBoxes:
     """Decoded boxes with a name of a pass over one sample; none without a pass."""
     if passed is None:
         return SceneBoxes(np.zeros((0, 9)), np.zeros(0, np.int64), np.zeros(0))
-    (boxes,) = passed.network.boxes(passed.features.detection)
+    (boxes,) = passed.network.boxes(passed.features)
     box, label, score = (v.cpu().numpy() for v in (boxes.boxes.double(), boxes.labels, boxes.scores))
     named = label < classes
     return SceneBoxes(box[named], label[named], score[named])

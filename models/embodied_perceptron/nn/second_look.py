@@ -1,0 +1,250 @@
+"""A second look at what detection found: each box is read again as a whole, and named, scored and sized anew.
+
+A site predicts its box from what the backbone's cells around it have seen, whatever the size of the thing. Here the box
+itself says where to read: a small grid in its own frame samples the input sites, the fused levels and the neck, and a
+dense network over it corrects what was said first: log-odds of each class, whether anything is there at all, and where
+the six faces are. (Two-stage detectors do the same in other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D,
+Wang et al., NeurIPS 2022.) It learns over a network that stays as it is (``train --task boxes``), on homes which that
+network never saw, so that it meets the faults that it is to correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from embodied_perceptron.geometry.boxes import Bounds, make_boxes, nms, paired_iou, rotations, upright_boxes
+from embodied_perceptron.geometry.transforms import pack_site_keys
+from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
+from embodied_perceptron.nn.presets import SecondLookConfig
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
+
+SAME_THING_IOU = 0.5  # boxes that overlap more are looked at once, under all of their names
+PLACE_FEATURES = 9
+_AROUND = 1.2  # the grid is so much larger than its box,
+_MARGIN_M = 0.04  # and reaches further on every side by this
+_LEAST = 1e-3  # probabilities below it are alike
+_LEAST_EDGE_M = 0.05  # faces are moved in shares of an edge, of thin things in shares of this
+_SURE = 0.2
+_UNSEEN_SHARE = 0.1  # of its first score, what a box that is not looked at keeps
+
+
+@dataclass(frozen=True, eq=False)
+class Proposals:
+    """What the second look reads of P boxes of one scene; ``.to`` comes with the fields.
+
+    Attributes:
+        boxes: (P, 9) in the canonical form (:func:`~embodied_perceptron.geometry.boxes.upright_boxes`).
+        log_odds: (P, K) of each class, as said first.
+        place: (P, 9) logarithm of the edges; lower and upper end above the floor, metres; logarithm of the ratio of the
+            horizontal edges; the best first score; a third of the logarithm of the volume; whether that score is sure.
+        rows: (P, G^3, S) int32 row of each source at each point of the grid, -1 where it has no site.
+        sources: per source (N_s, C_s): input sites, fused levels, the neck's.
+    """
+
+    boxes: Tensor
+    log_odds: Tensor
+    place: Tensor
+    rows: Tensor
+    sources: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes of one thing under several names -> one box with the scores of all of them.
+
+    Args:
+        found: of one scene, best first.
+        num_classes: K.
+        limit: only so many things, the best.
+
+    Returns:
+        (P,) rows of the boxes that stand for their things; (P, K + 1) best score of each label among the boxes that
+        overlap them; (D,) bool which boxes of ``found`` were heard.
+    """
+    every = torch.zeros_like(found.labels)
+    chosen = nms(found.boxes, found.scores, every, SAME_THING_IOU)[:limit]
+    scores = found.scores.new_zeros(len(chosen), num_classes + 1)
+    heard = torch.zeros(len(found.boxes), dtype=torch.bool, device=found.boxes.device)
+    boxes = found.boxes.detach().double().cpu().numpy()
+    rows = chosen.cpu().numpy()
+    everywhere = Bounds.of(boxes)
+    i, j = everywhere[rows].pairs_within(everywhere, 0.0)
+    volume = boxes[:, 3:6].prod(axis=1)
+    # IoU cannot exceed the ratio of the volumes
+    low, high = np.minimum(volume[rows[i]], volume[j]), np.maximum(volume[rows[i]], volume[j])
+    near = low > SAME_THING_IOU * high
+    i, j = i[near], j[near]
+    same = paired_iou(torch.from_numpy(boxes[rows[i]]), torch.from_numpy(boxes[j])).numpy() > SAME_THING_IOU
+    same |= rows[i] == j  # whatever the rounding
+    thing, box = torch.from_numpy(i[same]).to(chosen.device), torch.from_numpy(j[same]).to(chosen.device)
+    flat = thing * (num_classes + 1) + found.labels[box]
+    scores.view(-1).scatter_reduce_(0, flat, found.scores[box], "amax")
+    heard[box] = True
+    return chosen, scores, heard
+
+
+def grid_points(boxes: Tensor, cells: int) -> Tensor:
+    """(P, 9) boxes -> (P, cells^3, 3) points of a grid in the frame of each, which is a little larger; x slowest."""
+    steps = (torch.arange(cells, dtype=boxes.dtype, device=boxes.device) + 0.5) / cells * 2.0 - 1.0
+    grid = torch.cartesian_prod(steps, steps, steps)
+    half = 0.5 * _AROUND * boxes[:, 3:6] + _MARGIN_M
+    return boxes[:, None, :3] + torch.einsum("pij,pgj->pgi", rotations(boxes), grid * half[:, None])
+
+
+def propose(
+    sources: Sequence[SparseTensor],
+    sample: int,
+    boxes: Tensor,
+    scores: Tensor,
+    voxel_size_m: float,
+    floor_z_m: float,
+    cells: int,
+) -> Proposals:
+    """What is read of some boxes of one scene.
+
+    Args:
+        sources: what is sampled, each at its own stride.
+        sample: of the batch.
+        boxes: (P, 9); scores: (P, K) first score per class.
+        voxel_size_m: edge of a site at stride 1.
+        floor_z_m: height of the floor.
+        cells: per edge of the grid.
+    """
+    form = upright_boxes(boxes.double())
+    points = grid_points(form, cells)
+    rows = [_rows(source.sites, sample, points, voxel_size_m) for source in sources]
+    p = scores.clamp(_LEAST, 1.0 - _LEAST)
+    return Proposals(
+        form,
+        torch.log(p / (1.0 - p)),
+        _place(form, scores, floor_z_m).to(scores.dtype),
+        torch.stack(rows, -1),
+        tuple(source.feats for source in sources),
+    )
+
+
+def _rows(sites: Sites, sample: int, points: Tensor, voxel_size_m: float) -> Tensor:
+    """(P, N, 3) points -> (P, N) int32 rows of the sites that hold them, -1 where there are none."""
+    coords = torch.floor(points.reshape(-1, 3) / (voxel_size_m * sites.stride)).long() * sites.stride
+    keys = pack_site_keys(torch.full((len(coords),), sample, dtype=torch.int64, device=coords.device), coords)
+    return sites.find(keys).reshape(points.shape[:-1]).to(torch.int32)
+
+
+def _place(boxes: Tensor, scores: Tensor, floor_z_m: float) -> Tensor:
+    """(P, 9) :attr:`Proposals.place`."""
+    edges = boxes[:, 3:6].clamp(min=MIN_SIZE_M)
+    bottom = boxes[:, 2] - 0.5 * edges[:, 2] - floor_z_m
+    best = scores.amax(1).to(boxes.dtype) if scores.shape[1] else boxes.new_zeros(len(boxes))
+    return torch.stack(
+        [
+            *edges.log().unbind(1),
+            bottom,
+            bottom + edges[:, 2],
+            torch.log(edges[:, 0] / edges[:, 1]),
+            best,
+            edges.log().sum(1) / 3.0,
+            (best > _SURE).to(boxes.dtype),
+        ],
+        1,
+    )
+
+
+class SecondLook(nn.Module):
+    """See the module docstring.
+
+    Args:
+        config: widths.
+        source_channels: of each source, the input sites' first.
+        num_classes: K.
+    """
+
+    def __init__(self, config: SecondLookConfig, source_channels: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        if config.cells != 5:
+            raise ValueError(f"two convolutions of 3 cells read a grid of 5, got {config.cells}")
+        width, hidden = config.channels, config.hidden_channels
+        self.config = config
+        self.num_classes = num_classes
+        # columns of input sites have units; features of layers have no scale of their own
+        self.norms = nn.ModuleList(nn.Identity() if i == 0 else nn.LayerNorm(c) for i, c in enumerate(source_channels))
+        self.project = nn.ModuleList(nn.Linear(c, width) for c in source_channels)
+        self.there = nn.Linear(len(source_channels), width)
+        self.near = nn.Conv3d(width, config.near_channels, 3)
+        self.whole = nn.Conv3d(config.near_channels, config.whole_channels, 3)
+        self.said = nn.Linear(num_classes, config.said_channels)
+        self.place = nn.Linear(PLACE_FEATURES, config.place_channels)
+        joined = config.whole_channels + config.said_channels + config.place_channels
+        self.dropout = nn.Dropout(config.dropout)
+        self.first = nn.Linear(joined, hidden)
+        self.second = nn.Linear(hidden, hidden)
+        self.classify = nn.Linear(hidden, num_classes + 1)
+        self.faces = nn.Linear(hidden, 6)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.shift = nn.Parameter(torch.zeros(1))
+        nn.init.normal_(self.classify.weight, std=0.01)
+        for bias in (self.classify.bias, self.faces.bias, self.faces.weight):
+            nn.init.zeros_(bias)
+
+    def forward(self, seen: Proposals) -> tuple[Tensor, Tensor]:
+        """(P, K + 1) log-odds of every class and of a thing at all; (P, 6) how far the lower and the upper faces move
+        along x, y, z of the box, in its edges."""
+        P, edge = len(seen), self.config.cells
+        rows = seen.rows.long()
+        there = rows >= 0
+        x = self.there(there.to(seen.log_odds.dtype))
+        for s, (norm, project, features) in enumerate(zip(self.norms, self.project, seen.sources, strict=True)):
+            known = project(norm(features.to(x.dtype)))
+            known = torch.cat([known, known.new_zeros(1, known.shape[1])])  # what a missing row reads
+            x = x + known[torch.where(there[..., s], rows[..., s], len(known) - 1)]
+        x = functional.relu(x).transpose(1, 2).reshape(P, -1, edge, edge, edge)
+        x = functional.relu(self.whole(functional.relu(self.near(x)))).flatten(1)
+        said, place = functional.relu(self.said(seen.log_odds)), functional.relu(self.place(seen.place))
+        hidden = functional.relu(self.first(self.dropout(torch.cat([x, said, place], 1))))
+        hidden = functional.relu(self.second(self.dropout(hidden)))
+        change = self.classify(hidden)
+        named = seen.log_odds * self.scale + self.shift + change[:, :-1]
+        return torch.cat([named, change[:, -1:]], 1), self.faces(hidden)
+
+
+def moved_faces(boxes: Tensor, faces: Tensor) -> Tensor:
+    """(N, 9) boxes whose faces moved by (N, 6) shares of their edges, as :class:`SecondLook` says it."""
+    edges = boxes[:, 3:6]
+    low, high = (faces.to(boxes.dtype) * edges.clamp(min=_LEAST_EDGE_M).repeat(1, 2)).split(3, 1)
+    R = rotations(boxes)
+    centers = boxes[:, :3] + torch.einsum("nij,nj->ni", R, 0.5 * (low + high))
+    return make_boxes(centers, (edges + high - low).clamp(min=MIN_SIZE_M), R)
+
+
+def face_targets(boxes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """What :class:`SecondLook` should say of the faces: (N, 6), and (N,) bool where it is known.
+
+    It is where the axes of the true box are nearly those of the box: faces cannot turn it.
+    """
+    R = rotations(boxes)
+    relative = R.transpose(1, 2) @ rotations(truth)
+    half = (relative.abs() @ (0.5 * truth[:, 3:6, None]))[..., 0]
+    center = (R.transpose(1, 2) @ (truth[:, :3] - boxes[:, :3])[..., None])[..., 0]
+    edges = boxes[:, 3:6]
+    unit = edges.clamp(min=_LEAST_EDGE_M)
+    wanted = torch.cat([(center - half + 0.5 * edges) / unit, (center + half - 0.5 * edges) / unit], 1)
+    return wanted, relative.abs().amax(2).amin(1) > 0.96
+
+
+def look_again(look: SecondLook, seen: Proposals, min_score: float, iou_threshold: float) -> BoxPredictions:
+    """Final boxes, best first: every label of every thing that scores more than ``min_score``, suppressed per label."""
+    logits, faces = look(seen)
+    scores = logits.sigmoid()
+    row, label = (scores > min_score).nonzero(as_tuple=True)
+    boxes = moved_faces(seen.boxes, faces)[row]
+    chosen = scores[row, label]
+    keep = nms(boxes, chosen, label, iou_threshold)
+    return BoxPredictions(boxes[keep], chosen[keep], label[keep])
