@@ -313,8 +313,8 @@ class PerceptionNetwork(nn.Module):
                 config.detection.presence,
             )
             if config.detection.second_look is not None:
-                if config.inputs == "xyz" or config.modality != "rgbd":
-                    raise ValueError("a second look reads heights and colours of a map: only rgbd, and not inputs xyz")
+                if not config.reads_map:
+                    raise ValueError("a second look reads heights and colours of a map: no modality rgb, no inputs xyz")
                 self.second_look = SecondLook(
                     config.detection.second_look, self.second_look_channels(), config.num_classes
                 )
@@ -452,7 +452,7 @@ class PerceptionNetwork(nn.Module):
         sources = (sites, *features.levels[:_LOOKED_LEVELS], *detection.features[:_LOOKED_LEVELS])
         looked = []
         for sample, found in enumerate(self.first_boxes(detection, config.min_score)):
-            rows, scores, _ = things(found, self.config.num_classes, config.second_look.things)
+            rows, scores = things(found, self.config.num_classes, config.second_look.things)
             boxes, first = found.boxes[rows], scores[:, : self.config.num_classes]
             floor_z_m = _floor_z_m(sites, sample, self.config.voxel_size_m)
             looked.append(

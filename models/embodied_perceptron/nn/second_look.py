@@ -1,11 +1,12 @@
-"""A second look at what detection found: each box is read again as a whole, and named, scored and sized anew.
+"""A second look at what detection found: each box is read again as a whole, and named and scored anew.
 
 A site predicts its box from what the backbone's cells around it have seen, whatever the size of the thing. Here the box
 itself says where to read: a small grid in its own frame samples the input sites, the fused levels and the neck, and a
-dense network over it corrects what was said first: log-odds of each class, whether anything is there at all, and where
-the six faces are. (Two-stage detectors do the same in other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D,
-Wang et al., NeurIPS 2022.) It learns over a network that stays as it is (``train --task boxes``), on homes which that
-network never saw, so that it meets the faults that it is to correct.
+dense network over it corrects what was said first, the log-odds of each class, and says whether anything is there at
+all. (Two-stage detectors do the same in other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D, Wang et al.,
+NeurIPS 2022. Where the faces of the box are was learned too, and was no better than what detection says and the boxes
+around vote for.) It learns over a network that stays as it is (``train --task boxes``), on homes which that network
+never saw, so that it meets the faults that it is to correct.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.geometry.boxes import Bounds, make_boxes, nms, paired_iou, rotations, upright_boxes
+from embodied_perceptron.geometry.boxes import Bounds, nms, paired_iou, rotations, upright_boxes
 from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
 from embodied_perceptron.nn.presets import SecondLookConfig
@@ -30,9 +31,7 @@ PLACE_FEATURES = 9
 _AROUND = 1.2  # the grid is so much larger than its box,
 _MARGIN_M = 0.04  # and reaches further on every side by this
 _LEAST = 1e-3  # probabilities below it are alike
-_LEAST_EDGE_M = 0.05  # faces are moved in shares of an edge, of thin things in shares of this
 _SURE = 0.2
-_UNSEEN_SHARE = 0.1  # of its first score, what a box that is not looked at keeps
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,7 @@ class Proposals:
         return len(self.boxes)
 
 
-def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor, Tensor]:
     """Boxes of one thing under several names -> one box with the scores of all of them.
 
     Args:
@@ -68,12 +67,11 @@ def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor,
 
     Returns:
         (P,) rows of the boxes that stand for their things; (P, K + 1) best score of each label among the boxes that
-        overlap them; (D,) bool which boxes of ``found`` were heard.
+        overlap them.
     """
     every = torch.zeros_like(found.labels)
     chosen = nms(found.boxes, found.scores, every, SAME_THING_IOU)[:limit]
     scores = found.scores.new_zeros(len(chosen), num_classes + 1)
-    heard = torch.zeros(len(found.boxes), dtype=torch.bool, device=found.boxes.device)
     boxes = found.boxes.detach().double().cpu().numpy()
     rows = chosen.cpu().numpy()
     everywhere = Bounds.of(boxes)
@@ -88,8 +86,7 @@ def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor,
     thing, box = torch.from_numpy(i[same]).to(chosen.device), torch.from_numpy(j[same]).to(chosen.device)
     flat = thing * (num_classes + 1) + found.labels[box]
     scores.view(-1).scatter_reduce_(0, flat, found.scores[box], "amax")
-    heard[box] = True
-    return chosen, scores, heard
+    return chosen, scores
 
 
 def grid_points(boxes: Tensor, cells: int) -> Tensor:
@@ -187,16 +184,13 @@ class SecondLook(nn.Module):
         self.first = nn.Linear(joined, hidden)
         self.second = nn.Linear(hidden, hidden)
         self.classify = nn.Linear(hidden, num_classes + 1)
-        self.faces = nn.Linear(hidden, 6)
         self.scale = nn.Parameter(torch.ones(1))
         self.shift = nn.Parameter(torch.zeros(1))
         nn.init.normal_(self.classify.weight, std=0.01)
-        for bias in (self.classify.bias, self.faces.bias, self.faces.weight):
-            nn.init.zeros_(bias)
+        nn.init.zeros_(self.classify.bias)
 
-    def forward(self, seen: Proposals) -> tuple[Tensor, Tensor]:
-        """(P, K + 1) log-odds of every class and of a thing at all; (P, 6) how far the lower and the upper faces move
-        along x, y, z of the box, in its edges."""
+    def forward(self, seen: Proposals) -> Tensor:
+        """(P, K + 1) log-odds of every class and of a thing at all."""
         P, edge = len(seen), self.config.cells
         rows = seen.rows.long()
         there = rows >= 0
@@ -205,46 +199,25 @@ class SecondLook(nn.Module):
             known = project(norm(features.to(x.dtype)))
             known = torch.cat([known, known.new_zeros(1, known.shape[1])])  # what a missing row reads
             x = x + known[torch.where(there[..., s], rows[..., s], len(known) - 1)]
-        x = functional.relu(x).transpose(1, 2).reshape(P, -1, edge, edge, edge)
+        x = functional.relu(x).transpose(1, 2).reshape(P, x.shape[-1], edge, edge, edge)
         x = functional.relu(self.whole(functional.relu(self.near(x)))).flatten(1)
         said, place = functional.relu(self.said(seen.log_odds)), functional.relu(self.place(seen.place))
         hidden = functional.relu(self.first(self.dropout(torch.cat([x, said, place], 1))))
         hidden = functional.relu(self.second(self.dropout(hidden)))
         change = self.classify(hidden)
         named = seen.log_odds * self.scale + self.shift + change[:, :-1]
-        return torch.cat([named, change[:, -1:]], 1), self.faces(hidden)
-
-
-def moved_faces(boxes: Tensor, faces: Tensor) -> Tensor:
-    """(N, 9) boxes whose faces moved by (N, 6) shares of their edges, as :class:`SecondLook` says it."""
-    edges = boxes[:, 3:6]
-    low, high = (faces.to(boxes.dtype) * edges.clamp(min=_LEAST_EDGE_M).repeat(1, 2)).split(3, 1)
-    R = rotations(boxes)
-    centers = boxes[:, :3] + torch.einsum("nij,nj->ni", R, 0.5 * (low + high))
-    return make_boxes(centers, (edges + high - low).clamp(min=MIN_SIZE_M), R)
-
-
-def face_targets(boxes: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """What :class:`SecondLook` should say of the faces: (N, 6), and (N,) bool where it is known.
-
-    It is where the axes of the true box are nearly those of the box: faces cannot turn it.
-    """
-    R = rotations(boxes)
-    relative = R.transpose(1, 2) @ rotations(truth)
-    half = (relative.abs() @ (0.5 * truth[:, 3:6, None]))[..., 0]
-    center = (R.transpose(1, 2) @ (truth[:, :3] - boxes[:, :3])[..., None])[..., 0]
-    edges = boxes[:, 3:6]
-    unit = edges.clamp(min=_LEAST_EDGE_M)
-    wanted = torch.cat([(center - half + 0.5 * edges) / unit, (center + half - 0.5 * edges) / unit], 1)
-    return wanted, relative.abs().amax(2).amin(1) > 0.96
+        return torch.cat([named, change[:, -1:]], 1)
 
 
 def look_again(look: SecondLook, seen: Proposals, min_score: float, iou_threshold: float) -> BoxPredictions:
-    """Final boxes, best first: every label of every thing that scores more than ``min_score``, suppressed per label."""
-    logits, faces = look(seen)
-    scores = logits.sigmoid()
+    """Final boxes, best first: every label of every thing that scores more than ``min_score``, suppressed per label.
+
+    Of what the second look changes, the configuration's ``share`` counts.
+    """
+    logits: Tensor = look(seen)
+    named = seen.log_odds + look.config.share * (logits[:, :-1] - seen.log_odds)
+    scores = torch.cat([named, logits[:, -1:]], 1).sigmoid()
     row, label = (scores > min_score).nonzero(as_tuple=True)
-    boxes = moved_faces(seen.boxes, faces)[row]
-    chosen = scores[row, label]
+    boxes, chosen = seen.boxes[row], scores[row, label]
     keep = nms(boxes, chosen, label, iou_threshold)
     return BoxPredictions(boxes[keep], chosen[keep], label[keep])

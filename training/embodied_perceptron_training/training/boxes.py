@@ -29,7 +29,7 @@ from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.nn.detection import BoxPredictions
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import SecondLookConfig
-from embodied_perceptron.nn.second_look import Proposals, SecondLook, face_targets, look_again
+from embodied_perceptron.nn.second_look import Proposals, SecondLook, look_again
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.weights.checkpoint import load_into
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
@@ -44,11 +44,9 @@ _BOXES = 96  # of things in a window, and half as many of nothing
 _PREFIX = "second_look."
 _NEAR, _RIGHT = 0.1, 0.5  # IoU: no part of a thing below, all of it above
 _LEAST_IOU = 0.15
-_MOVABLE_IOU = 0.2  # of boxes whose faces are learned
 _TRUTH_ABOVE = 0.02  # of the first score: what the figures before the second look count
 _FAINT = 0.03  # added to scores when boxes of nothing are drawn, so that all of them may come
-_HALF = ("log_odds", "place", "right", "faces")
-
+_HALF = ("log_odds", "place", "right")
 _FIGURES = ("AP25", "AP50", "AR25", "AP25_furniture")
 
 
@@ -59,14 +57,10 @@ class LookedBoxes:
     Attributes:
         seen: P boxes.
         right: (P, K + 1) how right each class would be, and a thing of any name: 0 to 1 by the overlap.
-        faces: (P, 6) where the faces belong, see :func:`~embodied_perceptron.nn.second_look.face_targets`;
-            movable: (P,) bool, where that is known.
     """
 
     seen: Proposals
     right: Tensor
-    faces: Tensor
-    movable: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +83,8 @@ def overlap_targets(iou: Tensor, labels: Tensor, num_classes: int) -> Tensor:
 
 def looked_boxes(seen: Proposals, truth: Tensor, labels: Tensor, num_classes: int) -> LookedBoxes:
     """Boxes of one window with what is true of them; ``labels`` of things without a class are ``num_classes``."""
-    truth = truth.to(seen.boxes.dtype)
-    if not len(truth):
-        nothing = seen.boxes.new_zeros(len(seen), 6)
-        right = seen.boxes.new_zeros(len(seen), num_classes + 1)
-        return LookedBoxes(seen, right.float(), nothing.float(), torch.zeros(len(seen), dtype=torch.bool))
-    iou = box_iou(seen.boxes, truth)
-    best, thing = iou.max(1)
-    faces, aligned = face_targets(seen.boxes, truth[thing])
-    right = overlap_targets(iou, labels, num_classes)
-    return LookedBoxes(seen, right.float(), faces.clamp(-1.0, 1.0).float(), aligned & (best > _MOVABLE_IOU))
+    iou = box_iou(seen.boxes, truth.to(seen.boxes.dtype))
+    return LookedBoxes(seen, overlap_targets(iou, labels, num_classes).float())
 
 
 class Windows(Protocol):
@@ -174,13 +160,11 @@ class LookedScenes:
             count = min(len(nothing), _BOXES // 2)
             chosen.append(rng.choice(nothing, count, replace=False, p=weight / weight.sum()))
         rows = torch.from_numpy(np.sort(np.concatenate(chosen)))
-        grid, faces = seen.rows[rows], looked.faces[rows]
+        grid = seen.rows[rows]
         edge = round(grid.shape[1] ** (1 / 3))
         for axis in (0, 1):  # a box has no front: seen from the other end, or in a mirror
             if rng.random() < 0.5:
                 grid = grid.reshape(len(rows), edge, edge, edge, -1).flip(axis + 1).reshape(grid.shape)
-                faces = faces.clone()
-                faces[:, [axis, axis + 3]] = -faces[:, [axis + 3, axis]]
         if rng.random() < 0.2:  # one source is missing
             grid = grid.clone()
             grid[..., int(rng.integers(grid.shape[-1]))] = -1
@@ -190,7 +174,7 @@ class LookedScenes:
         place = seen.place[rows]
         place = place + torch.from_numpy(rng.normal(0.0, 0.03, place.shape)).to(place.dtype)
         drawn = Proposals(seen.boxes[rows], said, place, grid, seen.sources)
-        return LookedBoxes(drawn, right[rows], faces, looked.movable[rows])
+        return LookedBoxes(drawn, right[rows])
 
     def _key(self, index: int, look: int) -> str:
         text = json.dumps([_LOOKED_VERSION, self._digest, self._source.name(index), look])
@@ -245,17 +229,11 @@ class BoxLearning:
         return joined(samples)
 
     def losses(self, model: nn.Module, batch: LookedBoxes, reduce: Reduce) -> Losses:
-        """Cross entropy of classes and presence against how right they would be; where the faces belong."""
-        logits, faces = model(batch.seen)
+        """Cross entropy of classes and presence against how right they would be."""
+        logits = model(batch.seen)
         wrong = functional.binary_cross_entropy_with_logits(logits, batch.right, reduction="none")
         boxes = reduce(wrong.new_tensor(float(len(wrong)))).clamp(min=1.0)
-        movable = reduce(wrong.new_tensor(float(batch.movable.sum()))).clamp(min=1.0)
-        off = functional.smooth_l1_loss(faces[batch.movable], batch.faces[batch.movable], beta=0.1, reduction="sum")
-        return {
-            "classes": wrong[:, :-1].sum() / boxes,
-            "presence": 0.5 * wrong[:, -1].sum() / boxes,
-            "faces": 2.0 * off / (6.0 * movable),
-        }
+        return {"classes": wrong[:, :-1].sum() / boxes, "presence": 0.5 * wrong[:, -1].sum() / boxes}
 
     @torch.no_grad()
     def validate(self, model: nn.Module) -> dict[str, float]:
@@ -321,8 +299,12 @@ def with_second_look(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...], di
 
 
 def network_digest(network: PerceptionNetwork) -> str:
-    """SHA-256 over everything that a second look reads from: the network without it."""
-    digest = hashlib.sha256(repr(network.config).encode())
+    """SHA-256 over everything that decides what a second look reads: the network without what the look learns."""
+    detection = network.config.detection
+    assert detection is not None
+    look = detection.second_look or SecondLookConfig()
+    config = dataclasses.replace(network.config, detection=dataclasses.replace(detection, second_look=None))
+    digest = hashlib.sha256(repr((config, look.cells, look.things)).encode())
     for name, value in sorted(network.state_dict().items()):
         if not name.startswith(_PREFIX):
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
@@ -345,8 +327,7 @@ def joined(parts: Sequence[LookedBoxes]) -> LookedBoxes:
         torch.cat(rows),
         tuple(torch.cat(source) for source in sources),
     )
-    columns = ([getattr(part, name) for part in parts] for name in ("right", "faces", "movable"))
-    return LookedBoxes(seen, *(torch.cat(column) for column in columns))
+    return LookedBoxes(seen, torch.cat([part.right for part in parts]))
 
 
 def _scored(found: BoxPredictions, num_classes: int) -> SceneBoxes:
@@ -358,9 +339,8 @@ def _scored(found: BoxPredictions, num_classes: int) -> SceneBoxes:
 def _stored(window: _Window) -> dict[str, Tensor]:
     """As tensors of a file, what is no coordinate in half precision."""
     looked, seen = window.looked, window.looked.seen
-    tensors = {"boxes": seen.boxes, "rows": seen.rows, "movable": looked.movable}
-    tensors.update({"truth": window.truth, "labels": window.labels})
-    tensors.update({"log_odds": seen.log_odds, "place": seen.place, "right": looked.right, "faces": looked.faces})
+    tensors = {"boxes": seen.boxes, "rows": seen.rows, "truth": window.truth, "labels": window.labels}
+    tensors.update({"log_odds": seen.log_odds, "place": seen.place, "right": looked.right})
     tensors.update({f"source{i}": source for i, source in enumerate(seen.sources)})
     half = (*_HALF, *(f"source{i}" for i in range(len(seen.sources))))
     return {k: (v.half() if k in half else v).contiguous().clone() for k, v in tensors.items()}
@@ -376,5 +356,4 @@ def _loaded(tensors: Mapping[str, Tensor]) -> _Window:
         tensors["rows"],
         tuple(tensors[name] for name in names),
     )
-    looked = LookedBoxes(seen, tensors["right"].float(), tensors["faces"].float(), tensors["movable"])
-    return _Window(looked, tensors["truth"], tensors["labels"])
+    return _Window(LookedBoxes(seen, tensors["right"].float()), tensors["truth"], tensors["labels"])
