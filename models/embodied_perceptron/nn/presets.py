@@ -66,7 +66,7 @@ class SecondLookConfig:
     """
 
     cells: int = 5
-    things: int = 320
+    things: int = 160
     share: float = 0.4
     channels: int = 32
     near_channels: int = 48

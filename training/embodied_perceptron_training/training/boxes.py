@@ -41,6 +41,7 @@ from embodied_perceptron_training.training.task import SampleError
 _LOOKED_VERSION = 1
 _WINDOWS = 4  # of a scene in a sample
 _BOXES = 96  # of things in a window, and half as many of nothing
+_LOOKED = 320  # things in a window: more than are looked at later, for what is nothing is learned too
 _PREFIX = "second_look."
 _NEAR, _RIGHT = 0.1, 0.5  # IoU: no part of a thing below, all of it above
 _LEAST_IOU = 0.15
@@ -144,7 +145,7 @@ class LookedScenes:
 
     @torch.inference_mode()
     def _look(self, sample: SceneSample) -> _Window:
-        (seen,) = self._network.proposals(ScenePass(self._network, SceneBatch([sample])).features)
+        (seen,) = self._network.proposals(ScenePass(self._network, SceneBatch([sample])).features, _LOOKED)
         looked = looked_boxes(seen, sample.boxes, sample.labels, self._network.config.num_classes)
         return _Window(looked, sample.boxes, sample.labels)
 
@@ -302,9 +303,9 @@ def network_digest(network: PerceptionNetwork) -> str:
     """SHA-256 over everything that decides what a second look reads: the network without what the look learns."""
     detection = network.config.detection
     assert detection is not None
-    look = detection.second_look or SecondLookConfig()
+    cells = (detection.second_look or SecondLookConfig()).cells
     config = dataclasses.replace(network.config, detection=dataclasses.replace(detection, second_look=None))
-    digest = hashlib.sha256(repr((config, look.cells, look.things)).encode())
+    digest = hashlib.sha256(repr((config, cells, _LOOKED)).encode())
     for name, value in sorted(network.state_dict().items()):
         if not name.startswith(_PREFIX):
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
