@@ -151,6 +151,23 @@ def test_probabilities_come_best_first_and_boxes_stay():
     assert len(Reliability(ONES, {})(nothing, snapshot_of(np.zeros((1, 3))), 0.0)) == 0
 
 
+def test_what_promises_no_name_keeps_its_score():
+    """A thing without a name is neither plausible nor wrong under a name, and no rival of what has one."""
+    rng = np.random.default_rng(2)
+    boxes = random_boxes(rng, 20)
+    scores = rng.uniform(0.1, 0.9, 20)
+    labels = tuple("object" if i % 3 == 0 else "chair" for i in range(20))
+    voxels = snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3)))
+    together = Reliability(ONES, {})(Detections(boxes, scores, labels), voxels, 0.0)
+    named = np.flatnonzero([label == "chair" for label in labels])
+    alone = Reliability(ONES, {})(Detections(boxes, scores, labels).take(named), voxels, 0.0)
+    kept = [label == "chair" for label in together.labels]
+    np.testing.assert_array_equal(together.scores[kept], alone.scores)
+    by_box = {tuple(box): score for box, score in zip(boxes, scores, strict=True)}
+    for row in np.flatnonzero(~np.array(kept)):
+        assert together.scores[row] == by_box[tuple(together.boxes[row])]
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [

@@ -73,17 +73,20 @@ class Reliability:
                 raise ValueError(f"{name!r} cannot have been right {right} of {said} times")
 
     def __call__(self, found: Detections, snapshot: VoxelSnapshot, floor_z_m: float) -> Detections:
-        """The same boxes with the probability of each as its score, best first.
+        """The same boxes with the probability of each as its score, best first; what has no name keeps its own, which
+        promises no name (:class:`~embodied_perceptron.inference.naming.Naming`).
 
         Args:
             found: of the network, world frame, with its own scores.
             snapshot: the map that the network looked at.
             floor_z_m: height of the floor.
         """
-        if len(found) == 0:
+        named = np.flatnonzero([label != UNNAMED for label in found.labels])
+        if len(named) == 0:
             return found
-        table = box_features(found, snapshot, floor_z_m, self.names, self.priors)
-        scores = 1.0 / (1.0 + np.exp(-(self.weights[0] + table @ np.array(self.weights[1:]))))
+        table = box_features(found.take(named), snapshot, floor_z_m, self.names, self.priors)
+        scores = found.scores.copy()
+        scores[named] = 1.0 / (1.0 + np.exp(-(self.weights[0] + table @ np.array(self.weights[1:]))))
         order = np.argsort(-scores, kind="stable")
         return Detections(found.boxes, scores, found.labels, found.shares).take(order)
 

@@ -98,6 +98,11 @@ class DetectionConfig:
     max_candidates: int = 0
     second_look: SecondLookConfig | None = None
 
+    @property
+    def tells_things(self) -> bool:
+        """Whether boxes are told of whatever is there, known by name or not."""
+        return self.presence or self.second_look is not None
+
 
 @dataclass(frozen=True)
 class OccupancyConfig:

@@ -6,7 +6,7 @@ grid. What is counted are the confirmed objects with a name, as they are publish
 IoU > 0.25 with something that the views show and that no better object has found. The chosen score has the best F1 over
 all scenes, or is the lowest one with the wanted precision.
 
-Of a network that knows presence, things without a name are asked first: from which score on enough of them are where
+Of a network that tells things without a name, these are asked first: from which score on enough of them are where
 something is, whatever it is called. Their scores are then shifted so that this one counts as the chosen one.
 """
 
@@ -402,9 +402,10 @@ def calibrate(
 
 
 def _nameless_score(spec: EvaluationSpec, every: int, workers: Workers, precision: float) -> float | None:
-    """From which score on things without a name are right often enough; None for a network that knows no presence."""
+    """From which score on things without a name are right often enough; None for a network that tells no things
+    without one."""
     detection = cached_predictor(spec.weights).network.config.detection
-    if detection is None or not detection.presence:
+    if detection is None or not detection.tells_things:
         return None
     outcome = map_scenes(_Things(spec, every), scene_names(spec), workers, None)
     pairs = [pair for result in outcome.results for pair in result]
