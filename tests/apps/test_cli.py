@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -177,6 +178,26 @@ def test_ctrl_c_is_no_traceback(run_main: Callable[..., Ended], monkeypatch: pyt
     monkeypatch.setattr(cli, "build_app", interrupted)
     ended = run_main()
     assert (ended.code, ended.err.strip()) == (130, "interrupted")
+
+
+def test_ctrl_c_is_no_traceback_while_the_program_is_still_imported() -> None:
+    """As the installed script starts it, with an interrupt at the first import of anything that is not ours."""
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    module, function = re.findall(r'^embodied-perceptron = "([\w.]+):(\w+)"$', text, re.M)[0]
+    code = f"""if True:
+        import sys
+
+        class Interrupt:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in ("typer", "rich", "numpy"):
+                    raise KeyboardInterrupt
+
+        sys.meta_path.insert(0, Interrupt())
+        from {module} import {function}
+        {function}()
+    """
+    done = subprocess.run([sys.executable, "-c", code, "perceive"], capture_output=True, text=True, timeout=110)
+    assert (done.returncode, done.stderr.strip()) == (130, "interrupted")
 
 
 @pytest.mark.parametrize(

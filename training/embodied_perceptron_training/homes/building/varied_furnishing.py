@@ -50,7 +50,10 @@ def _units(rng: np.random.Generator, length: float) -> list[tuple[str, float]]:
     core = [[("sink", wide)], [("stove", 0.6)]]
     if length > 2.3 and rng.random() < 0.65:
         core[0].insert(int(rng.integers(2)), ("dishwasher", 0.6))
-    used = sum(width for group in core for _, width in group)
+    used = 0.0
+    for group in core:  # not sum(): since Python 3.12 it rounds floats otherwise, and a seed must give the same home
+        for _, width in group:
+            used += width
     groups = list(core)
     while length - used > 0.42:
         width = float(rng.uniform(0.4, min(0.9, length - used)))
