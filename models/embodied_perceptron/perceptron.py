@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -450,12 +451,10 @@ class Perceptron(LiveMap):
         if self.classes is not None:  # sentences may use all words
             known, published = self.classes.in_own_words(confirmed), confirmed
             tentative = self.classes.in_own_words(tentative)
-        self._known = QueryContext(known, tentative, detections, self._scores, self._first_score, published)
+        # no bound method: it would hold the perceptron, and the perceptron it
+        first_score = partial(published_score, looks=1, scores=self._scores, config=self.config.objects)
+        self._known = QueryContext(known, tentative, detections, self._scores, first_score, published)
         return objects
-
-    def _first_score(self, score: float) -> float:
-        """Of an object that was found once."""
-        return published_score(score, 1, self._scores, self.config.objects)
 
     def _forget(self) -> None:
         super()._forget()

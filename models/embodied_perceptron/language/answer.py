@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
 
@@ -214,8 +214,7 @@ class _Answer:
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
         self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors(), own_sides)
-        geometry, names = self.geometry, self.labels
-        geometry.tell_fronts(lambda: front_probabilities(geometry, names, fronts))
+        self.geometry.tell_fronts(partial(front_probabilities, labels=self.labels, source=fronts))
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)

@@ -128,7 +128,7 @@ class SceneGeometry:
         # counter-clockwise, so that one step further is the object's own left
         axes = np.stack([-turned[:, :2, 1], turned[:, :2, 0], turned[:, :2, 1], -turned[:, :2, 0]], axis=1)  # (N, 4, 2)
         self.sides = axes / np.maximum(np.linalg.norm(axes, axis=2, keepdims=True), 1e-9)
-        self._fronts: F64 | Callable[[], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
+        self._fronts: F64 | Callable[[SceneGeometry], F64] = np.zeros((self.n, 4)) if fronts is None else fronts
         self.viewer = None if viewer is None else Viewer(self._turn @ viewer.position, self._turn @ viewer.heading)
         self.barriers = np.zeros(self.n, bool) if barriers is None else barriers
         every = np.arange(self.n, dtype=np.intp)
@@ -139,11 +139,11 @@ class SceneGeometry:
     def fronts(self) -> F64:
         """(N, 4) see the constructor; estimated on first use."""
         if callable(self._fronts):
-            self._fronts = self._fronts()
+            self._fronts = self._fronts(self)
         return self._fronts
 
-    def tell_fronts(self, fronts: Callable[[], F64]) -> None:
-        """Estimate the fronts by this function, if a sentence needs them."""
+    def tell_fronts(self, fronts: Callable[[SceneGeometry], F64]) -> None:
+        """Estimate the fronts by this function of this geometry, if a sentence needs them."""
         self._fronts = fronts
 
     def overlaps(self, boxes: F64) -> F64:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +189,93 @@ def test_interrupted_rendering_leaves_no_recording(monkeypatch: pytest.MonkeyPat
     returncode = 1
     with pytest.raises(simulated.SimulationError, match="exit code 1"):
         simulated.render(target, 7)
-    assert list(tmp_path.iterdir()) == []
+    assert [p.name for p in tmp_path.iterdir()] == [".drive.lock"]
     returncode = 0
     assert simulated.render(target, 7) is True
-    assert [p.name for p in tmp_path.iterdir()] == ["drive"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".drive.lock", "drive"]
     assert simulated.render(target, 7) is False
+
+
+RENDER_AT_ONCE = """
+import subprocess, sys, time
+from pathlib import Path
+from embodied_perceptron_ros.demo import simulated
+
+target, started = Path(sys.argv[1]), Path(sys.argv[2])
+
+def slow(command, **_):
+    folder = Path(command[command.index("--out") + 1])
+    folder.mkdir()
+    (folder / "first").write_text(sys.argv[3])
+    with started.open("a") as file:
+        file.write(sys.argv[3])
+    time.sleep(0.5)
+    (folder / "rgb.txt").write_text(sys.argv[3])
+    return subprocess.CompletedProcess(command, 0)
+
+simulated.subprocess.run = slow
+print("ready", flush=True)
+sys.stdin.readline()
+made = simulated.render(target, 7)
+before = target.stat().st_ino
+time.sleep(1.0)  # the other one would be done now
+assert target.stat().st_ino == before, "the folder was replaced while it was read"
+print(made)
+"""
+
+
+def test_two_processes_that_render_one_home_at_once_share_it(tmp_path: Path) -> None:
+    """The second used to remove the folder that the first had made and was reading."""
+    target, started = tmp_path / "drive", tmp_path / "started"
+    command = [sys.executable, "-c", RENDER_AT_ONCE, str(target), str(started)]
+    both = [
+        subprocess.Popen(
+            [*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for name in "ab"
+    ]
+    try:
+        for process in both:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in both:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        said = [process.communicate(timeout=60) for process in both]
+    finally:
+        for process in both:
+            process.kill()
+    assert [process.returncode for process in both] == [0, 0], said
+    assert sorted(out.strip() for out, _ in said) == ["False", "True"]
+    assert len(started.read_text()) == 1
+    assert (target / "first").read_text() == (target / "rgb.txt").read_text()
+    assert sum("another process renders" in err for _, err in said) == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".drive.lock", "drive", "started"]
+
+
+def test_what_a_killed_rendering_left_behind_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    target = tmp_path / "drive"
+    for left in (target, tmp_path / "drive.part"):
+        left.mkdir()
+        (left / "half.jpg").touch()
+
+    def fake(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        folder = Path(command[command.index("--out") + 1])
+        folder.mkdir()
+        (folder / "rgb.txt").touch()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(simulated.subprocess, "run", fake)
+    assert simulated.render(target, 7) is True
+    assert [p.name for p in target.iterdir()] == ["rgb.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".drive.lock", "drive"]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(simulated.SimulationError, match="cannot be written"):
+        simulated.render(tmp_path / "file" / "drive", 7)
 
 
 def test_map_error_is_null_without_truth(tmp_path: Path) -> None:

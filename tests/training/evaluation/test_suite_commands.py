@@ -1,14 +1,20 @@
-"""The four suites share the declaration of their options."""
+"""Commands of `evaluate` share the declaration of their options."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from typer.testing import CliRunner
 
+from embodied_perceptron_training.evaluation import options, report
+from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
+from embodied_perceptron_training.evaluation.options import Common, with_common_options
 from embodied_perceptron_training.evaluation.parallel import Cluster
-from embodied_perceptron_training.evaluation.suite_commands import Common, register, with_common_options
+from embodied_perceptron_training.evaluation.suite_commands import register
 
 SHARED = {"data", "out", "split", "weights", "scenes", "views", "workers", "ray"}
 
@@ -65,3 +71,31 @@ def test_help_is_the_suites_own():
     shown = CliRunner().invoke(app, ["robustness", "--help"]).output
     assert "BEHAVIOR" in shown
     assert "articulation" in shown
+
+
+def test_an_option_that_several_commands_have_is_declared_once():
+    """What the same option of two commands says was typed out up to four times, and could come to differ."""
+    folder = Path(options.__file__).parent
+    sources = [(folder / name).read_text() for name in ("options.py", "evaluate_command.py", "suite_commands.py")]
+    declared = re.findall(r'Annotated\[[^\[\]]*(?:\[[^\]]*\])?[^\[\]]*help="([^"]+)"', "\n".join(sources))
+    assert len(declared) > 20
+    assert [text for text, times in Counter(declared).items() if times > 1] == []
+    known = parameters(evaluate_app)
+    tasks = {"detection", "continuous-detection", "grounding", "occupancy", "all"}
+    for name in (*tasks, "pope", "arkitscenerefer", "openlex3d", "robustness"):
+        assert set(known[name]) >= SHARED, name
+    for name in ("views", "scenes", "workers"):
+        said = {known[c][name].help for c in (*tasks, "pope", "openlex3d", "calibrate", "calibrate-scores")}
+        assert len(said) == 1, name
+
+
+def test_a_task_is_told_its_options(monkeypatch, tmp_path):
+    told = []
+    monkeypatch.setattr(report, "run_evaluation", lambda *values: told.append(values))
+    words = ["detection", "--data", str(tmp_path), "--out", str(tmp_path / "o"), "--views", "3", "--split", "val"]
+    words += ["--weights", "own.safetensors", "--scenes", "4", "--workers", "1", "--turn-seed", "9", "--pictures", "0"]
+    assert CliRunner().invoke(evaluate_app, words).exit_code == 0
+    task, data, out, split, weights, scenes, views, workers, turn_seed, _, prompts, pictures = told[0]
+    assert (task, data, out, split) == ("detection", tmp_path, tmp_path / "o", "val")
+    assert (Path(weights).name, scenes, views, workers) == ("own.safetensors", 4, 3, 1)
+    assert (turn_seed, prompts, pictures) == (9, "vg", 0)

@@ -16,7 +16,21 @@ from rich.table import Table
 
 from embodied_perceptron_training.evaluation.grand_command import grand
 from embodied_perceptron_training.evaluation.label_command import label
-from embodied_perceptron_training.evaluation.parallel import choose_workers, known_everywhere
+from embodied_perceptron_training.evaluation.options import (
+    PROCESSES,
+    VIEWS,
+    Common,
+    DataSet,
+    FittedSplit,
+    FittedWeights,
+    MetricsFolder,
+    Processes,
+    Scenes,
+    Views,
+    Weights,
+    with_common_options,
+)
+from embodied_perceptron_training.evaluation.parallel import known_everywhere
 from embodied_perceptron_training.evaluation.recording_command import recording
 from embodied_perceptron_training.evaluation.referring import referring
 from embodied_perceptron_training.evaluation.suite_commands import register as register_suites
@@ -42,7 +56,7 @@ def files(
     metric: Annotated[MetricName, typer.Option(help="What the files hold.")],
     predictions: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of predictions.")],
     ground_truth: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of the ground truth.")],
-    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
+    out: MetricsFolder = None,
 ) -> None:
     """Score anybody's predictions from JSON files; figures in percent."""
     from embodied_perceptron_training.evaluation.prediction_files import evaluate_files  # torch loads only when needed
@@ -64,17 +78,17 @@ def files(
 
 @evaluate_app.command("calibrate")
 def calibrate_score(
-    data: Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")],
-    weights: Annotated[str, typer.Option(help="A weights file, or (without --write) a shipped name.")],
-    split: Annotated[str, typer.Option(help="train or val; test is for figures.")] = "val",
+    data: DataSet,
+    weights: FittedWeights,
+    split: FittedSplit = "val",
     write: Annotated[bool, typer.Option("--write", help="Store the best score in the weights file.")] = False,
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-    views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
+    scenes: Scenes = None,
+    views: Views = VIEWS,
     every: Annotated[int, typer.Option(min=1, help="Perceive after so many views.")] = 2,
     precision: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Wanted of what is published with a name; 0 = the best F1.")
     ] = 0.0,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
+    workers: Processes = PROCESSES,
     out: Annotated[
         Path | None, typer.Option(file_okay=False, help="Folder for metrics.json, reliability.csv and .png.")
     ] = None,
@@ -91,13 +105,13 @@ def calibrate_score(
 @evaluate_app.command("calibrate-scores")
 def calibrate_scores(
     data: Annotated[Path, typer.Option(file_okay=False, help="Homes with harder sensors than those of training.")],
-    weights: Annotated[str, typer.Option(help="A weights file, or (without --write) a shipped name.")],
-    split: Annotated[str, typer.Option(help="train or val; test is for figures.")] = "val",
+    weights: FittedWeights,
+    split: FittedSplit = "val",
     write: Annotated[bool, typer.Option("--write", help="Store the model in the weights file.")] = False,
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-    views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
-    out: Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")] = None,
+    scenes: Scenes = None,
+    views: Views = VIEWS,
+    workers: Processes = PROCESSES,
+    out: MetricsFolder = None,
 ) -> None:
     """What scores are worth once the map is asked: probabilities that name and box are right. Before ``calibrate``."""
     from embodied_perceptron_training.evaluation.report import run_reliability  # torch loads only when needed
@@ -109,7 +123,7 @@ def calibrate_scores(
 
 @evaluate_app.command("card")
 def card(
-    weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")],
+    weights: Weights,
     out: Annotated[Path, typer.Option(dir_okay=False, help="Markdown file to write.")],
     results: Annotated[list[Path], typer.Option(exists=True, help="Folder of an evaluation; may be repeated.")],
     training: Annotated[
@@ -150,29 +164,34 @@ _HELP = {
 
 def _task_command(task: str) -> Callable[..., None]:
     def run(
-        data: Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")],
+        common: Common,
+        data: DataSet,
         out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, tables and pictures.")],
-        split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-        weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
-        scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-        views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
-        workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
         turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
         prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
         pictures: Annotated[int, typer.Option(min=0, help="So many of the best and worst scenes.")] = 2,
-        ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
     ) -> None:
         from embodied_perceptron_training.evaluation.report import run_evaluation  # torch loads only when needed
 
         command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
-        place = choose_workers(workers, ray)
-        known = Path(known_everywhere(data, place)), known_everywhere(weights, place)
+        known = [known_everywhere(name, common.workers) for name in (data, common.weights)]
         run_evaluation(
-            task, known[0], out, split, known[1], scenes, views, place, turn_seed, command, prompts, pictures
+            task,
+            Path(known[0]),
+            out,
+            common.split,
+            known[1],
+            common.scenes,
+            common.views,
+            common.workers,
+            turn_seed,
+            command,
+            prompts,
+            pictures,
         )
 
     run.__doc__ = _HELP[task]
-    return run
+    return with_common_options(run)
 
 
 for _task in _HELP:

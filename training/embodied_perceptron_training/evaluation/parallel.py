@@ -3,7 +3,6 @@ counted and named."""
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import sys
@@ -163,10 +162,7 @@ def _get(task: Any) -> Any:
 
 def _on_one_thread(work: Callable[[str], Result], name: str) -> Result:
     one_thread()
-    try:
-        return work(name)
-    finally:
-        gc.collect()  # a scene's perceptron is full of circles, and holds gigabytes after a few dozen scenes
+    return work(name)
 
 
 def one_thread() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,65 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from embodied_perceptron_training.evaluation.parallel import Workers, choose_workers, known_everywhere
+from embodied_perceptron_training.evaluation.options import Common, with_common_options
+from embodied_perceptron_training.evaluation.parallel import Workers, known_everywhere
 
 if TYPE_CHECKING:
     from embodied_perceptron_training.evaluation.suites import SuiteRun, SuiteSpec
-
-
-@dataclass(frozen=True)
-class Common:
-    """What all suites are told; the values of the options that :func:`_common` declares."""
-
-    data: Path
-    out: Path
-    split: str
-    weights: str
-    scenes: int | None
-    views: int
-    workers: Workers
-
-    def spec(self, seed: int = 0, training: Path | None = None) -> SuiteSpec:
-        """For the suite's run."""
-        from embodied_perceptron_training.evaluation.suites import SuiteSpec
-
-        data, weights = (known_everywhere(name, self.workers) for name in (self.data, self.weights))
-        trained = None if training is None else known_everywhere(training, self.workers)
-        return SuiteSpec(data, self.split, weights, self.scenes, self.views, seed, trained)
-
-
-def _common(
-    data: Annotated[Path, typer.Option(file_okay=False, help="Homes, as `generate` writes them.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and picture.")],
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
-    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-    views: Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")] = 20,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 2,
-    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
-) -> Common:
-    return Common(data, out, split, weights, scenes, views, choose_workers(workers, ray))
-
-
-def with_common_options(suite: Callable[..., None]) -> Callable[..., None]:
-    """A command with the options of all suites before its own.
-
-    ``suite`` takes a :class:`Common` first; an option of its own by the name of a common one takes that one's place.
-    """
-    shared = inspect.signature(_common, eval_str=True).parameters
-    own = dict(list(inspect.signature(suite, eval_str=True).parameters.items())[1:])
-    options = [own.get(name, option) for name, option in shared.items()]
-    options += [option for name, option in own.items() if name not in shared]
-
-    def command(**values: Any) -> None:
-        common = _common(**{name: values[name] for name in shared})
-        suite(common, **{name: value for name, value in values.items() if name in own})
-
-    command.__name__, command.__doc__ = suite.__name__, suite.__doc__
-    command.__annotations__ = {option.name: option.annotation for option in options}
-    signature = inspect.Signature([option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options])
-    command.__signature__ = signature  # type: ignore[attr-defined]
-    return command
 
 
 def register(app: typer.Typer) -> None:

@@ -7,6 +7,7 @@ numpy nor torch is imported at the head: launch files run in the system's Python
 from __future__ import annotations
 
 import argparse
+import fcntl
 import hashlib
 import importlib.util
 import json
@@ -14,7 +15,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,26 +84,54 @@ def render_command(recording: Path, seed: int) -> list[str]:
 def render(recording: Path, seed: int, options: Sequence[str] = ()) -> bool:
     """Render the drive unless it is there; returns whether anything had to be done.
 
-    The frames go into a folder beside it that takes the name when it is whole, so that an interrupted run leaves
-    nothing that looks like a recording. Raises :class:`SimulationError` when rendering fails.
+    Any number of processes may ask for one drive at once: one renders, the others wait for it. The frames go into a
+    folder beside it that takes the name when it is whole, so that an interrupted run leaves nothing that looks like a
+    recording, and whoever reads one that is complete is never disturbed. Raises :class:`SimulationError` when rendering
+    fails, or the folder cannot be written.
     """
     if is_complete(recording):
         return False
-    partial = recording.with_name(f"{recording.name}.{os.getpid()}.part")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        recording.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(recording):
+            if is_complete(recording):  # another process was faster
+                return False
+            _render(recording, seed, options)
+    except OSError as error:
+        raise SimulationError(f"{recording} cannot be written: {error}") from error
+    return True
+
+
+def _render(recording: Path, seed: int, options: Sequence[str]) -> None:
+    """Of the process that is alone with the recording."""
+    partial = recording.with_name(f"{recording.name}.part")
     command = [sys.executable, "-m", "embodied_perceptron.apps.cli", "render-recording", "--out", str(partial)]
     command += ["--rooms", str(ROOMS), "--frames", str(FRAMES), "--seed", str(seed)]
+    shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed
     try:
         code = subprocess.run([*command, *options], check=False).returncode
         if code:
             raise SimulationError(f"rendering the simulated drive failed with exit code {code}")
-        if recording.exists():
+        if recording.exists():  # not whole
             shutil.rmtree(recording)
         partial.rename(recording)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return True
+
+
+@contextmanager
+def _alone(recording: Path) -> Iterator[None]:
+    """Wait until no other process renders this recording. A process that dies waits for nobody and blocks nobody.
+
+    The lock is a file beside it that stays: were it removed, one process could hold the old file and another a new one.
+    """
+    with recording.with_name(f".{recording.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"another process renders {recording}; waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def measure_map_error_m(recording: Path, map_file: Path) -> float | None:
