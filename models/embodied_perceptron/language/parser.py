@@ -822,6 +822,8 @@ class Parser:
 
     def _is_negated(self, first: int, last: int) -> bool:
         own = self.tokens[first:last]
+        if own[0] in ("not", "nowhere"):
+            return False  # "not far from" is near
         near = self.tokens[max(0, first - 2) : last]
         return "without" in own or "no" in own or any(t in _NOT for t in near)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from embodied_perceptron.language.clauses import restated
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, split_words, word_set
 from embodied_perceptron.language.wording import corrected, other_language
 
@@ -145,7 +146,7 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     language = other_language(words, labels)
     if language:
         return Request(tuple(words), problem=f"this seems to be {language}; only English is understood", invalid=True)
-    line = _Line(corrected(words, labels))
+    line = _Line(restated(corrected(words, labels), labels))
     kind, line = _question(line)
     line = _command(line) if kind == "object" else line
     line, excluded = _exclusions(line)
@@ -258,7 +259,8 @@ def _from_where(line: _Line) -> _Line:
         follows = line.words[after + 1].text if after + 1 < len(line.words) else ""
         apart = before in ("away", "far", "farthest", "furthest", "second", "third", "first", "across")
         if i and not apart and follows not in ("left", "right"):
-            return _Line([*line.words[:i], replace(line.words[i], text="near"), *line.words[after:]])
+            told = "on" if match[0] == "off" else "near"
+            return _Line([*line.words[:i], replace(line.words[i], text=told), *line.words[after:]])
     return line
 
 
