@@ -158,12 +158,13 @@ def test_what_promises_no_name_keeps_its_score():
     scores = rng.uniform(0.1, 0.9, 20)
     labels = tuple("object" if i % 3 == 0 else "chair" for i in range(20))
     voxels = snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3)))
-    together = Reliability(ONES, {})(Detections(boxes, scores, labels), voxels, 0.0)
+    before = Detections(boxes, scores, labels)
+    together = Reliability(ONES, {})(before, voxels, 0.0)
     named = np.flatnonzero([label == "chair" for label in labels])
-    alone = Reliability(ONES, {})(Detections(boxes, scores, labels).take(named), voxels, 0.0)
+    alone = Reliability(ONES, {})(before.take(named), voxels, 0.0)
     kept = [label == "chair" for label in together.labels]
     np.testing.assert_array_equal(together.scores[kept], alone.scores)
-    by_box = {tuple(box): score for box, score in zip(boxes, scores, strict=True)}
+    by_box = {tuple(box): score for box, score in zip(before.boxes, scores, strict=True)}
     for row in np.flatnonzero(~np.array(kept)):
         assert together.scores[row] == by_box[tuple(together.boxes[row])]
 
