@@ -67,7 +67,7 @@ class SecondLookConfig:
 
     cells: int = 5
     things: int = 160
-    share: float = 0.4
+    share: float = 0.3
     channels: int = 32
     near_channels: int = 48
     whole_channels: int = 128

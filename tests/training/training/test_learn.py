@@ -13,15 +13,16 @@ import typer
 from scipy.optimize import minimize
 from support.bag_tools import camera_info, image, write_bag
 from support.online_world import CLASSES, config, inference, walk
-from support.small_networks import small_config, small_network
+from support.small_networks import hash_lookup, small_config, small_network, small_scene
 from support.small_recording import INTRINSICS, frames, write_recording
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.errors import CommandError
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
-from embodied_perceptron.inference.loading import load_inference, save_network
+from embodied_perceptron.inference.loading import load_inference, load_network, save_network
 from embodied_perceptron.mapping.storage import MapFileError
 from embodied_perceptron.nn.detection import DetectionLevel
+from embodied_perceptron.nn.presets import SecondLookConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.scene.live_map import labels_path
 from embodied_perceptron.sparse.sites import Sites
@@ -250,6 +251,27 @@ def test_weights_with_new_classes_are_read_and_perceive(weights: Path, tmp_path:
         assert torch.allclose(a.class_logits, b.class_logits[:, :4], atol=1e-5)
         assert torch.equal(a.distances_m, b.distances_m)
     assert np.array_equal(maps[0][1].labels, maps[1][1].labels)
+
+
+def test_a_second_look_takes_new_classes_as_they_are_said(predictor, tmp_path: Path) -> None:
+    small = small_config("all", "rgbd")
+    look = SecondLookConfig(channels=8, near_channels=8, whole_channels=8, hidden_channels=16)
+    config = dataclasses.replace(small, detection=dataclasses.replace(small.detection, second_look=look))
+    path, out = tmp_path / "w.safetensors", tmp_path / "mine.safetensors"
+    save_network(path, small_network(config), CLASSES, {"occupancy_classes": ["floor", "wall", "chair"]})
+    write_learned(path, out, learn_classes(rooms(), predictor))
+    (old, _), (new, classes) = load_network(path), load_network(out)
+    assert len(classes) == len(CLASSES) + 2
+    looks = old.second_look, new.second_look
+    features = new(small_scene(), hash_lookup(new))
+    (seen,) = new.proposals(features)
+    assert len(seen) > 5
+    known = dataclasses.replace(seen, log_odds=seen.log_odds[:, : len(CLASSES)])
+    before, after = looks[0](known), looks[1](seen)
+    assert torch.allclose(before[:, :-1], after[:, : len(CLASSES)], atol=1e-5)
+    assert torch.allclose(before[:, -1], after[:, -1], atol=1e-5)  # presence
+    said = seen.log_odds[:, len(CLASSES) :] * looks[1].scale + looks[1].shift
+    assert torch.allclose(after[:, len(CLASSES) : -1], said, atol=1e-6)
 
 
 def test_networks_whose_features_depend_on_classes_are_refused() -> None:

@@ -4,8 +4,9 @@ The detection head names a site by a linear layer, so a class is one row of weig
 learned by regularised logistic regression: what FCAF3D's assignment gives to a taught thing is an example, all else in
 the same rooms is none. Everything else in the network stays bit by bit: boxes, other classes, occupancy, sentences.
 
-Every figure is of things that the row under test was not learned from: rooms are left out in turn (or things, where a
-kind was taught in one room alone). The row that is written is learned from all of them.
+Figures are of the first look: a second one, where the network has it, knows nothing of new classes and takes them as
+they are said. Every figure is of things that the row under test was not learned from: rooms are left out in turn (or
+things, where a kind was taught in one room alone). The row that is written is learned from all of them.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ _HIT_IOU = 0.25
 _SEED = 20
 _KERNEL, _BIAS = "detection.classify.kernel", "detection.classify.bias"
 _KIND = "grounding.head.kind.weight"
+_SAID, _NAMED = "second_look.said.weight", ("second_look.classify.weight", "second_look.classify.bias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -576,6 +578,11 @@ def with_rows(checkpoint: Checkpoint, learned: Learned) -> Checkpoint:
         state[key] = grown
     if _KIND in state:  # of a new kind sentences know nothing but where and how large things are
         state[_KIND] = functional.pad(state[_KIND], (0, new))
+    if _SAID in state:  # and a second look nothing but what was said first; its last row is presence
+        state[_SAID] = functional.pad(state[_SAID], (0, new))
+        for key in _NAMED:
+            known, presence = state[key][:-1], state[key][-1:]
+            state[key] = torch.cat([known, presence.new_zeros(new, *presence.shape[1:]), presence])
     report: list[Mapping[str, Any]] = [dataclasses.asdict(c) for c in learned.report]
     extra = {**checkpoint.extra, "taught": report}
     if learned.validation is not None:
