@@ -216,6 +216,10 @@ def test_the_perceptron_publishes_probabilities():
 def test_shipped_weights_bring_a_model():
     model = Reliability.of_calibration(load_inference("tiny").calibration)
     assert model is not None
-    assert model.weights[1 + FEATURES.index("score")] > 0
-    assert model.weights[1 + FEATURES.index("plausible")] > 0
-    assert model.weights[1 + FEATURES.index("rival")] < 0
+    weight = dict(zip(FEATURES, model.weights[1:], strict=True))
+    assert weight["score"] > 1
+    assert weight["name"] > 0
+    assert weight["closed"] > 0
+    assert weight["plausible"] >= 0
+    assert weight["surface"] >= 0
+    assert weight["rival"] < 0

@@ -47,6 +47,13 @@ def test_weights_are_those_that_made_the_truth():
         assert after > 1.2 * before
 
 
+def test_what_speaks_for_a_box_never_speaks_against_it():
+    """Chance alone may say so in few homes; whoever asks a robot why would not understand."""
+    found = fit_tables(tables(3, surface=-0.5))
+    assert found.model.weights[1 + SURFACE] == 0.0
+    assert found.model.weights[1 + SCORE] > 1.0
+
+
 def test_features_that_say_nothing_gain_nothing():
     """A model must not look better on homes that were left out than what there is to know."""
     rng = np.random.default_rng(1)

@@ -42,6 +42,7 @@ F64 = NDArray[np.float64]
 
 PRECISIONS = (0.9, 0.8, 0.7, 0.6)
 _NAME = FEATURES.index("name")
+_SPEAKING_FOR = ("score", "name", "plausible", "surface", "closed")
 _PARTS = 6  # of homes, one left out at a time
 _RIDGE = 1.0
 
@@ -211,7 +212,9 @@ def _fit(tables: Sequence[SceneBoxTable]) -> Reliability:
         gradient = z.T @ (1.0 / (1.0 + np.exp(-log_odds)) - y) + 2.0 * _RIDGE * np.concatenate([[0.0], w[1:]])
         return float(value), gradient
 
-    w = minimize(loss, np.zeros(z.shape[1]), jac=True, method="L-BFGS-B").x
+    # what speaks for a box in one home never speaks against it in another, whatever else already tells the same
+    bounds = [(None, None), *((0.0, None) if name in _SPEAKING_FOR else (None, None) for name in FEATURES)]
+    w = minimize(loss, np.zeros(z.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds).x
     slopes = w[1:] / scale
     return Reliability((float(w[0] - slopes @ mean), *slopes.tolist()), count_names(tables))
 
