@@ -50,6 +50,7 @@ from embodied_perceptron_training.training.fit_colors import measured_colors
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "language.json"
+SPOKEN = Path(__file__).parent / "data" / "spoken_forms.json"
 console = Console()
 
 
@@ -394,9 +395,14 @@ _FACTS = 4  # of each relation and home
 
 def paraphrases(count: int) -> dict[str, dict[str, float]]:
     """Top-1 in percent by relation, over the true boxes of ``count`` homes that are laid out, not rendered: in the
-    patterns that the parser was written with, in those that it was not, and in the prompts' free forms."""
-    tallies = {name: Tally() for name in ("tuned", "held out", "free forms of the prompts")}
-    grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE), strict=True))
+    patterns that the parser was written with, in those that it was not, in the prompts' free forms, and in the forms
+    of :data:`SPOKEN`, of which the parser was mended with those of even places."""
+    spoken: dict[str, list[str]] = json.loads(SPOKEN.read_text(encoding="utf-8"))
+    seen = {relation: forms[::2] for relation, forms in spoken.items()}
+    kept = {relation: forms[1::2] for relation, forms in spoken.items()}
+    names = ("tuned", "held out", "free forms of the prompts", "spoken, tuned", "spoken, held out")
+    tallies = {name: Tally() for name in names}
+    grammars = dict(zip(tallies, (TUNED, HELD_OUT, FREE, seen, kept), strict=True))
     for seed in range(810_000, 810_000 + count):
         home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2, revision=1))
         scene = make_scene(home, range(len(home.objects)))
@@ -411,11 +417,11 @@ def paraphrases(count: int) -> dict[str, dict[str, float]]:
             if relation == "closest":
                 said = [f for f in said if _gap(boxes[f.target], boxes[f.anchors[0]]) < _NEAR_M]
             for fact in said[:_FACTS]:
-                names = [labels[row] for row in (fact.target, *fact.anchors)]
-                words = dict(zip(("target", "anchor", "anchor2"), names, strict=False))
+                nouns = [labels[row] for row in (fact.target, *fact.anchors)]
+                words = dict(zip(("target", "anchor", "anchor2"), nouns, strict=False))
                 for grammar, patterns in grammars.items():
                     for pattern in patterns[relation]:
-                        text = pattern.format(**words, target_plural=plural(names[0]))
+                        text = pattern.format(**words, target_plural=plural(nouns[0]))
                         found = ground_objects(text, objects, fronts="boxes").candidates
                         tallies[grammar].add([relation, "all"], bool(found) and found[0].id == fact.target)
     return {name: tally.percent() for name, tally in tallies.items()}

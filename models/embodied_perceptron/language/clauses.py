@@ -36,12 +36,14 @@ _PLACE = (
 _SELF = r"(?:it|that|this|them|there)"
 _PAUSE = r"(?:[.,;:?!] ?|and |then |now |so |well |but )"
 _SAYS_THERE = (
-    r"(?:,|:|and|there|there's|is|are|that's|where|you|you'll|will|can|could|should|must|be|see|find|notice|stands|stand|"
+    r"(?:,|:|and|there|there's|is|are|that's|where|you|you'll|will|can|could|should|must|be|see|find|"
+    r"notice|stands|stand|"
     r"lies|sits|hangs|rests|i|i'd|like|need|want|it|it's|look|somebody|someone|put|left|have|one|finds|please|get|"
     r"grab|take|fetch|me|to|give|for|pick)"
 )
 _ASIDE = (
-    r"(?:,|\.|!|\?|that|which|i|i'd|i'm|like|want|need|would|you|we|is|are|there|in|should|be|please|have|a|look|it|get|"
+    r"(?:,|\.|!|\?|that|which|i|i'd|i'm|like|want|need|would|you|we|is|are|there|in|should|be|please|"
+    r"have|a|look|it|get|"
     r"this|go|to|take|bring|me|fetch|grab|move|one|the|over|here|up|out|and|hand|give|for|now|check|could|can|"
     r"looking|searching|talking|thinking|about|of|mean|after|clean|pick|us|ok|right|what|then|inspect|that's|use|show|"
     r"standing|sitting|lying|hanging|needs|stop|some|my)"
@@ -50,13 +52,19 @@ _ASKED = re.compile(
     r"\b(?:go|get|take|bring|fetch|grab|move|hand|give|check|clean|pick|want|need|like|after|looking|searching|talking|"
     r"thinking|mean|inspect|show|use|stop|ok)\b"
 )
-_GOES = r"(?:go|walk|drive|head|turn|move|run|step|roll|travel|come|stand|start|stop|look|crouch|leave|pass|reach|open|find)"
+_GOES = (
+    r"(?:go|walk|drive|head|turn|move|run|step|roll|travel|come|stand|start|stop|look|crouch|leave|"
+    r"pass|reach|open|find)"
+)
 _FETCHES = (
     r"(?:take|get|grab|fetch|bring|check|pick|clean|wipe|dust|stop|choose|find|hand|give|move|inspect|go)"
     r"(?: (?:me|us|up|out|at|on|over|to|for|it|with|of))*"
 )
 _SEES = r"(?:can |could |do |did )?(?:you )?(?:see|know|notice|notices|spot|remember)"
-_NAMES = r"(?:(?:go|walk|drive|head|run|come|move)(?: (?!<)[\w-]+){0,3}|there's|there is|here's|here is|find|locate|look for|look at|start (?:at|from|with)|go to|stand (?:by|at|near|next to))"
+_NAMES = (
+    r"(?:(?:go|walk|drive|head|run|come|move)(?: (?!<)[\w-]+){0,3}|there's|there is|here's|here is|"
+    r"find|locate|look for|look at|start (?:at|from|with)|go to|stand (?:by|at|near|next to))"
+)
 _ABOUT = r"(?: (?:over there|over here|there|here|first))?"
 
 _INVERSE = (
@@ -97,6 +105,8 @@ class _Shape:
         self.phrases: list[tuple[int, int, Mention]] = []
         for m in mentions:
             first = m.first
+            if words[first].text == "stand" and (first == 0 or words[first - 1].text in ("you", "please")):
+                continue  # a verb: "stand by the lamp"
             while first > 0 and words[first - 1].text in _BEFORE_NOUNS:
                 first -= 1
                 if words[first].text in _ARTICLES:
@@ -156,9 +166,11 @@ def _said(text: str, beside: Sequence[Word]) -> list[Word]:
 def _of_its_kind(shape: _Shape) -> list[Word] | None:
     """ "Of all the chairs the one by the door", "not those other chairs, the one ...": the chair by the door."""
     lead = (
-        rf"(?:(?:of|among|amongst|out of|from)(?: all)?(?: of)?|not|(?:i )?(?:don't|do not) (?:want|mean|need))(?: all)? (?P<kind>{_ANY})"
+        rf"(?:(?:of|among|amongst|out of|from)(?: all)?(?: of)?|not|(?:i )?(?:don't|do not) (?:want|mean|"
+        rf"need))(?: all)? (?P<kind>{_ANY})"
         r"(?: (?:elsewhere|over there|there|here|around|in here))?(?: [,.;:])?"
-        r"(?: (?:it's|it is|but|just|only|rather|pick|take|choose|find|get|i (?:want|need|mean)|i'm after|go to|bring me|give me))*"
+        r"(?: (?:it's|it is|but|just|only|rather|pick|take|choose|find|get|i (?:want|need|mean)|"
+        r"i'm after|go to|bring me|give me))*"
         r" (?:(?:only )?(?:the|that) (?:only )?one|whichever(?: one)?|one)\b(?P<rest> .+)"
     )
     match = shape.matches(lead)
@@ -184,8 +196,8 @@ def _pronoun_of_landmark(shape: _Shape) -> list[Word] | None:
         return None
     body = match["rest"]
     names = re.search(rf"(?:{_FETCHES}|there's|there is|<[db]\d+>)", body)
-    if not re.search(_ANY, body) or names is None:
-        return None
+    if not re.search(_ANY, body) or names is None or re.search(r"\b(?:look|face|facing|looking) ", body):
+        return None  # "walk over to the window and look at the seat on the left" tells a viewpoint
     # "find the couch. there is a lamp next to it" describes the couch
     if seen is None and not (re.search(_DEFINITE, body) or _ASKED.search(body)):
         return None
@@ -222,7 +234,7 @@ class _Tail:
             if following and self.words[at].text != "it" and following[0].isalpha() and following[0] not in _AFTER_SELF:
                 return None  # "behind that door"
             return [*self.words[:at], *mark, *self.words[at + 1 :]]
-        bare = re.search(rf"(?:to|on) the (left|right)(?: side)?(?= ?[.?!]*$)", self.text)
+        bare = re.search(r"(?:to|on) the (left|right)(?: side)?(?= ?[.?!]*$)", self.text)
         if bare is not None:
             at = self._place(bare.end() - 1) + 1
             return [*self.words[:at], *_said("of", self.words[at - 1 : at]), *mark, *self.words[at:]]
@@ -248,7 +260,8 @@ def _seat(shape: _Shape) -> list[Word] | None:
         rf"(?:if|when|as|once|suppose|imagine) (?:you|i|someone|somebody|one) [\w' ]*?(?P<mark>{_DEFINITE}) (?:[,:] )?"
         rf"(?P<thing>{_ANY})(?P<aside>(?: {_ASIDE})*?)(?: (?:would|will|'d|stands|stand|lies|sits|be|is))*"
         r" (?:right )?(?P<where>(?:at|on|to) (?:your|my|his|the|their) (?P<side>left|right)(?: ?-?hand)?(?: side)?|"
-        r"(?:there )?(?:right )?(?:next to|beside|by|near|close to) (?:you|me|us|him|them)|(?:in front of|behind) (?:you|me))"
+        r"(?:there )?(?:right )?(?:next to|beside|by|near|close to) (?:you|me|us|him|them)|"
+        r"(?:in front of|behind) (?:you|me))"
     )
     if match is None:
         return None
@@ -265,7 +278,8 @@ def _owner(shape: _Shape) -> list[Word] | None:
     """ "The couch has a lamp beside it, bring that": the lamp beside the couch."""
     match = shape.matches(
         rf"(?P<mark><[db]\d+>) (?P<verb>{'|'.join(sorted(_HOLDS, key=len, reverse=True))}) (?P<thing><i\d+>)"
-        rf"(?: (?P<where>{_HOW}{_PLACE}) it| (?P<own>(?:to|on|at|by|along) its (?:own )?(?P<side>left|right|side)(?: ?-?hand)?(?: side)?))?"
+        rf"(?: (?P<where>{_HOW}{_PLACE}) it| (?P<own>(?:to|on|at|by|along) its (?:own )?(?P<side>left|"
+        rf"right|side)(?: ?-?hand)?(?: side)?))?"
         rf"(?P<aside>(?: {_ASIDE})*)"
     )
     if match is None or not _ASKED.search(match["aside"]):
@@ -281,7 +295,8 @@ def _owner(shape: _Shape) -> list[Word] | None:
 def _route(shape: _Shape) -> list[Word] | None:
     """ "Go past the couch and take the first lamp": the lamp closest to the couch."""
     match = shape.matches(
-        rf"(?:(?:can|could|would|will) you )?(?:please )?{_GOES}(?P<way>(?: (?!<|and |then )[\w-]+)*?) (?P<mark>{_DEFINITE})(?P<behind> behind)?"
+        rf"(?:(?:can|could|would|will) you )?(?:please )?{_GOES}(?P<way>(?: (?!<|and |"
+        rf"then )[\w-]+)*?) (?P<mark>{_DEFINITE})(?P<behind> behind)?"
         rf" {_PAUSE}+(?:please )?(?P<verb>{_FETCHES}|(?:you'll|you will|you) (?:see|find|meet|reach|run into)) "
         r"(?P<how>(?:(?:the|that|very|most|first|next|nearest|closest|last|remote|distant|farthest|furthest) )*)"
         rf"(?P<thing>{_ANY})(?: (?:there|near there|around there|you (?:meet|see|reach|find|come across)|on your way))*"
@@ -316,7 +331,8 @@ def _route(shape: _Shape) -> list[Word] | None:
 def _place_first(shape: _Shape) -> list[Word] | None:
     """ "Look inside the box, the cup should be there": the cup inside the box."""
     match = shape.matches(
-        r"(?:(?:look|go|walk|reach|check|search|crouch down and look|there|over|right|just|directly|out|up|down|can you|you|see|please) )*"
+        r"(?:(?:look|go|walk|reach|check|search|crouch down and look|there|over|right|just|directly|out|"
+        r"up|down|can you|you|see|please) )*"
         rf"(?P<where>{_HOW}{_PLACE}) (?P<mark><[dib]\d+>)(?: (?:and (?:the )?)?(?P<mark2>{_ANY}))??"
         rf"(?: {_SAYS_THERE})+ (?P<thing>{_ANY})(?P<aside>(?: {_ASIDE})*)"
     )
@@ -329,7 +345,8 @@ def _place_first(shape: _Shape) -> list[Word] | None:
 def _repeated(shape: _Shape) -> list[Word] | None:
     """ "The cup sits on a desk, and that desk is what I need": the desk that has the cup on it."""
     match = shape.matches(
-        rf"(?P<mark>{_ANY}) (?:is |are |sits |stands |lies |rests |hangs |was )(?:\w+ing )?(?P<where>{_PLACE}) (?P<thing>{_ANY})"
+        rf"(?P<mark>{_ANY}) (?:is |are |sits |stands |lies |rests |hangs |"
+        rf"was )(?:\w+ing )?(?P<where>{_PLACE}) (?P<thing>{_ANY})"
         rf" {_PAUSE}+(?:it's |it is )?(?:(?P<again>{_ANY})|(?:that|this)(?: one)?)(?P<aside>(?: (?:{_ASIDE}))+)"
     )
     if match is None or not _ASKED.search(match["aside"]):
@@ -360,9 +377,13 @@ def _stranded(shape: _Shape) -> list[Word] | None:
     """ "The desk somebody put the lamp on", "the desk on which the lamp stands": the desk supporting the lamp."""
     lead = rf"(?P<lead>(?:(?!<)\S+ )*?)(?P<thing>{_ANY})(?: ,)?"
     verb = r"(?:is|are|was|were|has|been|put|placed|set|left|stands|standing|sits|sitting|lies|lying|rests|hangs|being)"
-    who = r"(?:(?:somebody|someone|they|we|i|you|people|he|she) (?:have |has |had )?(?:put|placed|set|left|keep|kept|laid) )"
+    who = (
+        r"(?:(?:somebody|someone|they|we|i|you|people|he|she) (?:have |has |had )?(?:put|placed|set|left|"
+        r"keep|kept|laid) )"
+    )
     match = shape.matches(
-        rf"{lead} (?:that |which |where )?{who}?(?P<mark>{_ANY})(?: {verb})* (?P<where>on|upon|in|inside|under|underneath|over|above|behind|beside|near)"
+        rf"{lead} (?:that |which |where )?{who}?(?P<mark>{_ANY})(?: {verb})* (?P<where>on|upon|in|inside|"
+        rf"under|underneath|over|above|behind|beside|near)"
     ) or shape.matches(
         rf"{lead} (?P<where>{_PLACE}) which (?:you (?:can |will )?(?:see|find) |there is )?(?P<mark>{_ANY})(?: {verb})*"
     )
@@ -376,12 +397,14 @@ def _stranded(shape: _Shape) -> list[Word] | None:
 
 
 _ON_THE_WAY = re.compile(
-    r"\b(?:halfway|midway|half|walking|going|way|line|path|route|pass|walk|separates|separating|divides|dividing|splits)\b"
+    r"\b(?:halfway|midway|half|walking|going|way|line|path|route|pass|walk|separates|separating|"
+    r"divides|dividing|splits)\b"
 )
 _ENDS = (
     rf"(?:between )?(?P<words>from) (?P<mark>{_ANY}) to (?P<mark2>{_ANY})",
     rf"(?P<words>separat(?:es|ing)|divid(?:es|ing)|splits) (?P<mark>{_ANY}) from (?P<mark2>{_ANY})",
-    rf"(?P<words>with|has|having) (?P<mark>{_ANY}) (?:on|at|to) (?:the )?one (?:side|end|hand)(?: of it)?(?: ,)? and (?P<mark2>{_ANY})"
+    rf"(?P<words>with|has|having) (?P<mark>{_ANY}) (?:on|at|to) (?:the )?one (?:side|end|"
+    rf"hand)(?: of it)?(?: ,)? and (?P<mark2>{_ANY})"
     r" (?:on|at|to) the (?:other|opposite)(?: one| side| end| hand)?",
 )
 
@@ -439,6 +462,6 @@ def _without_owners(words: list[Word]) -> list[Word]:
 
 
 _RULES = (
-    _of_its_kind, _pronoun_of_landmark, _between_ends, _seat, _owner, _route, _place_first, _repeated, _passive, _stranded,
-    _telegram,
+    _of_its_kind, _pronoun_of_landmark, _between_ends, _seat, _owner, _route, _place_first, _repeated, _passive,
+    _stranded, _telegram,
 )  # fmt: skip
