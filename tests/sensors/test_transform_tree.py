@@ -12,6 +12,7 @@ from embodied_perceptron.geometry.transforms import (
     quaternion_to_rotation,
 )
 from embodied_perceptron.sensors.poses import (
+    MAX_FRAME_NAME,
     MAX_LINKS,
     Disconnected,
     Found,
@@ -294,3 +295,22 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
             insert("odom", "one_more", np.eye(4))
     tree.insert("frame1", "frame0", 5, np.eye(4))  # known ones go on
     assert len(tree.links) == MAX_LINKS
+
+
+def test_names_of_frames_have_a_limit():
+    """Whoever invents frames with long names fills the memory although their number is bounded."""
+    tree = TransformTree()
+    longest = "x" * MAX_FRAME_NAME
+    tree.insert("odom", longest, 0, np.eye(4))
+    tree.insert_static("/" + "y" * MAX_FRAME_NAME, "sensor", np.eye(4))
+    before = tree.frames
+    for parent, child in (("odom", longest + "x"), ("y" * 3000, "arm"), ("z" * 3000, "z" * 3000)):
+        with pytest.raises(
+            ValueError, match=r"at most 256 characters, got (x|y|z){40}\.\.\. of \d+ characters$"
+        ) as told:
+            tree.insert(parent, child, 0, np.eye(4))
+        assert len(str(told.value)) < 200
+        with pytest.raises(ValueError, match="at most 256 characters"):
+            tree.insert_static(parent, child, np.eye(4))
+    assert tree.frames == before
+    assert isinstance(tree.lookup("odom", "q" * 3000, 0), Disconnected)  # asking is not inventing

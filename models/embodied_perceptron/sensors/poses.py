@@ -28,6 +28,7 @@ from embodied_perceptron.sensors.stamps import StampJudge
 
 NS_PER_S = 1_000_000_000
 MAX_LINKS = 10_000  # of a transform tree; robots have hundreds
+MAX_FRAME_NAME = 256  # characters; with names of any length 10,000 links can take hundreds of megabytes
 _NEAR_NS = NS_PER_S
 
 
@@ -269,7 +270,8 @@ class TransformTree:
         * a stamp that is off its link by more than ``jump_s`` (:class:`~embodied_perceptron.sensors.stamps.StampJudge`)
           is one late or wrong message: late ones are sorted in, nothing is cleared. Where the next ones follow it, the
           link has moved: it starts anew there, and with it every moving link if none has gone on as before;
-        * a transform that would close a loop, and values that are not finite or not rigid, raise ``ValueError``.
+        * a transform that would close a loop, values that are not finite or not rigid, and names longer than
+          :data:`MAX_FRAME_NAME` raise ``ValueError``.
 
     Not thread-safe: one owner, or a lock around it.
     """
@@ -368,6 +370,10 @@ class TransformTree:
         link = self._links.get(child)
         if link is not None and link.parent == parent:
             return link
+        for name in (parent, child):
+            if len(name) > MAX_FRAME_NAME:
+                short = f"{name[:40]}... of {len(name)} characters"
+                raise ValueError(f"frame names may have at most {MAX_FRAME_NAME} characters, got {short}")
         if parent == child or child in self._ancestors(parent):
             raise ValueError(f"transform {parent!r} -> {child!r} would close a loop: {child!r} is above {parent!r}")
         if link is None and len(self._links) >= MAX_LINKS:  # whoever invents names must not fill the memory

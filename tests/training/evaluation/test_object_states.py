@@ -50,6 +50,32 @@ def test_what_stands_under_a_table_is_not_inside_of_it():
     assert (4, "under", 0) not in predict_states(boxes, ["shelf", *labels[1:]]).pairs  # its lowest board carries it
 
 
+@pytest.mark.parametrize(
+    ("label", "bearer", "place", "expected"),
+    [
+        ("blanket", "bed", [0.3, 0.0, 0.55, 0.6, 0.5, 0.1], "ontop"),  # its headboard is higher
+        ("toy", "crib", [0.3, 0.0, 0.5, 0.15, 0.15, 0.2], "ontop"),
+        ("book", "coffee table", [0.3, 0.0, 0.18, 0.25, 0.2, 0.05], "inside"),  # on the lowest board
+        ("chair", "table", [0.5, 0.6, 0.45, 0.5, 0.5, 0.9], None),  # half-way pushed in: neither under nor in
+        ("bag", "table", [0.5, 0.52, 0.2, 0.5, 0.3, 0.4], None),  # on the floor beside the legs
+        ("windowsill", "table", [0.0, 0.0, 1.02, 1.0, 0.2, 0.04], None),  # of the wall
+        ("book", "shelf", [0.3, 0.0, 0.55, 0.2, 0.1, 0.2], "inside"),
+    ],
+)
+def test_what_a_thing_on_legs_holds(label, bearer, place, expected):
+    """A blanket on a bed was said to be inside of it, as was a chair at a table."""
+    boxes = np.array([[0.0, 0.0, 0.5, 2.0, 1.0, 1.0, 0, 0, 0], [*place, 0, 0, 0]], float)
+    said = {name for row, name, _ in predict_states(boxes, [bearer, label]).pairs if row == 1}
+    assert said == ({expected} if expected else set())
+
+
+def test_nothing_stands_on_what_is_far_smaller():
+    boxes = np.array([[0, 0, 0.05, 0.2, 0.15, 0.1, 0, 0, 0], [0, 0, 0.4, 2.0, 1.6, 0.6, 0, 0, 0]], float)
+    assert predict_states(boxes, ["toy", "bed"]).pairs == frozenset()
+    boxes[1, 3:5] = 0.3
+    assert predict_states(boxes, ["toy", "crate"]).pairs == {(1, "ontop", 0)}
+
+
 def wall(x, low, high, top=2.5):
     """Points of a wall across the x axis."""
     y, z = np.meshgrid(np.arange(low, high, 0.04), np.arange(0.0, top, 0.04))

@@ -2,6 +2,11 @@
 
     ontop, inside          the relations that the language uses, each thing with the one that carries it best
     under                  both stand on one floor, and a board on legs reaches over half of its footprint
+
+Nothing is inside of a thing on legs except on its lowest board: what lies within the box of a bed with a headboard lies
+on it, and what stands on the floor within the box of a table is beside its legs. What is fixed to the building is not
+put on anything, and nothing carries what is far larger than itself.
+
     open, closed           of a door: its leaf against its frame; without one, against the wall that goes on beside it
     filled, empty          of what is open at the top: whether things lie in it, or how deep one looks into its middle
     folded, unfolded       of cloth: what is folded lies as a small pile, what is not hangs, or is spread wide
@@ -37,10 +42,14 @@ STATES = (*_DOORS, *_CONTAINERS, *_CLOTH)
 MIN_SCORE = 0.5
 MATCH_IOU = 0.25
 _NO_PLACE = frozenset(("wall", "floor", "ceiling", "door", "doorframe", "window"))  # nothing is put on these
+_FIXED = frozenset(("windowsill", "radiator", "counter", "mirror", "socket", "curtain", "blinds"))  # carried by walls
 _LEGGED = frozenset(
-    ("table", "desk", "bed", "bench", "chair", "stool", "couch", "sofa")
+    ("table", "desk", "bed", "crib", "bench", "chair", "stool", "couch", "sofa")
 )  # what shelves hold is in them
 _COVERED, _FLOOR_M, _CLEAR_M = 0.5, 0.1, 0.03
+_LOW_BOARD_M = 0.25  # above the floor: the board between the legs of a table, below any seat or mattress
+_RESTING = 0.8
+_LEAST_BEARER = 0.25  # of the footprint of what it carries: a crown of leaves is wider than its stand
 _DOOR, _FRAME = "door", "doorframe"
 _FRAME_REACH_M = 1.0  # from the leaf's middle to the frame's
 _OPEN_RAD = np.radians(9.0)  # a tenth of a door's way, from where the labels call it open
@@ -97,11 +106,19 @@ def _pairs(boxes: F64, labels: Sequence[str]) -> frozenset[Pair]:
     if np.count_nonzero(things) < 2:
         return frozenset()
     geometry = SceneGeometry(boxes)
-    usable = things[:, None] & things[None] & ~np.eye(len(labels), dtype=bool)
+    fixed = np.array([label in _FIXED for label in labels], dtype=bool)
+    area = geometry.extent[:, :2].prod(axis=1)
+    usable = (things & ~fixed)[:, None] & things[None] & ~np.eye(len(labels), dtype=bool)
+    usable &= area[None] >= _LEAST_BEARER * area[:, None]
     scores = {name: np.where(usable, geometry.matrix(word), 0.0) for name, word in _CARRIED.items()}
     legged = np.array([label.split()[-1] in _LEGGED for label in labels])  # a coffee table is a table
     under = np.where(usable & legged[None], _under(boxes), 0.0)
-    scores["inside"] = np.where(under > 0, 0.0, scores["inside"])  # a chair pushed under a table lies in its box
+    rise = geometry.low[:, None, 2] - geometry.low[None, :, 2]
+    on_board = (rise >= _FLOOR_M) & (rise <= _LOW_BOARD_M)
+    # beneath the top of its box, as of a headboard or a back rest; less than what lies plainly on something else
+    resting = np.where(legged[None] & (rise > _LOW_BOARD_M), _RESTING * scores["inside"], 0.0)
+    scores["inside"] = np.where(legged[None] & ~on_board, 0.0, scores["inside"])
+    scores["ontop"] = np.maximum(scores["ontop"], resting)
     # to the language what is on a shelf is in it too, only less plainly
     inside = scores["inside"] > scores["ontop"]
     scores["inside"], scores["ontop"] = np.where(inside, scores["inside"], 0.0), np.where(inside, 0.0, scores["ontop"])
