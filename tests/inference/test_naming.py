@@ -40,9 +40,9 @@ def test_a_sure_name_takes_the_place_of_its_thing() -> None:
 
 
 def test_an_unsure_name_does_not() -> None:
-    kept = told([(0.0, 0.8)], [(0.1, 0.39)])
+    kept = told([(0.0, 0.8)], [(0.1, 0.19)])
     assert kept[0] == (0.0, 0.8, True)
-    assert kept[1] == (0.1, 0.39, False)  # still a candidate of an answer
+    assert kept[1] == (0.1, 0.19, False)  # still a candidate of an answer
 
 
 def test_a_thing_beside_a_named_one_stays() -> None:
@@ -55,12 +55,12 @@ def test_what_is_hardly_there_goes() -> None:
 
 
 def test_shifted_things_score_as_names_that_promise_as_much() -> None:
-    naming = Naming(shift=shift_between(0.5, 0.2))
+    naming = Naming(shift=shift_between(0.5, 0.1))
     ((_, score, _),) = told([(0.0, 0.5)], [], naming)
-    assert score == pytest.approx(0.2)
-    kept = told([(0.0, 0.5)], [(0.0, 0.24)], naming)
+    assert score == pytest.approx(0.1)
+    kept = told([(0.0, 0.5)], [(0.0, 0.12)], naming)
     assert kept[0][2]  # and never less than an unsure name of the same thing, which would be published in its place
-    assert kept[0][1] > kept[1][1] == 0.24
+    assert kept[0][1] > kept[1][1] == 0.12
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0, -1.0])
@@ -141,7 +141,7 @@ def test_the_map_of_objects_calls_an_unsure_thing_an_object() -> None:
     for step in range(1, 6):
         boxes = np.array([box(0.0), box(0.02)])
         name = ("bowl", "plate", "toy")[step % 3]
-        rows, scores = Naming()(boxes, np.array([0.8, 0.3]), np.array([True, False]))
+        rows, scores = Naming()(boxes, np.array([0.8, 0.19]), np.array([True, False]))
         labels = tuple((UNNAMED, name)[i] for i in rows)
         found = Detections(boxes[rows], scores, labels)
         objects.update(found, snapshot, step * 500_000_000, scores=ScorePolicy(0.2))
