@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import paired_iou
 from embodied_perceptron.results import UNNAMED, Detections
 
-# Of the probability that a thing is there, from which its name is told. Names are said too low by a second look, of whose
-# change a share counts: held to a half, the live map of three homes lost five points of AP25 to things without a name.
+# Of the probability that a thing is there, from which its name is told. A second look, of whose change a share counts,
+# says names too low: held to a half, the live map of three homes lost five points of AP25 to things without a name.
 NAME_SHARE = 0.25
 _ONE_THING_IOU = 0.5  # of a box with a name and one without
 _THINNEST_M = 0.1  # pictures are found a few centimetres before or behind the wall
