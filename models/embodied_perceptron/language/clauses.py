@@ -163,6 +163,23 @@ def _said(text: str, beside: Sequence[Word]) -> list[Word]:
     return [Word(part, start, end) for part in text.split()]
 
 
+def _thing_at(shape: _Shape, match: Match[str], where: Sequence[Word]) -> list[Word]:
+    """What was said before the object ("lead", where a pattern keeps it), the object, the relation and the landmark."""
+    lead = shape.of(match, "lead") if "lead" in match.re.groupindex else []
+    return [*lead, *shape.phrase(match["thing"]), *where, *shape.phrase(match["mark"])]
+
+
+def _thing_beside(shape: _Shape, match: Match[str], where: Sequence[Word]) -> list[Word]:
+    """The object at its landmark's own "side"."""
+    return [*shape.phrase(match["thing"]), *_beside(match["side"], shape.phrase(match["mark"]), where)]
+
+
+def _inverse(shape: _Shape, match: Match[str]) -> list[Word]:
+    """Words for the relation that the object has when its landmark is said to have the relation "where" to it."""
+    told = next((told for said, told in _INVERSE if re.search(rf"\b(?:{said})\b", match["where"])), "near")
+    return _said(told, shape.of(match, "where"))
+
+
 def _of_its_kind(shape: _Shape) -> list[Word] | None:
     """ "Of all the chairs the one by the door", "not those other chairs, the one ...": the chair by the door."""
     lead = (
@@ -265,13 +282,12 @@ def _seat(shape: _Shape) -> list[Word] | None:
     )
     if match is None:
         return None
-    where, mark = shape.of(match, "where"), shape.phrase(match["mark"])
+    where = shape.of(match, "where")
     if match["side"]:
-        return [*shape.phrase(match["thing"]), *_beside(match["side"], mark, where)]
-    told = match["where"]
-    if told.startswith("behind") or told.startswith("in front"):
+        return _thing_beside(shape, match, where)
+    if match["where"].startswith(("behind", "in front")):
         return None
-    return [*shape.phrase(match["thing"]), *_said("near", where), *mark]
+    return _thing_at(shape, match, _said("near", where))
 
 
 def _owner(shape: _Shape) -> list[Word] | None:
@@ -284,12 +300,11 @@ def _owner(shape: _Shape) -> list[Word] | None:
     )
     if match is None or not _ASKED.search(match["aside"]):
         return None
-    thing, mark = shape.phrase(match["thing"]), shape.phrase(match["mark"])
     if match["where"]:
-        return [*thing, *shape.of(match, "where"), *mark]
+        return _thing_at(shape, match, shape.of(match, "where"))
     if match["own"]:
-        return [*thing, *_beside(match["side"], mark, shape.of(match, "own"))]
-    return [*thing, *_said(_HOLDS[match["verb"]], shape.of(match, "verb")), *mark]
+        return _thing_beside(shape, match, shape.of(match, "own"))
+    return _thing_at(shape, match, _said(_HOLDS[match["verb"]], shape.of(match, "verb")))
 
 
 def _route(shape: _Shape) -> list[Word] | None:
@@ -338,8 +353,7 @@ def _place_first(shape: _Shape) -> list[Word] | None:
     )
     if match is None or match["mark2"]:
         return None
-    thing, mark = shape.phrase(match["thing"]), shape.phrase(match["mark"])
-    return [*thing, *shape.of(match, "where"), *mark]
+    return _thing_at(shape, match, shape.of(match, "where"))
 
 
 def _repeated(shape: _Shape) -> list[Word] | None:
@@ -353,8 +367,7 @@ def _repeated(shape: _Shape) -> list[Word] | None:
         return None
     if match["again"] and shape.noun(match["again"]).noun != shape.noun(match["thing"]).noun:
         return None
-    inverse = next((told for said, told in _INVERSE if re.search(rf"\b(?:{said})\b", match["where"])), "near")
-    return [*shape.phrase(match["thing"]), *_said(inverse, shape.of(match, "where")), *shape.phrase(match["mark"])]
+    return _thing_at(shape, match, _inverse(shape, match))
 
 
 def _passive(shape: _Shape) -> list[Word] | None:
@@ -367,10 +380,7 @@ def _passive(shape: _Shape) -> list[Word] | None:
     if match is None:
         return None
     where = next(told for said, told in _DOES_TO if re.fullmatch(said, match["verb"]))
-    return [
-        *shape.of(match, "lead"), *shape.phrase(match["thing"]), *_said(where, shape.of(match, "verb")),
-        *shape.phrase(match["mark"]),
-    ]  # fmt: skip
+    return _thing_at(shape, match, _said(where, shape.of(match, "verb")))
 
 
 def _stranded(shape: _Shape) -> list[Word] | None:
@@ -389,11 +399,7 @@ def _stranded(shape: _Shape) -> list[Word] | None:
     )
     if match is None:
         return None
-    inverse = next((told for said, told in _INVERSE if re.search(rf"\b(?:{said})\b", match["where"])), "near")
-    return [
-        *shape.of(match, "lead"), *shape.phrase(match["thing"]), *_said(inverse, shape.of(match, "where")),
-        *shape.phrase(match["mark"]),
-    ]  # fmt: skip
+    return _thing_at(shape, match, _inverse(shape, match))
 
 
 _ON_THE_WAY = re.compile(

@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.small_homes import small_homes
 from support.small_networks import small_config, small_network
 from torch import Tensor
 
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint
-from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
-from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.training.boxes import (
     BoxLearning,
     LookedBoxes,
@@ -35,12 +33,7 @@ CLASSES = tuple(DETECTION_CLASSES)
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small homes, in the splits train and val."""
-    root = tmp_path_factory.mktemp("homes")
-    spec = HomeSampleSpec(3, 96, 64, HomeSpec(1, "bedroom"), prompts=PromptSpec(per_scene=2))
-    generate(root, [31], spec, "train")
-    generate(root, [32], spec, "val")
-    return root
+    return small_homes(tmp_path_factory.mktemp("homes"), sentences=2)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +66,7 @@ def test_targets_by_hand() -> None:
 
 def test_what_was_seen_is_kept_and_is_what_the_network_sees(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
-    source, index = task.samples._sources[0]
+    source, index = task.samples.scenes[0]
     first = source.window(index, 1)
     assert len(first.looked.seen) > 5
     files = sorted((tmp_path / "looked").iterdir())
@@ -90,7 +83,7 @@ def test_what_was_seen_is_kept_and_is_what_the_network_sees(homes: Path, weights
 
 def test_several_windows_read_as_each_alone(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
-    source, index = task.samples._sources[0]
+    source, index = task.samples.scenes[0]
     parts = [source.window(index, look).looked for look in (0, 1)]
     model = task.model.eval()
     apart = torch.cat([model(part.seen) for part in parts])
@@ -99,7 +92,7 @@ def test_several_windows_read_as_each_alone(homes: Path, weights: Path, tmp_path
 
 def test_a_drawn_grid_is_the_kept_one_from_any_of_four_ends(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
-    source, index = task.samples._sources[0]
+    source, index = task.samples.scenes[0]
     looked = source.window(index, 0).looked
     kept = {row.tobytes(): i for i, row in enumerate(looked.seen.boxes.numpy())}
     kinds = set()
@@ -119,7 +112,7 @@ def test_a_drawn_grid_is_the_kept_one_from_any_of_four_ends(homes: Path, weights
 
 def test_boxes_of_things_are_drawn_before_others(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
-    source, index = task.samples._sources[0]
+    source, index = task.samples.scenes[0]
     looked = source.window(index, 0).looked
     things = torch.arange(len(looked.right)) < 3
     right = torch.zeros_like(looked.right)
@@ -176,7 +169,7 @@ def test_a_second_look_is_learned_further(homes: Path, weights: Path, tmp_path: 
 
 def test_windows_without_truth_teach_silence(homes: Path, weights: Path, tmp_path: Path) -> None:
     task = learning(homes, weights, cache=str(tmp_path))
-    source, index = task.samples._sources[0]
+    source, index = task.samples.scenes[0]
     seen = source.window(index, 0).looked.seen
     nothing = looked_boxes(seen, torch.zeros(0, 9), torch.zeros(0, dtype=torch.int64), len(CLASSES))
     assert not nothing.right.any()

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from support.small_homes import small_homes
 
 from embodied_perceptron.geometry.boxes import corners, points_in_boxes
 from embodied_perceptron.geometry.transforms import voxel_centers
@@ -23,9 +24,6 @@ from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.scenes import choose_views
-from embodied_perceptron_training.homes.building.home import HomeSpec
-from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
-from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.prepared_scenes import (
@@ -50,12 +48,7 @@ MOTIONS = [
 
 @pytest.fixture(scope="module")
 def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two small homes, in the splits train and val."""
-    root = tmp_path_factory.mktemp("homes")
-    spec = HomeSampleSpec(3, 96, 64, HomeSpec(1, "bedroom"), prompts=PromptSpec(per_scene=12))
-    generate(root, [31], spec, "train")
-    generate(root, [32], spec, "val")
-    return root
+    return small_homes(tmp_path_factory.mktemp("homes"), sentences=12)
 
 
 def one_scene(root: Path, **fields: str) -> tuple[SceneCache, EmbodiedScanDataset]:

@@ -183,17 +183,21 @@ class LookedScenes:
 
 
 class JoinedSources:
-    """Several sources, one after the other."""
+    """Several sources, one after the other.
+
+    Attributes:
+        scenes: of each sample, its source and its number there.
+    """
 
     def __init__(self, sources: Sequence[LookedScenes]) -> None:
-        self._sources = [(source, index) for source in sources for index in range(len(source))]
+        self.scenes = [(source, index) for source in sources for index in range(len(source))]
 
     def __len__(self) -> int:
-        return len(self._sources)
+        return len(self.scenes)
 
     def sample(self, index: int, rng: np.random.Generator) -> LookedBoxes:
         """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
-        source, own = self._sources[index]
+        source, own = self.scenes[index]
         return source.sample(own, rng)
 
 
