@@ -424,11 +424,15 @@ class Perceptron(LiveMap):
         floor_z_m: float,
         window_m: float | None,
     ) -> ScenePrediction:
-        """What the network sees, its scores made probabilities where the weights say how the map bears them out."""
+        """What the network sees, its scores made probabilities where the weights say how the map bears them out; by
+        them it is told which things go without a name."""
         prediction = predictor.predict(copy, cameras.view_direction, floor_z_m, window_m)
-        if self._reliability is None or prediction.detections is None:
+        found = prediction.detections
+        if found is None:
             return prediction
-        return replace(prediction, detections=self._reliability(prediction.detections, snapshot, floor_z_m))
+        if self._reliability is not None:
+            found = self._reliability(found, snapshot, floor_z_m)
+        return replace(prediction, detections=predictor.inference.told(found))
 
     def _copy(self) -> tuple[VolumeCopy, LatestCameraPoses]:
         with self._volume_lock:

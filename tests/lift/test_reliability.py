@@ -16,8 +16,11 @@ from embodied_perceptron.lift.fusion import fuse_detections
 from embodied_perceptron.lift.reliability import (
     FEATURES,
     LEAST_SCORE,
+    NO_NAME,
+    THING_FEATURES,
     Reliability,
     _best_rival,
+    best_names,
     box_features,
     name_log_odds,
 )
@@ -151,7 +154,7 @@ def test_probabilities_come_best_first_and_boxes_stay():
     assert len(Reliability(ONES, {})(nothing, snapshot_of(np.zeros((1, 3))), 0.0)) == 0
 
 
-def test_what_promises_no_name_keeps_its_score():
+def test_what_has_no_name_changes_no_name_and_without_a_model_keeps_its_score():
     """A thing without a name is neither plausible nor wrong under a name, and no rival of what has one."""
     rng = np.random.default_rng(2)
     boxes = random_boxes(rng, 20)
@@ -169,9 +172,62 @@ def test_what_promises_no_name_keeps_its_score():
         assert together.scores[row] == by_box[tuple(together.boxes[row])]
 
 
+def test_a_thing_that_is_there_by_name_and_map_is_likely_there():
+    shell = np.random.default_rng(0).uniform(-0.25, 0.25, (4000, 3))
+    shell[:, 2] = shell[:, 2] * 1.8 + 0.45
+    voxels = snapshot_of(shell)
+    model = Reliability(ONES, {}, things=(-3.0,) + (0.5,) * len(THING_FEATURES))
+    alone = found(CHAIR, 0.5, "object")
+    beside = Detections(np.array([CHAIR, CHAIR]), np.array([0.5, 0.9]), ("object", "chair"))
+    (by_map,) = model(alone, voxels, 0.0).scores
+    (in_the_air,) = model(alone, snapshot_of(shell + 5.0), 0.0).scores
+    named = model(beside, voxels, 0.0)
+    by_name = dict(zip(named.labels, named.scores, strict=True))["object"]
+    assert by_name > by_map > in_the_air
+    # by hand: score, named, surface and closed as of a name's own box, and the thinnest edge
+    table = box_features(beside.take(np.array([1])), voxels, 0.0, {}, shipped_priors())[0]
+    of = dict(zip(FEATURES, table, strict=True))
+    p = dict(zip(named.labels, named.scores, strict=True))["chair"]
+    expected = -3.0 + 0.5 * (0.0 + np.log(p / (1 - p)) + of["surface"] + of["closed"] + np.log(0.5))
+    assert by_name == pytest.approx(1 / (1 + np.exp(-expected)))
+
+
+def test_the_best_name_is_that_of_the_same_thing():
+    boxes = np.array([CHAIR, CARPET, CHAIR, CHAIR], float)
+    best = best_names(boxes, np.array([0, 1]), np.array([2, 3]), np.array([0.3, 0.6]))
+    assert best.tolist() == [0.6, NO_NAME]
+
+
+def test_names_are_told_by_probabilities(monkeypatch):
+    """Of a network that says all names low the model knows better: its things have names, and those that the model
+    doubts have none."""
+    network = inference("float32", min_score=0.3)
+    said = Detections(np.array([CHAIR, CHAIR]), np.array([0.9, 0.2]), ("object", "chair"))
+    monkeypatch.setattr(type(network), "boxes", lambda *_: said)
+
+    def seen(weights):
+        network.calibration = {"reliability": Reliability(weights, {}, things=(1.0, *[0.0] * 5)).as_dict()}
+        it = Perceptron(config(max_count=4), inference=network)
+        for frame in walk(3, 3):
+            it.integrate(frame)
+        it.perceive()
+        return it.prediction.detections
+
+    sure, unsure = seen((2.0,) + (0.0,) * 7), seen((-2.0,) + (0.0,) * 7)
+    assert sure.labels == ("chair",)
+    assert sure.scores[0] == pytest.approx(1 / (1 + np.exp(-2.0)), abs=1e-4)
+    assert unsure.labels == ("object", "chair")
+    np.testing.assert_allclose(unsure.scores, [1 / (1 + np.exp(-1.0)), 1 / (1 + np.exp(2.0))], atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"features": list(FEATURES), "weights": list(ONES), "names": {}, "things": [1.0]}, "6 finite weights"),
+        (
+            {"features": list(FEATURES), "weights": list(ONES), "names": {}, "thing_features": ["score"], "things": []},
+            "without a name reads score",
+        ),
         ({"features": list(FEATURES), "weights": [1.0], "names": {}}, "8 finite weights"),
         ({"features": list(FEATURES), "weights": [float("nan")] * 8, "names": {}}, "finite"),
         ({"features": list(FEATURES), "weights": list(ONES), "names": {"bowl": [1, 2]}}, "bowl"),
@@ -186,10 +242,12 @@ def test_what_is_no_model_is_refused(values, message):
 
 
 def test_a_model_survives_a_file():
-    model = Reliability(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)})
-    again = Reliability.of_dict(json.loads(json.dumps(model.as_dict())))
-    assert again.weights == pytest.approx(model.weights)
-    assert again.names == model.names
+    for things in ((), tuple(0.2 * k for k in range(6))):
+        model = Reliability(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)}, things)
+        again = Reliability.of_dict(json.loads(json.dumps(model.as_dict())))
+        assert again.weights == pytest.approx(model.weights)
+        assert again.things == pytest.approx(model.things)
+        assert again.names == model.names
     assert Reliability.of_calibration({}) is None
 
 

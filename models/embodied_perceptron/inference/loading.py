@@ -342,8 +342,9 @@ def _naming(calibration: Mapping[str, Any]) -> Naming:
     """Raises ``ValueError`` for a score that promises nothing."""
     detection = calibration.get("detection")
     value = detection.get("nameless_min_score") if isinstance(detection, dict) else None
-    if not isinstance(value, (int, float)):
-        return Naming()
+    reliability = calibration.get("reliability")
+    if not isinstance(value, (int, float)) or (isinstance(reliability, dict) and reliability.get("things")):
+        return Naming()  # what has no name has a probability of its own
     return Naming(shift=shift_between(float(value), _min_score(calibration)))
 
 

@@ -54,7 +54,8 @@ class ScenePrediction:
     """Results of the network over one window or over the whole map.
 
     Attributes:
-        detections: every box of the network, best first, whatever its score; None when nothing could be computed.
+        detections: every box of the network, best first, whatever its score, as of
+            :meth:`~.predictor.Predictor.boxes`; None when nothing could be computed.
         semantic: cells that are not empty; None for a network without occupancy.
         region: the window.
         answered: where ``semantic`` has an answer; cells that are not in it are empty there.
@@ -243,7 +244,7 @@ class MapPredictor:
             return ScenePrediction(found, None, region, Region.nowhere(), floor_z_m=floor_z_m)
         scene = inference.encode(sites, views, copy.manhattan)
         if config.detection is not None:
-            found = inference.detections(scene, self.scores.decode)
+            found = inference.boxes(scene, self.scores.decode)
         semantic, answered = None, Region.nowhere()
         if config.occupancy is not None:
             low_m = np.array(occupancy_origin(config, anchor.tolist())) * config.voxel_size_m

@@ -1,8 +1,9 @@
 """A name where the network is sure enough of it, and ``object`` where it only sees that something is there.
 
-A head that knows presence (:class:`~embodied_perceptron.nn.detection.DetectionHead`) says of every box how probably it
-holds a thing at all, and how probably one of each class. The share of the two is the probability of the name, given the
-thing: below :data:`NAME_SHARE` the thing is published without a name rather than under the nearest one.
+A network that knows presence says of every box how probably it holds a thing at all, and how probably one of each
+class. The share of the two is the probability of the name, given the thing: below :data:`NAME_SHARE` the thing is
+published without a name rather than under the nearest one. Where the weights file tells how to make probabilities of
+both (:class:`~embodied_perceptron.lift.reliability.Reliability`), these are compared.
 
 Where a list says which names shall be published, the probabilities of all names that stand for one of the list are
 summed: of the boxes of one thing (:func:`joined_by_name`), and of all that an object was ever called
@@ -22,9 +23,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.boxes import paired_iou
 from embodied_perceptron.results import UNNAMED, Detections
 
-# Of the probability that a thing is there, from which its name is told. A second look, of whose change a share counts,
-# says names too low: held to a half, the live map of three homes lost five points of AP25 to things without a name.
-NAME_SHARE = 0.25
+NAME_SHARE = 0.5  # of the probability that a thing is there, from which its name is told
 _ONE_THING_IOU = 0.5  # of a box with a name and one without
 _THINNEST_M = 0.1  # pictures are found a few centimetres before or behind the wall
 _LEAST = 0.05  # presence below it is no thing
@@ -45,6 +44,15 @@ class Naming:
     share: float = NAME_SHARE
     shift: float = 0.0
 
+    def told(self, found: Detections) -> Detections:
+        """What is published of the boxes of a network, with and without names, best first: see :meth:`__call__`."""
+        nameless = np.array([label == UNNAMED for label in found.labels], bool)
+        if not nameless.any():
+            return found
+        rows, scores = self(found.boxes, found.scores, nameless)
+        shares = None if found.shares is None else tuple(found.shares[i] for i in rows)
+        return Detections(found.boxes[rows], scores, tuple(found.labels[i] for i in rows), shares)
+
     def __call__(self, boxes: F64, scores: F64, nameless: NDArray[np.bool_]) -> tuple[NDArray[np.int64], F64]:
         """Which of (N, 9) boxes stay, in the order of their new scores, and these; ``nameless`` (N,) bool.
 
@@ -57,7 +65,7 @@ class Naming:
             kept[rows] = True
             rescored[rows] = _shifted(scores[rows], self.shift)
             named = np.flatnonzero(~nameless)
-            thing, name = _same_things(boxes, rows, named)
+            thing, name = same_things(boxes, rows, named)
             sure = scores[name] >= self.share * scores[thing]
             kept[thing[sure]] = False
             np.maximum.at(rescored, thing[~sure], np.minimum(scores[name[~sure]] + _MARGIN, 1.0))
@@ -66,10 +74,13 @@ class Naming:
         return order, rescored[order]
 
 
-def _same_things(
+USUAL = Naming()
+
+
+def same_things(
     boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of a row of ``things`` and one of ``named`` whose boxes are of one thing."""
+    """Pairs of a row of ``things`` and one of ``named`` whose (N, 9) boxes are of one thing."""
     thick = boxes.copy()
     thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
     center, reach = thick[:, :3], 0.5 * np.linalg.norm(thick[:, 3:6], axis=1)
@@ -112,7 +123,7 @@ def joined_by_name(found: Detections, name_of: Callable[[str], str]) -> Detectio
         if name == UNNAMED or len({found.labels[i] for i in rows}) < 2:
             continue
         rows = rows[np.argsort(-found.scores[rows], kind="stable")]
-        first, second = _same_things(found.boxes, rows, rows)
+        first, second = same_things(found.boxes, rows, rows)
         for row in rows.tolist():
             others = [k for k in second[first == row].tolist() if k != row and not absorbed[k] and k not in joined]
             if absorbed[row] or not others:

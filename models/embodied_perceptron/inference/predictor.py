@@ -27,7 +27,7 @@ from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import canonical_boxes, nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
 from embodied_perceptron.geometry.transforms import check_transform
-from embodied_perceptron.inference.naming import Naming
+from embodied_perceptron.inference.naming import USUAL, Naming
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.nn.input_features import SITE_FEATURES, SiteFeature, occupancy_origin, thin
 from embodied_perceptron.nn.network import (
@@ -73,7 +73,7 @@ class Predictor:
         feature_dtype: of the image features that :meth:`view` gives.
         calibration: what the weights file says about its scores.
         scores: which scores count for what, for those who keep objects; :meth:`detections` gives all boxes.
-        naming: which things go without a name, for a network that knows presence.
+        naming: which things go without a name, for a network that knows presence; None keeps the boxes of both kinds.
 
     Raises ``ValueError`` when names do not fit the network.
     """
@@ -89,7 +89,7 @@ class Predictor:
         feature_dtype: torch.dtype = torch.float16,
         calibration: Mapping[str, Any] | None = None,
         scores: ScorePolicy = EVERY_SCORE,
-        naming: Naming | None = None,
+        naming: Naming | None = USUAL,
     ) -> None:
         config = network.config
         check_classes(config, tuple(classes))
@@ -108,7 +108,7 @@ class Predictor:
         self.feature_dtype = feature_dtype
         self.calibration = dict(calibration or {})
         self.scores = scores
-        self.naming = Naming() if naming is None else naming
+        self.naming = naming
         self._image_encoder = image_encoder
 
     @property
@@ -191,15 +191,23 @@ class Predictor:
 
         Raises ``ValueError`` for a network without detection.
         """
+        return self.told(self.boxes(scene, min_score))
+
+    def told(self, found: Detections) -> Detections:
+        """Of :meth:`boxes`, those that :meth:`detections` gives."""
+        return found if self.naming is None else self.naming.told(found)
+
+    @torch.inference_mode()
+    def boxes(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:
+        """As :meth:`detections`, before it is told which things go without a name: a box of every name that a thing may
+        have, and one of the thing as such."""
         (found,) = self.network.boxes(scene, min_score)
-        boxes, labels = found.boxes.double().cpu().numpy(), found.labels.cpu().numpy()
-        scores = found.scores.double().clamp(0.0, 1.0).cpu().numpy()
-        nameless = labels == len(self.classes)
-        if nameless.any():
-            rows, scores = self.naming(boxes, scores, nameless)
-            boxes, labels = boxes[rows], labels[rows]
         names = (*self.classes, UNNAMED)
-        return Detections(scene.manhattan.boxes_to_world(boxes), scores, tuple(names[i] for i in labels.tolist()))
+        return Detections(
+            scene.manhattan.boxes_to_world(found.boxes.double().cpu().numpy()),
+            found.scores.double().clamp(0.0, 1.0).cpu().numpy(),
+            tuple(names[i] for i in found.labels.tolist()),
+        )
 
     @torch.inference_mode()
     def occupancy(self, scene: SceneFeatures, anchor_m: Sequence[float]) -> SemanticVoxels:

@@ -16,6 +16,11 @@ Features of a box, all of them logarithms or differences, so that one weight eac
                 there is a thing, what goes on is a piece of something larger
     rival       the best score of another box that claims much of the place, less the own one
     thin        smallest edge
+
+Of a box without a name, of which the network says that something is there, the probability of that is made likewise,
+of its score, surface, edges and thinness, and of
+
+    named       log-odds of the best probability of a name for the same thing: what has a likely name is there
 """
 
 from __future__ import annotations
@@ -30,15 +35,18 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds, paired_iou
+from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.object_map import count_voxels
 
 FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
+THING_FEATURES = ("score", "named", "surface", "closed", "thin")
 LEAST_SCORE = 0.08  # of the network, of a box that a fit reads: as many wrong ones as a map ever weighs
 COUNTED_SCORE = 0.2  # boxes of at least this score are counted for names
 PRIOR_COUNT = 4.0  # boxes that the mean of all names weighs
 _LEAST_PLAUSIBLE = -6.0
+NO_NAME = 0.02  # probability of a name that no box says
 _AROUND_M = 0.05
 _FEW = 5.0  # voxels that say nothing yet
 _RIVAL_IOU = 0.25
@@ -56,6 +64,7 @@ class Reliability:
     Attributes:
         weights: of a constant and of each of :data:`FEATURES`.
         names: name -> (said, right) of boxes of at least :data:`COUNTED_SCORE`.
+        things: as ``weights``, of :data:`THING_FEATURES`; () for a network that tells no things without a name.
         priors: sizes and heights of things.
 
     Raises ``ValueError`` naming what is no such model.
@@ -63,30 +72,37 @@ class Reliability:
 
     weights: tuple[float, ...]
     names: Mapping[str, tuple[int, int]]
+    things: tuple[float, ...] = ()
     priors: ClassPriors = field(default_factory=shipped_priors)
 
     def __post_init__(self) -> None:
         if len(self.weights) != 1 + len(FEATURES) or not np.isfinite(self.weights).all():
             raise ValueError(f"a model of scores has {1 + len(FEATURES)} finite weights, got {list(self.weights)}")
+        if self.things and (len(self.things) != 1 + len(THING_FEATURES) or not np.isfinite(self.things).all()):
+            count = 1 + len(THING_FEATURES)
+            raise ValueError(f"a model of things without a name has {count} finite weights, got {list(self.things)}")
         for name, (said, right) in self.names.items():
             if not 0 <= right <= said:
                 raise ValueError(f"{name!r} cannot have been right {right} of {said} times")
 
     def __call__(self, found: Detections, snapshot: VoxelSnapshot, floor_z_m: float) -> Detections:
-        """The same boxes with the probability of each as its score, best first; what has no name keeps its own, which
-        promises no name (:class:`~embodied_perceptron.inference.naming.Naming`).
+        """The same boxes with the probability of each as its score, best first: that name and place are right, or of a
+        box without a name, that something is there. Without a model of those, they keep their scores.
 
         Args:
             found: of the network, world frame, with its own scores.
             snapshot: the map that the network looked at.
             floor_z_m: height of the floor.
         """
-        named = np.flatnonzero([label != UNNAMED for label in found.labels])
-        if len(named) == 0:
-            return found
-        table = box_features(found.take(named), snapshot, floor_z_m, self.names, self.priors)
+        plain = np.array([label == UNNAMED for label in found.labels], bool)
+        named, things = np.flatnonzero(~plain), np.flatnonzero(plain)
         scores = found.scores.copy()
-        scores[named] = 1.0 / (1.0 + np.exp(-(self.weights[0] + table @ np.array(self.weights[1:]))))
+        if len(named):
+            table = box_features(found.take(named), snapshot, floor_z_m, self.names, self.priors)
+            scores[named] = probabilities(self.weights, table)
+        if self.things and len(things):
+            best = best_names(found.boxes, things, named, scores[named])
+            scores[things] = probabilities(self.things, thing_features(found.take(things), snapshot, best))
         order = np.argsort(-scores, kind="stable")
         return Detections(found.boxes, scores, found.labels, found.shares).take(order)
 
@@ -101,7 +117,10 @@ class Reliability:
     def as_dict(self) -> dict[str, Any]:
         """For a weights file."""
         names = {name: list(counts) for name, counts in sorted(self.names.items())}
-        return {"features": list(FEATURES), "weights": [round(w, 5) for w in self.weights], "names": names}
+        known = {"features": list(FEATURES), "weights": [round(w, 5) for w in self.weights], "names": names}
+        if self.things:
+            known |= {"thing_features": list(THING_FEATURES), "things": [round(w, 5) for w in self.things]}
+        return known
 
     @classmethod
     def of_calibration(cls, calibration: Mapping[str, Any]) -> Reliability | None:
@@ -115,11 +134,22 @@ class Reliability:
         try:
             features, weights = tuple(values["features"]), tuple(float(w) for w in values["weights"])
             names = {str(name): (int(said), int(right)) for name, (said, right) in values["names"].items()}
+            of_things = tuple(values.get("thing_features", THING_FEATURES))
+            things = tuple(float(w) for w in values.get("things", ()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"no model of scores: {error!r}") from error
         if features != FEATURES:
             raise ValueError(f"the model of scores reads {', '.join(features)}; known: {', '.join(FEATURES)}")
-        return cls(weights, names)
+        if of_things != THING_FEATURES:
+            known = ", ".join(THING_FEATURES)
+            raise ValueError(f"the model of things without a name reads {', '.join(of_things)}; known: {known}")
+        return cls(weights, names, things)
+
+
+def probabilities(weights: Sequence[float], table: F64) -> F64:
+    """(N,) of a logistic model with a constant and one weight per column of (N, C) ``table``."""
+    probability: F64 = 1.0 / (1.0 + np.exp(-(weights[0] + table @ np.array(weights[1:]))))
+    return probability
 
 
 def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:
@@ -127,7 +157,7 @@ def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:
     said, right = sum(n for n, _ in names.values()), sum(k for _, k in names.values())
     mean = (right + 1.0) / (said + 2.0)
     n, k = names.get(label, (0, 0))
-    return float(_log_odds(np.array((k + PRIOR_COUNT * mean) / (n + PRIOR_COUNT))))
+    return float(log_odds(np.array((k + PRIOR_COUNT * mean) / (n + PRIOR_COUNT))))
 
 
 def box_features(
@@ -144,23 +174,48 @@ def box_features(
         priors.log_plausibility(label, box, floor_z_m, whole=False)
         for label, box in zip(found.labels, boxes, strict=True)
     ]
-    inside, beside, _ = count_voxels(snapshot, boxes, _AROUND_M, widened_m=0.0)
-    dx, dy, dz = boxes[:, 3], boxes[:, 4], boxes[:, 5]
-    # as many voxels of the usual size as would cover half of the box
-    to_usual = (snapshot.voxel_size_m / _REFERENCE_VOXEL_M) ** 2
-    half_cover = (dx * dy + dx * dz + dy * dz) / _REFERENCE_VOXEL_M**2
+    surface, closed = _borne_out(boxes, snapshot)
     return np.stack(
         [
-            _log_odds(found.scores),
+            log_odds(found.scores),
             np.array([name[label] for label in found.labels]),
             np.maximum(plausible, _LEAST_PLAUSIBLE),
-            np.log(inside * to_usual / (half_cover + _FEW) + 0.02),
-            np.log((inside * to_usual + _FEW) / ((inside + beside) * to_usual + _FEW)),
+            surface,
+            closed,
             _best_rival(boxes, found.scores) - found.scores,
             np.log(boxes[:, 3:6].min(axis=1)),
         ],
         axis=1,
     )
+
+
+def thing_features(found: Detections, snapshot: VoxelSnapshot, best: F64) -> F64:
+    """(N, 5) :data:`THING_FEATURES` of boxes without a name; ``best``: of :func:`best_names`."""
+    surface, closed = _borne_out(found.boxes, snapshot)
+    thin = np.log(found.boxes[:, 3:6].min(axis=1))
+    return np.stack([log_odds(found.scores), log_odds(best), surface, closed, thin], axis=1)
+
+
+def best_names(boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64], probability: F64) -> F64:
+    """(T,) best probability of a name for each thing; ``probability`` of the rows ``named`` of (N, 9) ``boxes``."""
+    best = np.full(len(boxes), NO_NAME)
+    every = np.zeros(len(boxes))
+    every[named] = probability
+    thing, name = same_things(boxes, things, named)
+    np.maximum.at(best, thing, every[name])
+    return best[things]
+
+
+def _borne_out(boxes: F64, snapshot: VoxelSnapshot) -> tuple[F64, F64]:
+    """The features surface and closed of (N, 9) boxes."""
+    inside, beside, _ = count_voxels(snapshot, boxes, _AROUND_M, widened_m=0.0)
+    dx, dy, dz = boxes[:, 3], boxes[:, 4], boxes[:, 5]
+    # as many voxels of the usual size as would cover half of the box
+    to_usual = (snapshot.voxel_size_m / _REFERENCE_VOXEL_M) ** 2
+    half_cover = (dx * dy + dx * dz + dy * dz) / _REFERENCE_VOXEL_M**2
+    surface: F64 = np.log(inside * to_usual / (half_cover + _FEW) + 0.02)
+    closed: F64 = np.log((inside * to_usual + _FEW) / ((inside + beside) * to_usual + _FEW))
+    return surface, closed
 
 
 def _best_rival(boxes: F64, scores: F64) -> F64:
@@ -179,7 +234,8 @@ def _best_rival(boxes: F64, scores: F64) -> F64:
     return best
 
 
-def _log_odds(p: F64) -> F64:
+def log_odds(p: F64) -> F64:
+    """Of (N,) probabilities, those near 0 and 1 held within bounds."""
     within = np.clip(p, 1e-4, 1.0 - 1e-4)
     odds: F64 = np.log(within / (1.0 - within))
     return odds

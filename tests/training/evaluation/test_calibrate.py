@@ -19,6 +19,7 @@ from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.inference.loading import load_inference, save_network
 from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.lift.reliability import Reliability
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
@@ -285,7 +286,7 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
     """A network that calls half of what is there nothing but things, with 0.8, and with 0.3 what is not there."""
 
     def unsure(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
-        assert inference.naming.shift == 0.0  # scores as the network gives them, whatever the file says
+        assert inference.naming is None  # all boxes, with scores as the network gives them, whatever the file says
         truth = scene.truth()
         names = [DETECTION_CLASSES[i] for i in truth.labels]
         half = len(names) // 2
@@ -318,3 +319,10 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
     write_calibration(path, found, spec)
     naming = load_inference(path).naming
     assert naming.shift == pytest.approx(shift_between(found.nameless_min_score, point.min_score), abs=1e-3)
+    known = Reliability((0.0,) * 8, {}, things=(0.0,) * 6).as_dict()
+    stored["reliability"] = known
+    path = tmp_path / "knows_things.safetensors"
+    save_network(path, small_network(config), KNOWN, {"occupancy_classes": list(CELLS), "calibration": stored})
+    assert load_inference(path).naming.shift == 0.0  # what has a probability of its own is not shifted
+    spec = dataclasses.replace(spec, weights=str(path))
+    assert calibrate(spec, scores=(0.1, 0.4), precision=0.8).nameless_min_score is None

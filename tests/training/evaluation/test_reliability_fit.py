@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from embodied_perceptron.lift.reliability import FEATURES
+from embodied_perceptron.lift.reliability import FEATURES, NO_NAME, THING_FEATURES
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.reliability_fit import (
     PRECISIONS,
     SceneBoxTable,
+    ThingTable,
     _right_at,
     count_names,
     fit_tables,
+    with_best_names,
 )
 
 SCORE, NAME, SURFACE = (FEATURES.index(name) for name in ("score", "name", "surface"))
@@ -66,6 +70,45 @@ def test_features_that_say_nothing_gain_nothing():
         before, after = found.at_precision[precision]
         assert abs(after - before) < 0.1 * before + 20
     assert found.error < 0.03
+
+
+def test_things_are_fitted_to_what_is_there():
+    """Truth of a logistic of the score and of the best name's probability, whatever home."""
+    rng = np.random.default_rng(5)
+    made = []
+    for table in tables(4):
+        count, names = 120, len(table.scores)
+        pairs = np.stack([rng.integers(count, size=names), np.arange(names)], axis=1)
+        features = rng.normal(0, 1, (count, len(THING_FEATURES)))
+        best = np.full(count, NO_NAME)
+        # as surely named as the truth of the names is known
+        sure = 1 / (1 + np.exp(-(-1.0 + 1.5 * table.features[:, SCORE] + table.features[:, SURFACE])))
+        sure = sure * np.where(np.array(table.labels) == "chair", 1.5, 0.3).clip(max=0.95)
+        np.maximum.at(best, pairs[:, 0], sure.clip(1e-3, 0.99))
+        said = -0.5 + 1.2 * features[:, 0] + 0.8 * np.log(best / (1 - best))
+        there = rng.uniform(size=count) < 1 / (1 + np.exp(-said))
+        made.append(dataclasses.replace(table, things=ThingTable(features, there, pairs)))
+    found = fit_tables(made)
+    weights = dict(zip(("constant", *THING_FEATURES), found.model.things, strict=True))
+    assert weights["score"] == pytest.approx(1.2, abs=0.2)
+    assert weights["named"] > 0.4
+    assert max(abs(weights[name]) for name in ("surface", "closed", "thin")) < 0.15
+    boxes, right, error = found.things
+    assert (boxes, right) == (24 * 120, sum(int(t.things.right.sum()) for t in made))
+    assert error < 0.04
+
+
+def test_without_things_no_model_of_them_is_made():
+    found = fit_tables(tables(6, count=4))
+    assert found.model.things == ()
+    assert found.things == (0, 0, 0.0)
+
+
+def test_the_best_name_fills_its_column():
+    table = ThingTable(np.zeros((3, len(THING_FEATURES))), np.zeros(3, bool), np.array([[0, 1], [0, 0], [2, 0]]))
+    filled = with_best_names(table, np.array([0.5, 0.8]))
+    expected = [np.log(p / (1 - p)) for p in (0.8, NO_NAME, 0.5)]
+    np.testing.assert_allclose(filled[:, THING_FEATURES.index("named")], expected)
 
 
 def test_counts_are_of_boxes_that_count():

@@ -12,6 +12,7 @@ something is, whatever it is called. Their scores are then shifted so that this 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import math
@@ -27,8 +28,9 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.manhattan import Region
-from embodied_perceptron.inference.naming import Naming, shift_between
+from embodied_perceptron.inference.naming import USUAL, Naming, shift_between
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.lift.reliability import Reliability
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
@@ -265,12 +267,12 @@ def lowest_precise(pairs: Sequence[tuple[float, bool]], precision: float, least:
     return best
 
 
-def _looks(spec: EvaluationSpec, every: int, name: str) -> tuple[EvaluationScene, list[Look], Naming]:
-    """Looks with the scores of things as the network gives them, and how it names."""
+def _looks(spec: EvaluationSpec, every: int, name: str) -> tuple[EvaluationScene, list[Look]]:
+    """Looks with boxes of all kinds, and their scores as the network or its model of them gives them."""
     scene = load(spec, name)
-    inference = cached_predictor(spec.weights)
-    inference.naming = dataclasses.replace(inference.naming, shift=0.0)
-    return scene, predict_around(scene, inference, every), inference.naming
+    inference = copy.copy(cached_predictor(spec.weights))
+    inference.naming = None
+    return scene, predict_around(scene, inference, every)
 
 
 @dataclass(frozen=True)
@@ -281,27 +283,19 @@ class _Things:
     every: int
 
     def __call__(self, name: str) -> tuple[tuple[float, bool], ...]:
-        scene, looks, _ = _looks(self.spec, self.every, name)
+        scene, looks = _looks(self.spec, self.every, name)
         pairs: list[tuple[float, bool]] = []
         for look in looks:
-            rows = np.flatnonzero([label == UNNAMED for label in look.found.labels])
-            found = SceneBoxes(look.found.boxes[rows], np.zeros(len(rows), np.int64), look.found.scores[rows])
+            told = USUAL.told(look.found)
+            rows = np.flatnonzero([label == UNNAMED for label in told.labels])
+            found = SceneBoxes(told.boxes[rows], np.zeros(len(rows), np.int64), told.scores[rows])
             flags = right_flags(found, _any_name(scene.things(look.step)))
-            pairs += zip(look.found.scores[rows].tolist(), flags.tolist(), strict=True)
+            pairs += zip(told.scores[rows].tolist(), flags.tolist(), strict=True)
         return tuple(pairs)
 
 
 def _any_name(boxes: NDArray[np.float64]) -> SceneBoxes:
     return SceneBoxes(boxes, np.zeros(len(boxes), np.int64))
-
-
-def _renamed(found: Detections, naming: Naming) -> Detections:
-    """With other scores of what has no name."""
-    nameless = np.array([label == UNNAMED for label in found.labels], bool)
-    if not nameless.any():
-        return found
-    rows, scores = naming(found.boxes, found.scores, nameless)
-    return Detections(found.boxes[rows], scores, tuple(found.labels[i] for i in rows))
 
 
 @dataclass(frozen=True)
@@ -314,16 +308,14 @@ class _Work:
     nameless: float | None = None
 
     def __call__(self, name: str) -> tuple[Point, ...]:
-        scene, looks, naming = _looks(self.spec, self.every, name)
+        scene, looks = _looks(self.spec, self.every, name)
         truth, things = scene.truth(), _any_name(scene.things())
         config = tour_config(len(scene.frames)).objects
         points = []
         for score in self.scores:
-            if self.nameless is not None and 0.0 < score < 1.0:
-                shifted = dataclasses.replace(naming, shift=shift_between(self.nameless, score))
-                told = [dataclasses.replace(look, found=_renamed(look.found, shifted)) for look in looks]
-            else:
-                told = looks
+            shift = 0.0 if self.nameless is None or not 0.0 < score < 1.0 else shift_between(self.nameless, score)
+            naming = Naming(shift=shift)
+            told = [dataclasses.replace(look, found=naming.told(look.found)) for look in looks]
             policy = dataclasses.replace(cached_predictor(self.spec.weights).scores, publish=score, even=0.0)
             points.append(_point(score, final_map(told, config, policy), truth, things))
         return tuple(points)
@@ -403,9 +395,10 @@ def calibrate(
 
 def _nameless_score(spec: EvaluationSpec, every: int, workers: Workers, precision: float) -> float | None:
     """From which score on things without a name are right often enough; None for a network that tells no things
-    without one."""
-    detection = cached_predictor(spec.weights).network.config.detection
-    if detection is None or not detection.tells_things:
+    without one, or whose scores of them are probabilities already."""
+    inference = cached_predictor(spec.weights)
+    detection, reliability = inference.network.config.detection, Reliability.of_calibration(inference.calibration)
+    if detection is None or not detection.tells_things or (reliability is not None and reliability.things):
         return None
     outcome = map_scenes(_Things(spec, every), scene_names(spec), workers, None)
     pairs = [pair for result in outcome.results for pair in result]

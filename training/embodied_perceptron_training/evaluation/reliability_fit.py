@@ -1,10 +1,10 @@
 """Fits what a network's scores are worth (:mod:`embodied_perceptron.lift.reliability`), to homes that are new to it.
 
 Of every home the network looks once at the map of all views. A box is right where a thing of its name lies within IoU
-0.25, each thing once, the best scores first. Names are counted over all homes; for the model's own fit the counts of a
-box come from the other homes, so that no name explains itself. What the fit is worth is measured on homes that were
-left out of it: the curve of reliability, and how many boxes are right at a wanted precision, by the network's own score
-and by the model's.
+0.25, a box without a name where anything does, each thing once, the best scores first. Names are counted over all
+homes; for the model's own fit the counts of a box come from the other homes, so that no name explains itself. What the
+fit is worth is measured on homes that were left out of it: the curve of reliability, and how many boxes are right at a
+wanted precision, by the network's own score and by the model's.
 """
 
 from __future__ import annotations
@@ -20,17 +20,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.lift.class_priors import shipped_priors
 from embodied_perceptron.lift.reliability import (
     COUNTED_SCORE,
     FEATURES,
     LEAST_SCORE,
+    NO_NAME,
+    THING_FEATURES,
     Reliability,
     box_features,
+    log_odds,
     name_log_odds,
+    probabilities,
+    thing_features,
 )
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import UNNAMED
+from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.calibration import check_writable, reliability_error
 from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, cached_predictor, load, scene_names
@@ -42,9 +48,20 @@ F64 = NDArray[np.float64]
 
 PRECISIONS = (0.9, 0.8, 0.7, 0.6)
 _NAME = FEATURES.index("name")
-_SPEAKING_FOR = ("score", "name", "plausible", "surface", "closed")
+_NAMED = THING_FEATURES.index("named")
+_SPEAKING_FOR = ("score", "name", "plausible", "surface", "closed", "named")
 _PARTS = 6  # of homes, one left out at a time
 _RIDGE = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class ThingTable:
+    """T boxes without a name of one home: (T, 5) features (without ``named``), (T,) whether something is there, and
+    (M, 2) pairs of rows of a thing and of a box that names it."""
+
+    features: F64
+    right: NDArray[np.bool_]
+    names: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +72,7 @@ class SceneBoxTable:
     scores: F64
     labels: tuple[str, ...]
     right: NDArray[np.bool_]
+    things: ThingTable | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +83,7 @@ class ReliabilityFit:
         at_precision: wanted precision -> (right by the network's score, right by the model).
         curve: per tenth of probability (boxes, mean probability, share that is right).
         error: mean gap between probability and share, over boxes of at least 0.1.
+        things: boxes without a name, how many of them are right, and their ``error``.
     """
 
     model: Reliability
@@ -75,6 +94,7 @@ class ReliabilityFit:
     curve: tuple[tuple[int, float, float], ...]
     error: float
     skipped: Mapping[str, str]
+    things: tuple[int, int, float] = (0, 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -84,7 +104,8 @@ class _Work:
     def __call__(self, name: str) -> SceneBoxTable:
         scene = load(self.spec, name)
         inference = copy.copy(cached_predictor(self.spec.weights))
-        # the network's own scores are what is fitted
+        # the network's own scores of all boxes are what is fitted
+        inference.naming = None
         inference.calibration = {k: v for k, v in inference.calibration.items() if k != "reliability"}
         perceptron = Perceptron(evaluation_config(len(scene.frames)), inference=inference)
         for frame in scene.frames:
@@ -92,16 +113,30 @@ class _Work:
         prediction = perceptron.predict(float("inf"))
         if prediction.detections is None:
             raise CorruptSceneError(f"{name}: the network could not look")
-        found = prediction.detections.above(LEAST_SCORE)
-        found = found.take(np.flatnonzero([label != UNNAMED for label in found.labels]))
+        every = prediction.detections.above(LEAST_SCORE)
+        plain = np.array([label == UNNAMED for label in every.labels], bool)
+        found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
         right = np.zeros(len(found), bool)
         matched = matches_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
-        if len(found) == 0:
-            return SceneBoxTable(np.zeros((0, len(FEATURES))), np.zeros(0), (), right)
         snapshot = perceptron.volume.snapshot()
         table = box_features(found, snapshot, prediction.floor_z_m, {}, shipped_priors())
-        return SceneBoxTable(table, found.scores, found.labels, right)
+        return SceneBoxTable(
+            table, found.scores, found.labels, right, _things(things, found.boxes, snapshot, scene.things())
+        )
+
+
+def _things(things: Detections, named: F64, snapshot: VoxelSnapshot, truth: F64) -> ThingTable | None:
+    if len(things) == 0:
+        return None
+    right = np.zeros(len(things), bool)
+    matched = matches_by_name(things.boxes, things.labels, things.scores, truth, (UNNAMED,) * len(truth))
+    right[list(matched)] = True
+    boxes = np.concatenate([things.boxes, named])
+    rows = np.arange(len(boxes))
+    thing, name = same_things(boxes, rows[: len(things)], rows[len(things) :])
+    features = thing_features(things, snapshot, np.full(len(things), 0.5))
+    return ThingTable(features, right, np.stack([thing, name - len(things)], axis=1))
 
 
 def fit_reliability(
@@ -126,24 +161,30 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
         )
     scores = np.concatenate([table.scores for table in tables])
     left_out = np.zeros(len(right))
-    parts = [np.arange(k, len(tables), _PARTS) for k in range(min(_PARTS, len(tables)))]
     starts = np.cumsum([0, *(len(table.scores) for table in tables)])
-    for part in parts:
+    for part in _parts(len(tables)):
         model = _fit([table for i, table in enumerate(tables) if i not in part])
         for i in part:
             left_out[starts[i] : starts[i + 1]] = _probabilities(model, tables[i])
-    sure = left_out >= 0.1
-    error = reliability_error(list(zip(left_out[sure].tolist(), right[sure].tolist(), strict=True)))
+    model = _fit(tables)
+    of_names = [left_out[starts[i] : starts[i + 1]] for i in range(len(tables))]
+    weights, things = _fit_things([table.things for table in tables], of_names)
     return ReliabilityFit(
-        _fit(tables),
+        dataclasses.replace(model, things=weights),
         len(tables),
         len(right),
         int(right.sum()),
         {p: (_right_at(scores, right, p), _right_at(left_out, right, p)) for p in PRECISIONS},
         _curve(left_out, right),
-        error,
+        _error(left_out, right),
         dict(skipped or {}),
+        things,
     )
+
+
+def _error(probability: F64, right: NDArray[np.bool_]) -> float:
+    sure = probability >= 0.1
+    return reliability_error(list(zip(probability[sure].tolist(), right[sure].tolist(), strict=True)))
 
 
 def store_reliability(weights: str, found: ReliabilityFit, spec: EvaluationSpec) -> Path:
@@ -187,36 +228,76 @@ def _with_names(table: SceneBoxTable, names: Mapping[str, tuple[int, int]]) -> F
 
 
 def _probabilities(model: Reliability, table: SceneBoxTable) -> F64:
-    log_odds = model.weights[0] + _with_names(table, model.names) @ np.array(model.weights[1:])
-    probability: F64 = 1.0 / (1.0 + np.exp(-log_odds))
-    return probability
+    return probabilities(model.weights, _with_names(table, model.names))
+
+
+def _parts(count: int) -> list[set[int]]:
+    """Numbers of homes, in parts that are left out one at a time."""
+    return [set(range(k, count, _PARTS)) for k in range(min(_PARTS, count))]
 
 
 def _fit(tables: Sequence[SceneBoxTable]) -> Reliability:
-    """Logistic regression with a small ridge on standardised features; names of a home are counted in the others."""
-    parts = [set(range(k, len(tables), _PARTS)) for k in range(min(_PARTS, len(tables)))]
+    """Of names; those of a home are counted in the others."""
     rows: list[F64] = []
     right: list[NDArray[np.bool_]] = []
-    for part in parts:
+    for part in _parts(len(tables)):
         others = count_names([table for i, table in enumerate(tables) if i not in part])
         for i in sorted(part):
             rows.append(_with_names(tables[i], others))
             right.append(tables[i].right)
-    x, y = np.concatenate(rows), np.concatenate(right).astype(np.float64)
+    return Reliability(_logistic(np.concatenate(rows), np.concatenate(right), FEATURES), count_names(tables))
+
+
+def _fit_things(
+    tables: Sequence[ThingTable | None], names: Sequence[F64]
+) -> tuple[tuple[float, ...], tuple[int, int, float]]:
+    """:attr:`Reliability.things` and :attr:`ReliabilityFit.things`; ``names``: probabilities of the boxes with names,
+    each of a model that was fitted without its home."""
+    rows: list[F64] = []
+    right: list[NDArray[np.bool_]] = []
+    for table, probability in zip(tables, names, strict=True):
+        if table is not None:
+            rows.append(with_best_names(table, probability))
+            right.append(table.right)
+    y = np.concatenate(right) if right else np.zeros(0, bool)
+    if len(rows) < 2 or not y.any() or y.all():
+        return (), (len(y), int(y.sum()), 0.0)
+    left_out = np.zeros(len(y))
+    home = np.repeat(np.arange(len(rows)), [len(r) for r in rows])
+    x = np.concatenate(rows)
+    for part in _parts(len(rows)):
+        mine = np.isin(home, list(part))
+        if y[~mine].any() and not y[~mine].all():
+            left_out[mine] = probabilities(_logistic(x[~mine], y[~mine], THING_FEATURES), x[mine])
+    return _logistic(x, y, THING_FEATURES), (len(y), int(y.sum()), _error(left_out, y))
+
+
+def with_best_names(table: ThingTable, probability: F64) -> F64:
+    """(T, 5) features of things; ``probability`` of the boxes that have names."""
+    best = np.full(len(table.right), NO_NAME)
+    np.maximum.at(best, table.names[:, 0], probability[table.names[:, 1]])
+    filled = table.features.copy()
+    filled[:, _NAMED] = log_odds(best)
+    return filled
+
+
+def _logistic(x: F64, right: NDArray[np.bool_], features: Sequence[str]) -> tuple[float, ...]:
+    """A constant and a weight per column: logistic regression with a small ridge on standardised features."""
+    y = right.astype(np.float64)
     mean, scale = x.mean(axis=0), x.std(axis=0) + 1e-9
     z = np.concatenate([np.ones((len(x), 1)), (x - mean) / scale], axis=1)
 
     def loss(w: F64) -> tuple[float, F64]:
-        log_odds = z @ w
-        value = np.logaddexp(0.0, log_odds).sum() - log_odds @ y + _RIDGE * (w[1:] ** 2).sum()
-        gradient = z.T @ (1.0 / (1.0 + np.exp(-log_odds)) - y) + 2.0 * _RIDGE * np.concatenate([[0.0], w[1:]])
+        said = z @ w
+        value = np.logaddexp(0.0, said).sum() - said @ y + _RIDGE * (w[1:] ** 2).sum()
+        gradient = z.T @ (1.0 / (1.0 + np.exp(-said)) - y) + 2.0 * _RIDGE * np.concatenate([[0.0], w[1:]])
         return float(value), gradient
 
     # what speaks for a box in one home never speaks against it in another, whatever else already tells the same
-    bounds = [(None, None), *((0.0, None) if name in _SPEAKING_FOR else (None, None) for name in FEATURES)]
+    bounds = [(None, None), *((0.0, None) if name in _SPEAKING_FOR else (None, None) for name in features)]
     w = minimize(loss, np.zeros(z.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds).x
     slopes = w[1:] / scale
-    return Reliability((float(w[0] - slopes @ mean), *slopes.tolist()), count_names(tables))
+    return (float(w[0] - slopes @ mean), *slopes.tolist())
 
 
 def _right_at(scores: F64, right: NDArray[np.bool_], precision: float) -> int:

@@ -341,6 +341,10 @@ def run_reliability(
     for name in ("precision %", "by the network's score", "by the model"):
         gains.add_column(name, justify="right")
     figures = {"error": 100 * found.error}
+    boxes, there, error = found.things
+    if boxes:
+        console.print(f"things without a name: {boxes}, {there} there, error {100 * error:.1f} %", markup=False)
+        figures["things_error"] = 100 * error
     for precision, (before, after) in found.at_precision.items():
         gains.add_row(f"{100 * precision:.0f}", str(before), str(after))
         figures |= {f"right@{precision:g}/score": float(before), f"right@{precision:g}/model": float(after)}
