@@ -3,15 +3,14 @@ counted and named."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from embodied_perceptron_training.processes import one_thread, process_pool
 
 Result = TypeVar("Result")
 MAX_CORRUPT_SHARE = 0.01
@@ -113,9 +112,7 @@ def _run_pool(
     workers: int,
     note: Callable[[str, Callable[[], Result]], None],
 ) -> None:
-    # spawned, not forked: a fork inherits torch's and numba's thread pools in an unknown state
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, one_thread) as pool:
+    with process_pool(workers) as pool:
         waiting: list[tuple[str, Future[Result]]] = [(name, pool.submit(work, name)) for name in names]
         try:
             for name, future in waiting:
@@ -163,13 +160,3 @@ def _get(task: Any) -> Any:
 def _on_one_thread(work: Callable[[str], Result], name: str) -> Result:
     one_thread()
     return work(name)
-
-
-def one_thread() -> None:
-    """Each process computes on one core: several of them share the machine, and sums have one order."""
-    import cv2
-
-    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = "1"  # for what is not imported yet
-    cv2.setNumThreads(1)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)

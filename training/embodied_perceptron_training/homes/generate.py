@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -54,6 +53,7 @@ from embodied_perceptron_training.homes.rig import draw_rig
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
 from embodied_perceptron_training.homes.walks import map_views, walk_views
+from embodied_perceptron_training.processes import process_pool
 
 RECORD = "record.json"
 SPLITS = ("train", "val", "test")
@@ -439,8 +439,7 @@ def _run(seeds: list[int], root: Path, spec: HomeSampleSpec, workers: int, ray_a
     elif workers <= 1:
         yield from map(work, seeds)
     else:
-        context = multiprocessing.get_context("spawn")  # a forked ray caster is not safe
-        with ProcessPoolExecutor(workers, context, cv2.setNumThreads, (1,)) as pool:
+        with process_pool(workers) as pool:
             futures = [pool.submit(work, seed) for seed in seeds]
             try:
                 for future in as_completed(futures):

@@ -4,15 +4,12 @@ made from one is from the true surfaces."""
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -31,6 +28,7 @@ from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRen
 from embodied_perceptron_training.homes.rig import Rig, draw_rig
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
 from embodied_perceptron_training.homes.tours import RobotSpec, rgbd_camera, robot_tour
+from embodied_perceptron_training.processes import process_pool
 
 # --------------------------------------------------------------------------------------------------------------------
 # A robot's recording of a synthetic home: a TUM-layout folder with exact truth beside it, and the home read back.
@@ -125,7 +123,6 @@ _worker: _Renderer | None = None
 
 def _start_worker(spec: RecordingSpec) -> None:
     global _worker
-    cv2.setNumThreads(1)
     _worker = _Renderer(spec)
 
 
@@ -166,8 +163,7 @@ def _frames(spec: RecordingSpec, own: _Renderer, workers: int) -> Iterator[Image
     if workers <= 1:
         yield from map(own.frame, range(spec.frames))
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _start_worker, (spec,)) as pool:
+    with process_pool(workers, _start_worker, spec) as pool:
         yield from pool.map(_work, range(spec.frames), chunksize=2)
 
 
