@@ -249,6 +249,27 @@ def test_nms_equals_the_plain_algorithm(threshold: float) -> None:
     assert bx.nms(boxes, scores, labels, threshold).tolist() == naive_nms(boxes, scores, labels, threshold)
 
 
+@pytest.mark.parametrize("limit", [1, 12, 1000])
+@pytest.mark.parametrize("threshold", [0.0, 0.1, 0.5])
+def test_groups_are_those_of_all_pairs(threshold: float, limit: int) -> None:
+    rng = np.random.default_rng(7)
+    boxes = random_boxes(120, seed=7)
+    boxes[80:] = boxes[:40] + torch.from_numpy(rng.normal(0, 0.02, (40, 9)))
+    boxes[80:, 3:6] = boxes[80:, 3:6].clamp(min=0.02)
+    scores = torch.from_numpy(rng.integers(0, 30, 120) / 30.0)  # some alike
+    kept, group, row = bx.grouped_nms(boxes, scores, threshold, limit)
+    assert kept.tolist() == naive_nms(boxes, scores, torch.zeros(120), threshold)[:limit]
+    same = bx.box_iou(boxes[kept], boxes) > threshold
+    same |= kept[:, None] == torch.arange(120)
+    pairs = list(zip(group.tolist(), row.tolist(), strict=True))
+    assert sorted(pairs) == [tuple(pair) for pair in same.nonzero().tolist()]
+    assert len(pairs) > len(kept) or limit == 1
+
+
+def test_no_boxes_are_no_groups() -> None:
+    assert [len(part) for part in bx.grouped_nms(torch.zeros(0, 9), torch.zeros(0), 0.5, 10)] == [0, 0, 0]
+
+
 def test_nms_by_hand() -> None:
     boxes = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0], [0.1, 0, 0, 1, 1, 1, 0, 0, 0], [0.1, 0, 0, 1, 1, 1, 0, 0, 0]])
     scores, labels = torch.tensor([0.5, 0.9, 0.8]), torch.tensor([0, 0, 1])

@@ -305,6 +305,23 @@ def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> 
     return order[torch.from_numpy(keep).to(order.device)]
 
 
+def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """:func:`nms` of boxes of one label, and which boxes belong to those that stay; every IoU is computed once.
+
+    Args:
+        boxes: (N, 9), scores: (N,) float, iou_threshold: see :func:`nms`. limit: only so many stay, the best.
+
+    Returns:
+        (K,) int64 indices as :func:`nms`; (P,) and (P,) pairs of a position among those and the index of a box whose
+        IoU with it is greater than ``iou_threshold``, itself included. On the device of ``boxes``.
+    """
+    labels = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
+    order, center, half, rot, _ = _by_score(boxes, scores, labels, iou_threshold)
+    groups = overlap.greedy_groups(center, half, rot, iou_threshold, limit)
+    kept, pairs = (torch.from_numpy(rows).to(order.device) for rows in groups)
+    return order[kept], pairs[:, 0], order[pairs[:, 1]]
+
+
 def voted_nms(
     boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, voting_iou: float
 ) -> tuple[Tensor, Tensor]:

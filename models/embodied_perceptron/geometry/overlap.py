@@ -347,6 +347,49 @@ def greedy_nms_with_votes(
 
 
 @njit(cache=True, nogil=True)
+def greedy_groups(
+    center: Array, half: Array, rot: Array, threshold: float, limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # pragma: no cover - compiled
+    """The first ``limit`` boxes that :func:`greedy_nms` keeps of one label, and (P, 2) pairs, in order, of the number
+    of a kept box and the row of a box that it overlaps by more, itself included."""
+    n = center.shape[0]
+    free = np.ones(n, dtype=np.bool_)
+    low, high, volume = _world_bounds(center, half, rot)
+    small, polygon, work = np.empty((7, 3)), np.empty((_MAX_CORNERS, 3)), np.empty((_MAX_CORNERS, 3))
+    kept = np.empty(min(n, limit), dtype=np.int64)
+    group, row = np.empty(max(n, 1), dtype=np.int64), np.empty(max(n, 1), dtype=np.int64)
+    count, pairs = 0, 0
+    for i in range(n):
+        if count == limit:
+            break
+        if not free[i]:
+            continue
+        for j in range(n):
+            same = i == j
+            if not same and not (
+                low[j, 0] >= high[i, 0] or low[i, 0] >= high[j, 0] or low[j, 1] >= high[i, 1] or low[i, 1] >= high[j, 1]
+            ):  # most are somewhere else
+                if j < i and free[j]:
+                    continue  # both are kept
+                if _may_exceed(low[i], high[i], volume[i], low[j], high[j], volume[j], threshold):
+                    same = threshold < _iou_of_pair(
+                        center[i], half[i], rot[i], volume[i], center[j], half[j], rot[j], volume[j],
+                        threshold, small, polygon, work,
+                    )  # fmt: skip
+            if not same:
+                continue
+            if j > i:
+                free[j] = False
+            if pairs == len(row):
+                group, row = np.append(group, np.empty_like(group)), np.append(row, np.empty_like(row))
+            group[pairs], row[pairs] = count, j
+            pairs += 1
+        kept[count] = i
+        count += 1
+    return kept[:count], np.stack((group[:pairs], row[:pairs]), axis=1)
+
+
+@njit(cache=True, nogil=True)
 def convex_overlap_areas(a: Array, b: Array) -> Array:  # pragma: no cover - compiled
     """(N, K, 2) and (M, L, 2) counter-clockwise convex polygons (corners may repeat) -> (N, M) area of overlap."""
     n, m, k, l = a.shape[0], b.shape[0], a.shape[1], b.shape[1]  # noqa: E741

@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.geometry.boxes import Bounds, nms, paired_iou, rotations, upright_boxes
+from embodied_perceptron.geometry.boxes import grouped_nms, nms, rotations, upright_boxes
 from embodied_perceptron.geometry.transforms import pack_site_keys
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
 from embodied_perceptron.nn.presets import SecondLookConfig
@@ -32,7 +31,6 @@ _AROUND = 1.2  # the grid is so much larger than its box,
 _MARGIN_M = 0.04  # and reaches further on every side by this
 _LEAST = 1e-3  # probabilities below it are alike
 _SURE = 0.2
-_CROWDED = 8  # boxes of one thing, at most, among the best
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,21 +68,8 @@ def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor,
         (P,) rows of the boxes that stand for their things; (P, K + 1) best score of each label among the boxes that
         overlap them.
     """
-    few = slice(0, _CROWDED * limit)
-    chosen = nms(found.boxes[few], found.scores[few], torch.zeros_like(found.labels[few]), SAME_THING_IOU)[:limit]
+    chosen, thing, box = grouped_nms(found.boxes, found.scores, SAME_THING_IOU, limit)
     scores = found.scores.new_zeros(len(chosen), num_classes + 1)
-    boxes = found.boxes.detach().double().cpu().numpy()
-    rows = chosen.cpu().numpy()
-    everywhere = Bounds.of(boxes)
-    i, j = everywhere[rows].pairs_within(everywhere, 0.0)
-    volume = boxes[:, 3:6].prod(axis=1)
-    # IoU cannot exceed the ratio of the volumes
-    low, high = np.minimum(volume[rows[i]], volume[j]), np.maximum(volume[rows[i]], volume[j])
-    near = low > SAME_THING_IOU * high
-    i, j = i[near], j[near]
-    same = paired_iou(torch.from_numpy(boxes[rows[i]]), torch.from_numpy(boxes[j])).numpy() > SAME_THING_IOU
-    same |= rows[i] == j  # whatever the rounding
-    thing, box = torch.from_numpy(i[same]).to(chosen.device), torch.from_numpy(j[same]).to(chosen.device)
     flat = thing * (num_classes + 1) + found.labels[box]
     scores.view(-1).scatter_reduce_(0, flat, found.scores[box], "amax")
     return chosen, scores
