@@ -133,6 +133,22 @@ def test_a_new_second_look_says_what_was_said_first() -> None:
     assert set(found.labels.tolist()) <= set(range(CLASSES + 1))
 
 
+def test_boxes_that_are_hardly_there_are_not_looked_at() -> None:
+    network = small_network(looking_config(min_score=0.0)).eval()
+    features = seen_by(network)
+    (every,) = network.proposals(features)
+    first = torch.sigmoid(every.log_odds.detach()).amax(1).sort().values
+    middle = float(first[len(first) // 2])
+    assert float(first[0]) < middle < float(first[-1])
+    some = small_network(looking_config(min_score=middle)).eval()
+    some.load_state_dict(network.state_dict())
+    (fewer,) = some.proposals(features)
+    assert 0 < len(fewer) < len(every)
+    assert float(torch.sigmoid(fewer.log_odds.detach()).amax(1).min()) > middle - 1e-6
+    (again,) = some.proposals(features, min_score=0.0)
+    assert torch.equal(again.boxes, every.boxes)
+
+
 def test_scenes_of_a_batch_are_looked_at_alone() -> None:
     network = small_network(looking_config())
     one, two = small_scene(1), small_scene(2)

@@ -444,15 +444,16 @@ class PerceptionNetwork(nn.Module):
         levels = self.level_channels[:_LOOKED_LEVELS]
         return (INPUT_CHANNELS[self.config.inputs], *levels, *(self.config.detection.channels for _ in levels))
 
-    def proposals(self, features: SharedFeatures, limit: int = 0) -> list[Proposals]:
-        """What a second look reads of each scene, of ``limit`` things (0 = as configured). Raises ``ValueError`` for a
-        network without one."""
+    def proposals(self, features: SharedFeatures, limit: int = 0, min_score: float | None = None) -> list[Proposals]:
+        """What a second look reads of each scene, of ``limit`` things (0 = as configured) whose first score is above
+        ``min_score`` (None = as configured). Raises ``ValueError`` for a network without one."""
         config, detection, sites = self.config.detection, features.detection, features.sites
         if config is None or config.second_look is None or detection is None:
             raise ValueError("this network looks at nothing twice")
         sources = (sites, *features.levels[:_LOOKED_LEVELS], *detection.features[:_LOOKED_LEVELS])
+        lowest = max(config.min_score, config.second_look.min_score) if min_score is None else min_score
         looked = []
-        for sample, found in enumerate(self.first_boxes(detection, config.min_score)):
+        for sample, found in enumerate(self.first_boxes(detection, lowest)):
             rows, scores = things(found, self.config.num_classes, limit or config.second_look.things)
             boxes, first = found.boxes[rows], scores[:, : self.config.num_classes]
             floor_z_m = _floor_z_m(sites, sample, self.config.voxel_size_m)

@@ -55,6 +55,7 @@ class SecondLookConfig:
     Attributes:
         cells: per edge of the grid in a box.
         things: at most so many of a scene are looked at, the best.
+        min_score: first score from which on a box is looked at; lower ones cost more to suppress than to look at.
         channels: of each point of the grid.
         near_channels, whole_channels: of the two convolutions over it.
         said_channels: of what was said first.
@@ -67,6 +68,7 @@ class SecondLookConfig:
 
     cells: int = 5
     things: int = 160
+    min_score: float = 0.05
     share: float = 0.3
     channels: int = 32
     near_channels: int = 48

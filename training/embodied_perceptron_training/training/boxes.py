@@ -42,6 +42,7 @@ _LOOKED_VERSION = 1
 _WINDOWS = 4  # of a scene in a sample
 _BOXES = 96  # of things in a window, and half as many of nothing
 _LOOKED = 320  # things in a window: more than are looked at later, for what is nothing is learned too
+_LOOKED_FROM = 0.01  # their first score
 _PREFIX = "second_look."
 _NEAR, _RIGHT = 0.1, 0.5  # IoU: no part of a thing below, all of it above
 _LEAST_IOU = 0.15
@@ -145,7 +146,8 @@ class LookedScenes:
 
     @torch.inference_mode()
     def _look(self, sample: SceneSample) -> _Window:
-        (seen,) = self._network.proposals(ScenePass(self._network, SceneBatch([sample])).features, _LOOKED)
+        features = ScenePass(self._network, SceneBatch([sample])).features
+        (seen,) = self._network.proposals(features, _LOOKED, _LOOKED_FROM)
         looked = looked_boxes(seen, sample.boxes, sample.labels, self._network.config.num_classes)
         return _Window(looked, sample.boxes, sample.labels)
 
