@@ -29,6 +29,15 @@ FRAMES = walk(30, 4)
 SENTENCES = ("the chair left of the table", "how many lamps are there?", "the red one in front of the bed")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """All kernels: a compiler at work keeps the frames that called it, and what they hold, until a collection."""
+    live(with_network=True)
+    live(with_network=False)
+    live_with_detector()[1].stop()
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
     gc.disable()
@@ -80,7 +89,7 @@ def test_a_perceptron_that_saved_and_loaded_is_freed(tmp_path):
     assert freed(*refs)
 
 
-def test_a_perceptron_with_a_detector_is_freed_once_its_thread_is_stopped():
+def live_with_detector() -> tuple[Perceptron, DetectionLift]:
     frames, shown = lift_world.tour(3)
     detector = lift_world.KnowingDetector(shown)
     lift = DetectionLift(lambda: detector, LiftSettings(schedule=SchedulerRules(max_rate_hz=50.0, burst=50)))
@@ -90,6 +99,11 @@ def test_a_perceptron_with_a_detector_is_freed_once_its_thread_is_stopped():
     it.perceive()
     it.ground("the cup on the table")
     lift.start()
+    return it, lift
+
+
+def test_a_perceptron_with_a_detector_is_freed_once_its_thread_is_stopped():
+    it, lift = live_with_detector()
     assert lift.stop()
     refs = weakref.ref(it), weakref.ref(it.volume), weakref.ref(lift)
     del it, lift
