@@ -69,7 +69,7 @@ class SecondLookConfig:
     cells: int = 5
     things: int = 160
     min_score: float = 0.05
-    share: float = 0.3
+    share: float = 0.4
     channels: int = 32
     near_channels: int = 48
     whole_channels: int = 128

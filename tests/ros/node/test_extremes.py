@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("rclpy")
 pytest.importorskip("tf2_msgs")
 
+from support.fusion_rig import MS, Rig
 from support.ros_live import OPTICAL
-from test_ros_fusion_worker import MS, Rig
 
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron_ros.conversion.values import make_image
