@@ -19,18 +19,20 @@ from embodied_perceptron_training.evaluation.reliability_fit import (
     with_best_names,
 )
 
-SCORE, NAME, SURFACE = (FEATURES.index(name) for name in ("score", "name", "surface"))
+SCORE, NAME, SURFACE, RIVAL = (FEATURES.index(name) for name in ("score", "name", "surface", "rival"))
 
 
-def tables(seed: int, count: int = 24, boxes: int = 300, surface: float = 1.0) -> list[SceneBoxTable]:
-    """Boxes whose truth is a logistic of the score, of the name and of the surface."""
+def tables(
+    seed: int, count: int = 24, boxes: int = 300, surface: float = 1.0, rival: float = 0.0
+) -> list[SceneBoxTable]:
+    """Boxes whose truth is a logistic of the score, of the name, of the surface and of a rival."""
     rng = np.random.default_rng(seed)
     made = []
     for _ in range(count):
         features = rng.normal(0, 1, (boxes, len(FEATURES)))
         labels = tuple(rng.choice(["chair", "bowl"], boxes).tolist())
         known = np.where(np.array(labels) == "chair", 1.0, -2.0)
-        log_odds = -1.0 + 1.5 * features[:, SCORE] + known + surface * features[:, SURFACE]
+        log_odds = -1.0 + 1.5 * features[:, SCORE] + known + surface * features[:, SURFACE] + rival * features[:, RIVAL]
         right = rng.uniform(size=boxes) < 1 / (1 + np.exp(-log_odds))
         scores = 1 / (1 + np.exp(-features[:, SCORE]))
         made.append(SceneBoxTable(features, scores, labels, right))
@@ -56,6 +58,13 @@ def test_what_speaks_for_a_box_never_speaks_against_it():
     found = fit_tables(tables(3, surface=-0.5))
     assert found.model.weights[1 + SURFACE] == 0.0
     assert found.model.weights[1 + SCORE] > 1.0
+
+
+def test_what_speaks_against_a_box_never_speaks_for_it():
+    found = fit_tables(tables(3, rival=0.5))
+    assert found.model.weights[1 + RIVAL] == 0.0
+    assert found.model.weights[1 + SCORE] > 1.0
+    assert fit_tables(tables(3, rival=-0.5)).model.weights[1 + RIVAL] == pytest.approx(-0.5, abs=0.12)
 
 
 def test_features_that_say_nothing_gain_nothing():

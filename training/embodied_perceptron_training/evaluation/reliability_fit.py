@@ -50,6 +50,7 @@ PRECISIONS = (0.9, 0.8, 0.7, 0.6)
 _NAME = FEATURES.index("name")
 _NAMED = THING_FEATURES.index("named")
 _SPEAKING_FOR = ("score", "name", "plausible", "surface", "closed", "named")
+_SPEAKING_AGAINST = ("rival",)
 _PARTS = 6  # of homes, one left out at a time
 _RIDGE = 1.0
 
@@ -281,6 +282,11 @@ def with_best_names(table: ThingTable, probability: F64) -> F64:
     return filled
 
 
+def _signs(feature: str) -> tuple[float | None, float | None]:
+    """Least and largest weight."""
+    return 0.0 if feature in _SPEAKING_FOR else None, 0.0 if feature in _SPEAKING_AGAINST else None
+
+
 def _logistic(x: F64, right: NDArray[np.bool_], features: Sequence[str]) -> tuple[float, ...]:
     """A constant and a weight per column: logistic regression with a small ridge on standardised features."""
     y = right.astype(np.float64)
@@ -293,8 +299,8 @@ def _logistic(x: F64, right: NDArray[np.bool_], features: Sequence[str]) -> tupl
         gradient = z.T @ (1.0 / (1.0 + np.exp(-said)) - y) + 2.0 * _RIDGE * np.concatenate([[0.0], w[1:]])
         return float(value), gradient
 
-    # what speaks for a box in one home never speaks against it in another, whatever else already tells the same
-    bounds = [(None, None), *((0.0, None) if name in _SPEAKING_FOR else (None, None) for name in features)]
+    # what speaks for or against a box in one home never does the opposite in another, whatever else tells the same
+    bounds = [(None, None), *map(_signs, features)]
     w = minimize(loss, np.zeros(z.shape[1]), jac=True, method="L-BFGS-B", bounds=bounds).x
     slopes = w[1:] / scale
     return (float(w[0] - slopes @ mean), *slopes.tolist())
