@@ -68,7 +68,9 @@ def measure(
     config = TrainingRun.of({}, **what, **timing, workers=workers, device=device)
     built = build_task(config)
     assert isinstance(built, SceneTask)
-    caches = [built.samples.cache] + ([built._validation.cache] if built._validation else [])
+    caches = [source.cache for source in built.samples.sources] + (
+        [built._validation.cache] if built._validation else []
+    )
     start = time.perf_counter()
     scenes = [(cache, i) for cache in caches for i in range(len(cache))]
     for cache, i in scenes:

@@ -133,11 +133,15 @@ def test_a_malformed_manifest_is_named(folder: Path, content: str) -> None:
 def test_the_package_is_sound() -> None:
     """Every shipped file is there, unchanged and small, and reads as a network of its preset."""
     from embodied_perceptron.weights.checkpoint import load_checkpoint
+    from embodied_perceptron.weights.shipping import without_folders
 
     for name, entry in shipped().items():
         path = weights_file(name)
         assert path.stat().st_size <= weights.MAX_BYTES
-        assert load_checkpoint(path).config["name"] == entry.preset
+        checkpoint = load_checkpoint(path)
+        assert checkpoint.config["name"] == entry.preset
+        said = json.dumps(checkpoint.extra)
+        assert without_folders(said) == said  # of the machine that trained it
         assert entry.card
         assert (weights.FOLDER / entry.card).is_file(), f"{name} has no model card"
 

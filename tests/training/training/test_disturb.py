@@ -233,7 +233,7 @@ def test_disturbed_pictures_have_features_of_their_own(homes: Path, tmp_path: Pa
     options = {"cache": str(homes / ".prepared"), "images": str(tmp_path / "i.safetensors"), "pictures": "2"}
     task = build_task(TrainingRun.of(options, task="detection", data=homes, views=3))
     assert isinstance(task, SceneTask)
-    cache = task.samples.cache
+    cache = task.samples.sources[0].cache
     scene = cache[0]
     others = [cache.disturbed_features(scene, variant) for variant in (1, 2)]
     for levels in others:

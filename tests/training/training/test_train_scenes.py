@@ -6,7 +6,7 @@ import dataclasses
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from embodied_perceptron.geometry.transforms import voxel_centers
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.nn.input_features import rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import network_config
+from embodied_perceptron.nn.presets import SecondLookConfig, network_config
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.scenes import choose_views
@@ -424,6 +424,25 @@ def test_sentences_about_what_is_elsewhere_mean_nothing_here(homes: Path) -> Non
     assert built._spec(training=False).absent_share == 0.0
 
 
+def changed_by_steps(task: SceneTask, batches: Sequence[SceneBatch], head: str) -> set[str]:
+    """Entries of the network's state that steps of a head that learns alone changed."""
+    model = task.model
+    started = {k: v.clone() for k, v in model.state_dict().items()}
+    learning = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(learning, 1e-3)
+    for batch in batches:
+        model.train()  # as the loop does
+        losses = task.losses(model, batch, lambda value: value.detach())
+        assert {k.split("/")[0] for k in losses} == {head}
+        optimizer.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        assert all(p.grad is not None for p in learning) or batch is batches[0]
+        optimizer.step()
+    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, started[k])}
+    assert {n for n, p in model.named_parameters() if p.requires_grad} <= changed
+    return changed
+
+
 def test_grounding_alone_leaves_everything_else_as_it_is(homes: Path, tmp_path: Path) -> None:
     """To the bit, batch statistics among it; and it starts from weights whose decoder is of another kind."""
     before = build_task(request(homes, "multi"))
@@ -440,26 +459,59 @@ def test_grounding_alone_leaves_everything_else_as_it_is(homes: Path, tmp_path: 
     task = build_task(request(homes, "multi", options=options, weights=tmp_path / "old.safetensors"))
     assert isinstance(task, SceneTask)
     assert task.best_metric == "top1_acc25"
-    model = task.model.train()
-    started = {k: v.clone() for k, v in model.state_dict().items()}
+    started = task.model.state_dict()
     assert all(torch.equal(started[k], v) for k, v in old.state_dict().items() if not k.startswith("grounding."))
-    learning = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(learning, 1e-3)
     batch = task.collate([task.samples.sample(0, np.random.default_rng(1))])
     silent = SceneBatch([dataclasses.replace(s, sentences=None) for s in batch.samples])
-    for step in (batch, silent, batch):
-        model.train()  # as the loop does
-        losses = task.losses(model, step, lambda value: value.detach())
-        assert {k.split("/")[0] for k in losses} == {"grounding"}
-        optimizer.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()  # without sentences too: processes wait for each other
-        assert all(p.grad is not None for p in learning) or step is not silent
-        optimizer.step()
-    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, started[k])}
-    assert changed
+    # without sentences too there is a gradient: processes wait for each other
+    changed = changed_by_steps(task, [batch, silent, batch], "grounding")
     assert all(k.startswith("grounding.") for k in changed)
-    assert {n for n, p in model.named_parameters() if p.requires_grad} <= changed
-    assert set(task.validate(model.eval())) <= {"top1_acc25"}  # what stays as it is is not judged
+    assert set(task.validate(task.model.eval())) <= {"top1_acc25"}  # what stays as it is is not judged
+
+
+def test_occupancy_alone_goes_on_from_the_weights_and_leaves_everything_else(homes: Path, tmp_path: Path) -> None:
+    """Its own decoder starts as the file has it, a second look comes along, and classes are the file's."""
+    first = build_task(request(homes, "multi"))
+    assert isinstance(first, SceneTask)
+    assert first.config.detection is not None
+    looking = dataclasses.replace(first.config.detection, second_look=SecondLookConfig())
+    classes = tuple(reversed(first.classes))
+    stored = PerceptionNetwork(dataclasses.replace(first.config, detection=looking))
+    path = tmp_path / "looking.safetensors"
+    save_network(path, stored, classes, {"occupancy_classes": list(OCCUPANCY_CLASSES)}, half=False)
+    options = {"cache": str(homes / ".prepared"), "learn": "occupancy", "occupancy_share": "0.1"}
+    task = build_task(request(homes, "multi", options=options, weights=path))
+    assert isinstance(task, SceneTask)
+    assert task.best_metric == "mIoU"
+    assert task.classes == classes
+    started = task.model.state_dict()
+    assert set(started) == set(stored.state_dict())
+    assert all(torch.equal(started[k], v) for k, v in stored.state_dict().items())
+    samples = [task.samples.sample(0, np.random.default_rng(seed)) for seed in range(3)]
+    assert all(s.sentences is None for s in samples)  # nothing would read them
+    assert all(s.occupancy is not None for s in samples)  # a sample without would teach nothing
+    changed = changed_by_steps(task, [task.collate([s]) for s in samples], "occupancy")
+    assert all(k.startswith("occupancy.") for k in changed)
+    assert "mIoU" in task.validate(task.model.eval())
+    task.save_weights(tmp_path / "out.safetensors", task.model, {})
+    assert load_network(tmp_path / "out.safetensors")[1] == classes
+
+
+def test_further_folders_are_trained_on_as_well(homes: Path, tmp_path: Path) -> None:
+    other = small_homes(tmp_path / "other", sentences=2)
+    alone = build_task(request(homes, "detection"))
+    both = build_task(request(homes, "detection", options={"also": f"{other},{homes}", "repeat": "2"}))
+    assert isinstance(alone, SceneTask)
+    assert isinstance(both, SceneTask)
+    roots = [source.cache.dataset.root for source in both.samples.sources]
+    assert roots == [homes, other, homes]
+    assert len(both.samples) == 2 * sum(len(source.cache) for source in both.samples.sources)
+    for index in (0, len(both.samples) - 1):
+        source, own = both.samples.scenes[index]
+        drawn = both.samples.sample(index, np.random.default_rng(3))
+        assert torch.equal(drawn.coords, source.sample(own, np.random.default_rng(3)).coords)
+    with pytest.raises(FileNotFoundError, match="absent"):
+        build_task(request(homes, "detection", options={"also": str(tmp_path / "absent")}))
 
 
 def test_images_are_trained_along_or_frozen(homes: Path) -> None:
@@ -508,14 +560,18 @@ def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:
         TrainingRun.of({"balance": "inf"})
     with pytest.raises(ValueError, match=r"absent_share must be in \[0, 1\], got 1.5"):
         TrainingRun.of({"absent_share": "1.5"})
-    with pytest.raises(ValueError, match=r"learn must be all, grounding, presence or outputs, got 'detection'"):
+    with pytest.raises(
+        ValueError, match=r"learn must be all, occupancy, grounding, presence or outputs, got 'detection'"
+    ):
         TrainingRun.of({"learn": "detection"})
     with pytest.raises(ValueError, match=r"learn=grounding: a network of task detection has no grounding"):
         build_task(request(homes, "detection", options={"learn": "grounding"}))
+    with pytest.raises(ValueError, match=r"learn=occupancy: a network of task detection has no occupancy"):
+        build_task(request(homes, "detection", options={"learn": "occupancy"}))
     with pytest.raises(FileNotFoundError):
         build_task(request(tmp_path, "detection"))
     task = build_task(request(homes, "detection", options={"cache": str(tmp_path / "prepared")}))
-    scan = task.samples.cache.dataset[0]  # type: ignore[attr-defined]
+    scan = task.samples.sources[0].cache.dataset[0]  # type: ignore[attr-defined]
     depth = scan.images[1].depth_path
     kept = depth.read_bytes()
     try:

@@ -36,7 +36,7 @@ from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.samples import SceneSample
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
-from embodied_perceptron_training.training.task import SampleError
+from embodied_perceptron_training.training.task import JoinedSources, SampleError
 
 _LOOKED_VERSION = 1
 _WINDOWS = 4  # of a scene in a sample
@@ -184,25 +184,6 @@ class LookedScenes:
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-class JoinedSources:
-    """Several sources, one after the other.
-
-    Attributes:
-        scenes: of each sample, its source and its number there.
-    """
-
-    def __init__(self, sources: Sequence[LookedScenes]) -> None:
-        self.scenes = [(source, index) for source in sources for index in range(len(source))]
-
-    def __len__(self) -> int:
-        return len(self.scenes)
-
-    def sample(self, index: int, rng: np.random.Generator) -> LookedBoxes:
-        """See :class:`~embodied_perceptron_training.training.task.SampleSource`."""
-        source, own = self.scenes[index]
-        return source.sample(own, rng)
-
-
 class BoxLearning:
     """What ``train --task boxes`` optimises. See the module docstring and
     :class:`~embodied_perceptron_training.training.task.TrainingTask`.
@@ -220,7 +201,7 @@ class BoxLearning:
         network: PerceptionNetwork,
         classes: tuple[str, ...],
         extra: Mapping[str, Any],
-        samples: JoinedSources,
+        samples: JoinedSources[LookedScenes],
         validation: LookedScenes | None,
     ) -> None:
         assert network.second_look is not None

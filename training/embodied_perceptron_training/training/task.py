@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -51,6 +51,30 @@ class SampleSource(Protocol):
         Raises :class:`SampleError` when it is corrupt.
         """
         ...
+
+
+_Source = TypeVar("_Source", bound=SampleSource)
+
+
+class JoinedSources(Generic[_Source]):
+    """Several sources, one after the other.
+
+    Attributes:
+        sources: in order.
+        scenes: of each sample, its source and its number there.
+    """
+
+    def __init__(self, sources: Sequence[_Source]) -> None:
+        self.sources = tuple(sources)
+        self.scenes = [(source, index) for source in sources for index in range(len(source))]
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def sample(self, index: int, rng: np.random.Generator) -> Any:
+        """See :class:`SampleSource`."""
+        source, own = self.scenes[index]
+        return source.sample(own, rng)
 
 
 class TrainingTask(Protocol):

@@ -3,7 +3,7 @@
 One class serves detection, occupancy, grounding and all of them together: a multi-task step reads one encoder and sums
 the losses of whatever heads the network has (the paper trains one network per task and calls this open work). What
 differs from task to task is a row of a table (:class:`_Kind`); what learns is a strategy (:class:`WholeNetwork`,
-:class:`GroundingAlone`, :class:`OutputsAlone`).
+:class:`HeadAlone`, :class:`OutputsAlone`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
-from embodied_perceptron.inference.loading import save_network
+from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import NetworkConfig, fcaf3d, network_config
@@ -31,7 +32,7 @@ from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import MOTIONS, PAPER_MOTION
-from embodied_perceptron_training.training.boxes import BoxLearning, JoinedSources, LookedScenes, with_second_look
+from embodied_perceptron_training.training.boxes import BoxLearning, LookedScenes, with_second_look
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.disturb import SiteDisturbance
 from embodied_perceptron_training.training.images import ImageTask, load_images
@@ -40,7 +41,7 @@ from embodied_perceptron_training.training.objectives import detection_criterion
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, ViewChoice, WindowSpec
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
-from embodied_perceptron_training.training.task import SampleError, TrainingTask, to_device
+from embodied_perceptron_training.training.task import JoinedSources, SampleError, TrainingTask, to_device
 from embodied_perceptron_training.training.training_run import TrainingRun
 from embodied_perceptron_training.training.validation import ValidationMetrics
 
@@ -75,6 +76,8 @@ _KINDS = {
     "grounding": _Kind("grounding", views=20, best_metric="top1_acc25"),
     "multi": _Kind("all", views=20),
 }
+_BEST_METRICS = {"detection": "AP25", "occupancy": "mIoU", "grounding": "top1_acc25"}  # of one head
+_HEADS = ("occupancy", "grounding")  # learn alone
 
 
 def build_task(run: TrainingRun) -> TrainingTask:
@@ -100,8 +103,7 @@ def box_task(run: TrainingRun) -> BoxLearning:
         looks = run.looks if training else 1
         return LookedScenes(SceneSource(*source, 1), network, source[0].folder / "looked", looks)
 
-    roots = [run.data, *(Path(name) for name in run.also.split(",") if name)]
-    samples = JoinedSources([looked(root, "train", True) for root in roots])
+    samples = JoinedSources([looked(root, "train", True) for root in run.training_folders])
     validation = None if run.val is None else looked(run.val, "val", False)
     return BoxLearning(network, classes, extra, samples, validation)
 
@@ -161,6 +163,7 @@ class WholeNetwork:
         self.objectives = objectives(config, run)
         self.best_metric = _KINDS[run.task].best_metric
         self.occupancy_share = run.occupancy_share
+        self.sentences = config.grounding is not None
         self._min_points = detection_criterion(run).min_points
 
     @property
@@ -182,39 +185,42 @@ class WholeNetwork:
         return ScenePass(network, batch, self._min_points)
 
 
-class GroundingAlone(WholeNetwork):
-    """The decoder of sentences learns, over a network that stays as it is, to the bit.
+class HeadAlone(WholeNetwork):
+    """One head learns, over a network that stays as it is, to the bit: occupancy (``learn=occupancy``) or the decoder
+    of sentences (``learn=grounding``). Configuration and classes are those of the weights file that a run starts from.
 
-    Raises ``ValueError`` for a network without grounding.
+    Raises ``ValueError`` for a network without that head.
     """
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
         super().__init__(config, run)
-        if config.grounding is None:
-            raise ValueError(f"option learn=grounding: a network of task {run.task} has no grounding")
-        self.objectives = {"grounding": self.objectives["grounding"]}
-        self.best_metric = "top1_acc25"
-        self.occupancy_share = 0.0
+        self._head = head = run.learn
+        if head not in self.objectives:
+            raise ValueError(f"option learn={head}: a network of task {run.task} has no {head}")
+        self.objectives = {head: self.objectives[head]}
+        self.best_metric = _BEST_METRICS[head]
+        self.occupancy_share = 1.0 if head == "occupancy" else 0.0
+        self.sentences = head == "grounding"
 
     def start_state(self, network: PerceptionNetwork, path: Path) -> dict[str, torch.Tensor]:
-        """As before; a decoder of another configuration than the network's is left out: this one starts anew."""
+        """As before; a head of another configuration than the network's is left out: this one starts anew."""
         found = load_checkpoint(path)
-        state = dict(found.state)
-        if found.config.get("grounding") != dataclasses.asdict(network.config)["grounding"]:
-            state = {k: v for k, v in state.items() if not k.startswith("grounding.")}
-            state.update({k: v for k, v in network.state_dict().items() if k.startswith("grounding.")})
+        state, own = dict(found.state), f"{self._head}."
+        wanted = json.loads(json.dumps(dataclasses.asdict(network.config)[self._head]))  # a file holds lists
+        if found.config.get(self._head) != wanted:
+            state = {k: v for k, v in state.items() if not k.startswith(own)}
+            state.update({k: v for k, v in network.state_dict().items() if k.startswith(own)})
         return state
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Everything but the decoder."""
-        assert network.grounding is not None
+        """Everything but the head."""
         network.requires_grad_(False)
-        network.grounding.requires_grad_(True)
+        network.get_submodule(self._head).requires_grad_(True)
 
     def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
         """A pass without gradient, pruned as at inference; batch statistics of what stays as it is stay too."""
         for name, part in network.named_children():
-            part.train(part.training and name == "grounding")
+            part.train(part.training and name == self._head)
         with torch.no_grad():
             return ScenePass(network, batch)
 
@@ -235,8 +241,9 @@ class OutputsAlone(WholeNetwork):
             raise ValueError("option learn=presence needs presence=on, and a task with detection")
         self._layers = ("presence",) if run.learn == "presence" else ("center", "classify", "regression", "presence")
         self.objectives = {"detection": self.objectives["detection"]}
-        self.best_metric = "AP25"
+        self.best_metric = _BEST_METRICS["detection"]
         self.occupancy_share = 0.0
+        self.sentences = False
 
     def freeze(self, network: PerceptionNetwork) -> None:
         """Everything but the outputs."""
@@ -254,7 +261,13 @@ class OutputsAlone(WholeNetwork):
         return ScenePass(network, batch)
 
 
-_STRATEGIES = {"all": WholeNetwork, "grounding": GroundingAlone, "presence": OutputsAlone, "outputs": OutputsAlone}
+_STRATEGIES = {
+    "all": WholeNetwork,
+    "occupancy": HeadAlone,
+    "grounding": HeadAlone,
+    "presence": OutputsAlone,
+    "outputs": OutputsAlone,
+}
 
 
 class SceneTask:
@@ -263,10 +276,13 @@ class SceneTask:
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
         self._kind = _KINDS[run.task]
-        train = EmbodiedScanDataset(run.data, "train")
+        train = [EmbodiedScanDataset(folder, "train") for folder in run.training_folders]
         val = None if run.val is None else EmbodiedScanDataset(run.val, "val")
-        self.classes = _classes(run, train)
+        stays = read_network(run.weights) if run.learn in _HEADS and run.weights is not None else None
+        self.classes = _classes(run, train) if stays is None else stays[1].classes
         self.config = config = task_config(run, len(self.classes))
+        if stays is not None:
+            self.config = config = dataclasses.replace(stays[0].config, **{run.learn: getattr(config, run.learn)})
         torch.manual_seed(run.seed)
         network = PerceptionNetwork(config, pretrained_images=run.images == "imagenet")
         self.learning = _STRATEGIES[run.learn](config, run)
@@ -281,10 +297,7 @@ class SceneTask:
                     part.requires_grad_(False)
         self.learning.freeze(network)
         self.model: nn.Module = network
-        known = set(self.classes)
-        order = repeat_factor_order([known.intersection(scan.labels) for scan in train], run.balance)
-        source = self._source(train, network, self._spec(training=True))
-        self.samples = SceneSource(*source, run.repeat, order)
+        self.samples = JoinedSources([self._training_source(dataset, network) for dataset in train])
         self._validation = None
         if val is not None:
             self._validation = SceneSource(*self._source(val, network, self._spec(training=False)), 1)
@@ -292,8 +305,14 @@ class SceneTask:
 
     # ----------------------------------------------------------------------------------------------------------- data
 
+    def _training_source(self, dataset: EmbodiedScanDataset, network: PerceptionNetwork) -> SceneSource:
+        known = set(self.classes)
+        order = repeat_factor_order([known.intersection(scan.labels) for scan in dataset], self.run.balance)
+        return SceneSource(*self._source(dataset, network, self._spec(training=True)), self.run.repeat, order)
+
     def _spec(self, training: bool) -> WindowSpec:
-        run, grounding = self.run, self.config.grounding
+        run = self.run
+        grounding = self.config.grounding if self.learning.sentences else None
         everything = WindowSpec(
             window_m=run.window_m or (math.inf if self.config.inputs == "xyz" else WINDOW_M),
             choice=self._kind.choice,
@@ -418,7 +437,7 @@ def _network(model: nn.Module) -> PerceptionNetwork:
     return inner
 
 
-def _classes(run: TrainingRun, dataset: EmbodiedScanDataset) -> tuple[str, ...]:
+def _classes(run: TrainingRun, datasets: Sequence[EmbodiedScanDataset]) -> tuple[str, ...]:
     """Of the network: those of the weights to start from, all, or those that occur in the training split, sorted.
 
     Raises ``ValueError`` without weights to take them from, :class:`DatasetError` when none occurs.
@@ -429,8 +448,9 @@ def _classes(run: TrainingRun, dataset: EmbodiedScanDataset) -> tuple[str, ...]:
         return load_checkpoint(run.weights).classes
     if run.classes == "all":
         return tuple(DETECTION_CLASSES)
-    present = {name for scan in dataset for name in scan.labels}
+    present = {name for dataset in datasets for scan in dataset for name in scan.labels}
     classes = tuple(sorted(present & set(DETECTION_CLASSES)))
     if not classes:
-        raise DatasetError(f"{dataset.root}: no instance of split {dataset.split} has a detection class")
+        folders = ", ".join(str(dataset.root) for dataset in datasets)
+        raise DatasetError(f"{folders}: no instance of split train has a detection class")
     return classes

@@ -33,7 +33,7 @@ _CHOICES = {
 }
 _OPTION_CHOICES = {
     "turns": tuple(MOTIONS),
-    "learn": ("all", "grounding", "presence", "outputs"),
+    "learn": ("all", "occupancy", "grounding", "presence", "outputs"),
     "presence": ("off", "on"),
     "classes": ("data", "all", "weights"),
 }
@@ -73,8 +73,9 @@ class TrainingRun:
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
         learn: ``all``, or ``grounding``: the decoder of sentences alone, over a network that stays as it is. It sees
             what it will see at inference, and ``sentences`` may be many: they cost little beside the pass over the
-            scene. Weights to start from may have another decoder; this one then starts anew. ``presence``: that output
-            alone, in the same way. ``outputs``: the last layers of detection (class, box, centreness, presence) alone.
+            scene. Weights to start from may have another decoder; this one then starts anew. ``occupancy``: its decoder
+            alone, in the same way. ``presence``: that output alone. ``outputs``: the last layers of detection (class,
+            box, centreness, presence) alone. With ``occupancy`` and ``grounding`` classes are those of the weights.
         sentences: per sample that has any.
         absent_share: of them, about what is elsewhere; for decoders over objects.
         sentence_share, occupancy_share: of the samples that teach grounding and occupancy; steps get cheaper.
@@ -90,7 +91,7 @@ class TrainingRun:
         pictures: sets of disturbed pictures per scene; samples show each as often as the pictures as they are.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.
         looks: of task ``boxes``: windows of each scene that the network looks at, once and for all.
-        also: of task ``boxes``: further folders with training scenes, separated by commas.
+        also: further folders with training scenes, separated by commas.
         w_detection, w_occupancy, w_grounding: of the heads' losses.
         size: of task ``images``: HxW of the crops; empty = half of the preset's input.
         pixels: of task ``images``: per image and level that the loss reads.
@@ -215,6 +216,11 @@ class TrainingRun:
         for name in ("balance", "absent_share", "prefix_share", "site_noise"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"option {name} must be in [0, 1], got {getattr(self, name)}")
+
+    @property
+    def training_folders(self) -> list[Path]:
+        """``data`` and what is there also."""
+        return [self.data, *(Path(name) for name in self.also.split(",") if name)]
 
     # -- making one
 
