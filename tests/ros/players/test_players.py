@@ -201,6 +201,37 @@ def test_player_ends_on_interrupt(folder: Path, listener: Listener, domain: int,
     assert json.loads(report.read_text())["complete"] is False
 
 
+@pytest.mark.parametrize(("interrupted", "code"), [(True, 130), (False, 1)])
+def test_interruption_while_something_is_sent(interrupted: bool, code: int, tmp_path: Path, domain: int) -> None:
+    """Ctrl-C shuts ROS down between a look at it and what is published next; any other fault stays one."""
+    program = f"""
+import contextlib, sys, rclpy
+from std_msgs.msg import String
+from embodied_perceptron_ros.players.playback import PlaybackReport, player_parser, run_player
+
+class Player:
+    def __init__(self, node):
+        self.publisher = node.create_publisher(String, "said", 1)
+        self.report = PlaybackReport("nothing")
+
+def play(player, options):
+    if {interrupted}:
+        rclpy.shutdown()
+        player.publisher.publish(String(data="too late"))
+    raise RuntimeError("a fault")
+
+opened = lambda node, options: contextlib.nullcontext(Player(node))
+sys.exit(run_player(player_parser("toy", "", "SOURCE"), opened, play, ["nothing", "--report", sys.argv[1]]))
+"""
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-c", program, str(report)]
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == code, ended.stderr
+    assert ("a fault" in ended.stderr) is not interrupted
+    assert json.loads(report.read_text())["complete"] is False
+
+
 @pytest.mark.parametrize("player", ["folder_player", "bag_player"])
 def test_bad_source_is_named(player: str, tmp_path: Path, domain: int) -> None:
     process = start(player, tmp_path / "nothing", domain=domain)

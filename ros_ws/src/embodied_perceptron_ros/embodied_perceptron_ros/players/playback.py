@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.duration import Duration
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rosgraph_msgs.msg import Clock
@@ -289,7 +289,7 @@ PlayerT = TypeVar("PlayerT", bound=Player)
 
 def player_parser(prog: str, description: str, source: str) -> argparse.ArgumentParser:
     """The options that every player has; ``source`` is what the usage line calls the recording."""
-    parser = argparse.ArgumentParser(prog=prog, description=description.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=prog, description=description.partition("\n")[0])
     parser.add_argument("source", type=Path, metavar=source)
     parser.add_argument("--rate", type=float, default=1.0, help="recorded seconds per second")
     parser.add_argument("--clock", action="store_true", help="publish /clock (the node needs use_sim_time)")
@@ -342,6 +342,10 @@ def run_player(
         return EXIT_BAD_SOURCE
     except KeyboardInterrupt:
         pass
+    except (RuntimeError, ExternalShutdownException):  # rclpy's errors are RuntimeErrors
+        # Ctrl-C shuts ROS down at any moment: what is published between that and the next look at it fails
+        if rclpy.ok():
+            raise
     finally:
         node.destroy_node()
         rclpy.try_shutdown()
