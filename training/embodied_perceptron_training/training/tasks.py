@@ -22,11 +22,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from embodied_perceptron.config import config_from_dict
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import NetworkConfig, fcaf3d, network_config
+from embodied_perceptron.nn.presets import NetworkConfig, SecondLookConfig, fcaf3d, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
@@ -178,7 +179,9 @@ class WholeNetwork:
         return {**state, **new}
 
     def freeze(self, network: PerceptionNetwork) -> None:
-        """Take gradients from what does not learn."""
+        """Take gradients from what does not learn: a second look is learned further by a task of its own."""
+        if network.second_look is not None:
+            network.second_look.requires_grad_(False)
 
     def scene_pass(self, network: PerceptionNetwork, batch: SceneBatch) -> ScenePass:
         """One training pass."""
@@ -283,6 +286,8 @@ class SceneTask:
         self.config = config = task_config(run, len(self.classes))
         if stays is not None:
             self.config = config = dataclasses.replace(stays[0].config, **{run.learn: getattr(config, run.learn)})
+        elif run.weights is not None:
+            self.config = config = _with_look_of(config, run.weights)
         torch.manual_seed(run.seed)
         network = PerceptionNetwork(config, pretrained_images=run.images == "imagenet")
         self.learning = _STRATEGIES[run.learn](config, run)
@@ -419,6 +424,18 @@ def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
             raise ValueError(f"option presence=on: a network of task {run.task} has no detection")
         config = dataclasses.replace(config, detection=dataclasses.replace(config.detection, presence=True))
     return config
+
+
+def _with_look_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
+    """``config`` with the second look of the weights that a run starts from, which then stays in what it writes.
+
+    Raises as :func:`~embodied_perceptron.weights.checkpoint.load_checkpoint`, ``ValueError`` for a damaged one.
+    """
+    stored = load_checkpoint(weights).config.get("detection") or {}
+    if config.detection is None or not stored.get("second_look"):
+        return config
+    look = config_from_dict(SecondLookConfig, stored["second_look"], f"{weights}: second_look")
+    return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=look))
 
 
 def image_digest(network: PerceptionNetwork) -> str:

@@ -179,6 +179,8 @@ def build_home(seed: int, spec: HomeSpec | None = None, library: AssetLibrary | 
         if len(furniture) < 2 * rooms:
             continue
         lights, ambient = _lights(rng, plan, placer.objects)
+        if not lights:
+            continue  # no lamp found a place, and there is no window: nothing would be seen
         return Home(seed, spec, plan, tuple(placer.objects), lights, ambient)
     raise HomeError(f"no furnished home with free floor found for seed {seed} and {spec} in {_ATTEMPTS} attempts")
 
