@@ -63,6 +63,11 @@ def made_of(home: Home) -> list[FamilyModel]:
     return [o.model for o in home.objects if isinstance(o.model, FamilyModel)]
 
 
+def test_a_home_in_which_no_lamp_finds_a_place_is_drawn_again() -> None:
+    """The first draw of this seed is one bathroom without a window, whose ceiling lamp fits nowhere."""
+    assert build_home(1_000_002, HomeSpec(0, assets="mixed", version=2)).lights
+
+
 # -- version 1
 
 

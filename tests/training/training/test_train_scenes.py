@@ -497,6 +497,29 @@ def test_occupancy_alone_goes_on_from_the_weights_and_leaves_everything_else(hom
     assert load_network(tmp_path / "out.safetensors")[1] == classes
 
 
+def test_the_whole_network_learns_on_below_a_second_look_that_stays(homes: Path, tmp_path: Path) -> None:
+    """What a run starts from may look twice: that comes along, is not learned, and is in what the run writes."""
+    first = build_task(request(homes, "detection"))
+    assert isinstance(first, SceneTask)
+    assert first.config.detection is not None
+    looking = dataclasses.replace(first.config.detection, second_look=SecondLookConfig(hidden_channels=64, share=0.3))
+    stored = PerceptionNetwork(dataclasses.replace(first.config, detection=looking))
+    path = tmp_path / "looking.safetensors"
+    save_network(path, stored, first.classes, half=False)
+    task = build_task(request(homes, "detection", options={"cache": str(homes / ".prepared")}, weights=path))
+    assert isinstance(task, SceneTask)
+    assert task.config.detection is not None
+    assert task.config.detection.second_look == looking.second_look
+    learned = {name for name, p in task.model.named_parameters() if p.requires_grad}
+    assert learned
+    assert not any(name.startswith("second_look.") for name in learned)
+    task.save_weights(tmp_path / "out.safetensors", task.model, {})
+    written = load_network(tmp_path / "out.safetensors")[0].state_dict()
+    own = {k: v for k, v in stored.state_dict().items() if k.startswith("second_look.")}
+    assert own
+    assert all(torch.allclose(written[k], v, atol=1e-3) for k, v in own.items())  # a file holds halves
+
+
 def test_further_folders_are_trained_on_as_well(homes: Path, tmp_path: Path) -> None:
     other = small_homes(tmp_path / "other", sentences=2)
     alone = build_task(request(homes, "detection"))
