@@ -252,3 +252,25 @@ def test_a_small_file_that_claims_many_pixels_is_refused_before_memory_is_taken(
         data[at + 5 : at + 9] = (60_000).to_bytes(2, "big") * 2
     with pytest.raises(ImageDecodeError, match="pixels"):
         decode_color_file(bytes(data))
+
+
+def test_a_file_that_claims_more_than_its_bytes_can_hold_is_refused_before_memory_is_taken() -> None:
+    """One damaged byte of a height: below the limit of pixels, but seconds and gigabytes of a decoder's."""
+    data = bytearray(encode_depth_file(np.full((48, 64), 1200, np.uint16)))
+    data[16:24] = (64).to_bytes(4, "big") + (48 + (8 << 16)).to_bytes(4, "big")
+    with pytest.raises(ImageDecodeError, match=r"64x524336 pixels, which \d+ bytes cannot hold"):
+        decode_depth_file(bytes(data))
+    photo = bytearray(encode_color_file(np.zeros((16, 24, 3), np.uint8), ".jpg"))
+    at = photo.index(b"\xff\xc0")
+    photo[at + 5 : at + 9] = (8_000).to_bytes(2, "big") * 2
+    with pytest.raises(ImageDecodeError, match="cannot hold"):
+        decode_color_file(bytes(photo))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2000, 3000), (1, 60_000)])
+def test_what_compresses_best_is_still_decoded(shape: tuple[int, int]) -> None:
+    flat = np.zeros(shape, np.uint16)
+    np.testing.assert_array_equal(decode_depth_file(encode_depth_file(flat)), flat)
+    photo = np.zeros((*shape, 3), np.uint8)
+    for extension in (".png", ".jpg"):
+        assert decode_color_file(encode_color_file(photo, extension)).shape == photo.shape

@@ -107,6 +107,8 @@ def encode_image(image: NDArray[Any]) -> tuple[str, int, NDArray[np.uint8]]:
 # compressed images
 
 MAX_PIXELS = 2**26  # of a compressed image: what it claims is believed only so far before memory is taken for it
+_DEFLATE_RATIO = 1032  # most bytes that one byte of a PNG can stand for; a JPEG stays below as many pixels
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
 _PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 _JPEG_MAGIC = b"\xff\xd8"
 
@@ -126,10 +128,15 @@ def _check_complete(flat: NDArray[np.uint8]) -> None:
 
 
 def _check_size(flat: NDArray[np.uint8]) -> None:
-    """A few kilobytes may claim gigabytes of pixels."""
+    """A few kilobytes may claim gigabytes of pixels: more than anybody wants, or than they can hold."""
     width, height = _claimed_size(flat)
     if width * height > MAX_PIXELS:
         raise ImageDecodeError(f"compressed image claims {width}x{height} pixels, at most {MAX_PIXELS} are decoded")
+    bits = 8
+    if flat[:8].tobytes() == _PNG_MAGIC and flat.size >= 26:
+        bits = int(flat[24]) * _PNG_CHANNELS.get(int(flat[25]), 1)
+    if height * -(-width * bits // 8) > flat.size * _DEFLATE_RATIO:
+        raise ImageDecodeError(f"compressed image claims {width}x{height} pixels, which {flat.size} bytes cannot hold")
 
 
 def _claimed_size(flat: NDArray[np.uint8]) -> tuple[int, int]:
