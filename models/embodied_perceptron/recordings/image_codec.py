@@ -237,6 +237,6 @@ def decode_compressed_depth(data: Bytes, format: str) -> tuple[NDArray[Any], str
     raw = decode_depth_file(flat[_COMPRESSED_DEPTH_HEADER.size :])
     if encoding == "16UC1":
         return raw, encoding
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         inverse: NDArray[np.float32] = np.float32(a) / (raw.astype(np.float32) - np.float32(b))
     return np.where(raw > 0, inverse, np.float32(np.nan)).astype(np.float32), encoding
