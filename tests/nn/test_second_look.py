@@ -239,3 +239,11 @@ def test_both_devices_see_the_same() -> None:
     (found,) = there.boxes(there(small_scene(device="cuda")))
     assert torch.equal(found.labels.cpu(), here.labels)
     torch.testing.assert_close(found.scores.cpu(), here.scores, atol=1e-4, rtol=1e-3)
+
+
+def test_the_whole_is_read_as_its_convolution_would() -> None:
+    look = small_network(looking_config()).second_look
+    assert look is not None
+    near = torch.rand(7, look.whole.in_channels, 3, 3, 3)
+    fast = torch.nn.functional.linear(near.flatten(1), look.whole.weight.flatten(1), look.whole.bias)
+    assert torch.allclose(fast, look.whole(near).flatten(1), atol=1e-5)
