@@ -242,8 +242,16 @@ def test_both_devices_see_the_same() -> None:
 
 
 def test_the_whole_is_read_as_its_convolution_would() -> None:
-    look = small_network(looking_config()).second_look
+    """What the first layer that sees everything is given of the grid, against the convolution itself."""
+    network = small_network(looking_config())
+    look = network.second_look
     assert look is not None
-    near = torch.rand(7, look.whole.in_channels, 3, 3, 3)
-    fast = torch.nn.functional.linear(near.flatten(1), look.whole.weight.flatten(1), look.whole.bias)
-    assert torch.allclose(fast, look.whole(near).flatten(1), atol=1e-5)
+    seen = {}
+    look.near.register_forward_hook(lambda module, given, out: seen.update(near=out))
+    look.first.register_forward_pre_hook(lambda module, given: seen.update(joined=given[0]))
+    (proposals,) = network.proposals(seen_by(network), min_score=0.0)
+    assert len(proposals) > 1
+    look(proposals)
+    expected = look.whole(seen["near"].relu()).relu().flatten(1)
+    assert torch.allclose(seen["joined"][:, : expected.shape[1]], expected, atol=1e-5)
+    assert float(expected.abs().max()) > 1e-3
