@@ -1,0 +1,94 @@
+"""The first and the last seconds of the node: until its first diagnostics, until it is active, and until it has ended.
+
+    python benchmarks/start_stop.py               # five runs with the shipped network, kernels compiled before
+    python benchmarks/start_stop.py --runs 10 --weights none
+
+Times are those of the wall, from the start of the process: import, configuration and what the middleware takes to find
+its peers are in them. The node is stopped as soon as it is active, by SIGINT. Table, and out/bench/start_stop.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rich.console import Console
+from rich.table import Table
+
+from embodied_perceptron_ros.node.health import read_diagnostics
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "start_stop.json"
+GOALS = {"diagnostics_s": 2.0, "active_s": 15.0, "stop_s": 2.0}
+PATIENCE_S = 180.0
+
+
+def run(domain: int, weights: str) -> dict[str, Any]:
+    """One life of a node. Raises ``TimeoutError`` where it does not become active."""
+    context = Context()
+    rclpy.init(context=context, domain_id=domain)
+    node = Node("start_stop", context=context)
+    said: list[dict[str, dict[str, str]]] = []
+    node.create_subscription(DiagnosticArray, "/diagnostics", lambda m: said.append(read_diagnostics(m)), 10)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    environment = {**os.environ, "ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+    command = [sys.executable, "-m", "embodied_perceptron_ros.node", "--ros-args", "-p", f"weights:={weights}"]
+    started = time.monotonic()
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    times: dict[str, Any] = {}
+    try:
+        while "active_s" not in times:
+            executor.spin_once(timeout_sec=0.05)
+            now = time.monotonic() - started
+            if said and "diagnostics_s" not in times:
+                times["diagnostics_s"] = now
+            if said and said[-1].get("node", {}).get("state") == "active":
+                times["active_s"] = now
+            elif now > PATIENCE_S:
+                raise TimeoutError(f"not active after {PATIENCE_S:.0f} s: {said[-1] if said else 'no diagnostics'}")
+        told = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        times["exit_code"] = process.wait(PATIENCE_S)
+        times["stop_s"] = time.monotonic() - told
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.shutdown(context=context)
+    return times
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--weights", default="tiny", help="of the node: a shipped name, a path, or none")
+    arguments = parser.parse_args()
+    runs = [run(1 + (os.getpid() + i) % 100, arguments.weights) for i in range(arguments.runs)]
+    table = Table("", "median", "worst", "goal", title=f"{arguments.runs} runs, weights {arguments.weights}")
+    for name, goal in GOALS.items():
+        values = [r[name] for r in runs]
+        table.add_row(name, f"{np.median(values):.2f}", f"{max(values):.2f}", f"{goal:g}")
+    Console().print(table, f"exit codes: {[r['exit_code'] for r in runs]}")
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps({"machine": platform.processor() or platform.machine(), "runs": runs}, indent=1))
+    return max(r["exit_code"] for r in runs)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
