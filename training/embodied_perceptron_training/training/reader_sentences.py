@@ -1,15 +1,16 @@
 """Sentences that the learned reader of relations is fitted on, with what they mean.
 
 A grammar of its own (``reader_grammar.json``): phrases of each relation in frames, and whole sentences. It shares
-nothing with the prompts of the homes, whose free forms measure what the reader has learned. Phrases and frames of every
-fourth place are kept for choosing among readers (:func:`forms` with ``kept``) and join the others in the shipped one.
+nothing with the prompts of the homes, whose free forms measure what the reader has learned. A fourth
+of the phrases, frames and whole sentences is kept for choosing among readers and joins the others in the shipped one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,10 @@ from embodied_perceptron_training.homes.relations import make_scene
 GRAMMAR = Path(__file__).with_name("reader_grammar.json")
 NOTHING = "none"  # the relation of sentences that tell none
 _KEPT_EVERY = 4
+_OTHER_WAY = {
+    "on": "supporting", "supporting": "on", "above": "below", "below": "above", "left": "right", "right": "left",
+    "front": "behind", "behind": "front", "closest": "closest", "farthest": "farthest",
+}  # fmt: skip
 _ADJECTIVES = ("red", "small", "big", "white", "wooden", "old", "black", "tall", "round", "grey")
 Part = Literal["learned", "kept", "all"]
 Nouns = tuple[str, ...]  # target, anchor and, for "between", another anchor
@@ -62,10 +67,23 @@ def _grammar() -> dict[str, Any]:
     return data
 
 
-def _some(items: Sequence[str], part: Part, shift: int = 0) -> list[str]:
+def _some(items: Iterable[str], part: Part) -> list[str]:
+    """Those of a part: which one tells the text, so that a phrase is kept wherever it stands."""
+    found = list(dict.fromkeys(items))
     if part == "all":
-        return list(items)
-    return [item for k, item in enumerate(items) if ((k + shift) % _KEPT_EVERY == 2) == (part == "kept")]
+        return found
+    return [item for item in found if (zlib.crc32(item.encode()) % _KEPT_EVERY == 0) == (part == "kept")]
+
+
+def _phrases(relation: str, kind: str) -> list[str]:
+    """Phrases of a relation, and those of the relation that it is the other way round: what the table supports rests
+    on it."""
+    groups = _grammar()["relations"]
+    own, other = groups[relation], groups.get(_OTHER_WAY.get(relation, ""), {})
+    if kind == "converse":
+        return list(other.get("place", ()))
+    turned = {"verb": "inverse", "inverse": "verb"}.get(kind, "")
+    return [*own.get(kind, ()), *other.get(turned, ())]
 
 
 def forms(part: Part) -> list[Form]:
@@ -73,10 +91,12 @@ def forms(part: Part) -> list[Form]:
     grammar = _grammar()
     found = [Form(NOTHING, pattern, "none") for pattern in _some(grammar["nothing"], part)]
     for relation, group in grammar["relations"].items():
-        own = {"place": group["frames"]} if "frames" in group else grammar["frames"]
-        for kind, letter in (("place", "{P}"), ("verb", "{V}"), ("inverse", "{I}")):
-            for phrase in _some(group.get(kind, ()), part):
-                found += [Form(relation, frame.replace(letter, phrase), kind) for frame in _some(own[kind], part, 1)]
+        frames = {"place": group["frames"]} if "frames" in group else grammar["frames"]
+        for kind, letter in (("place", "{P}"), ("verb", "{V}"), ("inverse", "{I}"), ("converse", "{P}")):
+            for phrase in _some(_phrases(relation, kind), part):
+                found += [
+                    Form(relation, frame.replace(letter, phrase), kind) for frame in _some(frames.get(kind, ()), part)
+                ]
         found += [Form(relation, pattern, "whole") for pattern in _some(group["whole"], part)]
     return found
 
