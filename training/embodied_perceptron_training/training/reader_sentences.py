@@ -29,6 +29,7 @@ _OTHER_WAY = {
     "on": "supporting", "supporting": "on", "above": "below", "below": "above", "left": "right", "right": "left",
     "front": "behind", "behind": "front", "closest": "closest", "farthest": "farthest",
 }  # fmt: skip
+_FACED = ("front", "behind")  # what faces the couch does not stand behind it
 _ADJECTIVES = ("red", "small", "big", "white", "wooden", "old", "black", "tall", "round", "grey")
 Part = Literal["learned", "kept", "all"]
 Nouns = tuple[str, ...]  # target, anchor and, for "between", another anchor
@@ -82,6 +83,8 @@ def _phrases(relation: str, kind: str) -> list[str]:
     own, other = groups[relation], groups.get(_OTHER_WAY.get(relation, ""), {})
     if kind == "converse":
         return list(other.get("place", ()))
+    if relation in _FACED:
+        other = {}
     turned = {"verb": "inverse", "inverse": "verb"}.get(kind, "")
     return [*own.get(kind, ()), *other.get(turned, ())]
 
