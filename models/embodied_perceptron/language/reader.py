@@ -24,7 +24,7 @@ from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, pr
 _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
 MOST_WORDS = 24  # longer ones are descriptions of a room
-SURE = 0.5  # probability from which a reading stands where a noun is left unread
+SURE = 0.35 # probability from which a reading stands where a noun is left unread
 SURER = 0.9  # and where the patterns have read something else
 
 Span = tuple[int, int]
