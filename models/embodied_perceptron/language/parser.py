@@ -289,7 +289,7 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     meaning = Parser(text, labels, request.words).meaning()
     if request.kind in _ASKS_FOR_ONE and not (request.excluded or request.every or request.number or meaning.speaker):
         words = retold(text, labels, _read_by_patterns(meaning))
-        meaning = meaning if words is None else Parser(text, labels, words).meaning()
+        meaning = meaning if words is None else _completed(meaning, Parser(text, labels, words).meaning())
     excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
     target = meaning.target
     if target is None or (excluded and not target.known and meaning.text):
@@ -307,6 +307,15 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     )
 
 
+def _completed(patterns: Meaning, network: Meaning) -> Meaning:
+    """The network's reading, with what the patterns have read of the same object beside its relation to the others."""
+    if patterns.target is None or network.target is None or patterns.target.noun != network.target.noun:
+        return network
+    told = {c.span for c in network.constraints}
+    own = (c for c in patterns.constraints if not c.anchors and c.span not in told)
+    return replace(network, constraints=(*network.constraints, *own))
+
+
 _ASKS_FOR_ONE = ("object", "where", "exists")
 
 
@@ -319,7 +328,9 @@ def _read_by_patterns(meaning: Meaning) -> PatternReading:
         spans += [constraint.span, *(anchor.span for anchor in constraint.anchors)]
         waiting += [said for anchor in constraint.anchors for said in anchor.constraints]
     relations = tuple((c.relation, tuple(a.span for a in c.anchors)) for c in meaning.constraints if c.anchors)
-    return PatternReading(None if meaning.target is None else meaning.target.span, relations, tuple(spans))
+    conditions = sum(c.relation not in ("colour", "material") for c in meaning.constraints)
+    target = None if meaning.target is None else meaning.target.span
+    return PatternReading(target, relations, tuple(spans), conditions)
 
 
 def _excluded(text: str, labels: Sequence[str], words: Sequence[Word], target: ObjectPhrase | None) -> Meaning:

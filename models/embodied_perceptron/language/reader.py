@@ -23,9 +23,10 @@ from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, pr
 
 _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
-MOST_WORDS = 24  # longer ones are descriptions of a room
-SURE = 0.35 # probability from which a reading stands where a noun is left unread
-SURER = 0.9  # and where the patterns have read something else
+MOST_WORDS = 18  # longer ones are descriptions of a room
+SURE = 0.35  # probability from which a reading stands where a noun is left unread
+SURER = 0.9  # and where the patterns have read another relation or object
+_MOST_CONDITIONS = 1  # of which the patterns have read more: a description that loses more by a guess than it wins
 
 Span = tuple[int, int]
 
@@ -113,11 +114,13 @@ class PatternReading:
         target: characters [start, end) of the noun; None without any.
         relations: of the target: (name, spans of the anchors).
         read: spans of all words that are accounted for.
+        conditions: how many there are on the target, colours and substances aside.
     """
 
     target: Span | None
     relations: tuple[tuple[str, tuple[Span, ...]], ...]
     read: tuple[Span, ...]
+    conditions: int
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading) -> list[W
     the network is sure of what it says; None elsewhere. The words keep their places in the sentence."""
     labels = tuple(labels)
     words = corrected(split_words(text), labels)
-    if len(words) > MOST_WORDS:
+    if len(words) > MOST_WORDS or patterns.conditions > _MOST_CONDITIONS:
         return None
     things = _things(words, lexicon().mentions(words, labels))
     names = [thing.mention.noun for thing in things]
@@ -148,7 +151,10 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading) -> list[W
         return None
     reader = sentence_reader()
     reading = None if reader is None else reader.read(text, [thing.span for thing in things], names)
-    if reading is None or reading.probability < (SURE if unattached else SURER):
+    if reading is None:
+        return None
+    about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
+    if reading.probability < (SURE if unattached and about_it else SURER):
         return None
     if _agrees(reading, things, patterns):
         return None
