@@ -70,10 +70,18 @@ def test_an_unsure_reading_is_not_taken(fixed):
 
 
 def test_another_object_than_the_patterns_found_needs_a_surer_reading(fixed):
-    fixed(Reading("closest", 1, (0,), reader_module.SURER - 0.01))
+    fixed(Reading("closest", 1, (0,), reader_module.SURE_OF_ANOTHER - 0.01))
     assert _said(parse(UNKNOWN))[0] == "lamp"
-    fixed(Reading("closest", 1, (0,), reader_module.SURER + 0.01))
+    fixed(Reading("closest", 1, (0,), reader_module.SURE_OF_ANOTHER + 0.01))
     assert _said(parse(UNKNOWN)) == ("couch", [("closest", ["lamp"])])
+
+
+def test_another_relation_than_the_patterns_found_needs_a_surer_reading(fixed):
+    text = "the lamp gossips by the couch"
+    fixed(Reading("farthest", 0, (1,), reader_module.SURER - 0.01))
+    assert _said(parse(text)) == ("lamp", [("near", ["couch"])])
+    fixed(Reading("farthest", 0, (1,), reader_module.SURER + 0.01))
+    assert _said(parse(text)) == ("lamp", [("farthest", ["couch"])])
 
 
 def test_between_has_two_anchors(fixed):

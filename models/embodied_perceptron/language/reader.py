@@ -25,6 +25,7 @@ _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
 MOST_WORDS = 18  # longer ones are descriptions of a room
 SURE = 0.35  # probability from which a reading stands where a noun is left unread
+SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
 SURER = 0.9  # and where the patterns have read another relation or object
 _MOST_CONDITIONS = 1  # of which the patterns have read more: a description that loses more by a guess than it wins
 
@@ -154,7 +155,8 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading) -> list[W
     if reading is None:
         return None
     about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
-    if reading.probability < (SURE if unattached and about_it else SURER):
+    least = SURER if not unattached else (SURE if about_it else SURE_OF_ANOTHER if not patterns.relations else SURER)
+    if reading.probability < least:
         return None
     if _agrees(reading, things, patterns):
         return None

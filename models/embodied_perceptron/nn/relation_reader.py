@@ -79,7 +79,8 @@ class _Layer(nn.Module):
         )  # (B, H, T, C / H)
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=keep)
         x = self.norm(x + self.drop(self.attended(mixed.transpose(1, 2).flatten(2))))
-        return self.last_norm(x + self.drop(self.outer(nn.functional.gelu(self.inner(x)))))
+        y: torch.Tensor = self.last_norm(x + self.drop(self.outer(nn.functional.gelu(self.inner(x)))))
+        return y
 
 
 class RelationReader(nn.Module):

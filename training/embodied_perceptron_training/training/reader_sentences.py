@@ -138,9 +138,9 @@ def say(form: Form, nouns: Nouns, rng: np.random.Generator) -> Example:
 
 
 def examples(part: Part, nouns: dict[str, list[Nouns]], per_form: int, seed: int) -> list[Example]:
-    """``per_form`` sentences of each whole sentence and phrase, in a fixed order: half of them with things that stand so
-    in homes, half with any, so that words decide and not what usually stands on what. Phrases are said in ``per_form``
-    frames each."""
+    """Sentences of a part, in a fixed order: ``per_form`` of each whole sentence, and up to 40 * ``per_form`` of each
+    relation and way of saying it. Half of them with things that stand so in homes, half with any, so that words decide
+    and not what usually stands on what."""
     rng = np.random.default_rng(seed)
     every = sorted({n for pairs in nouns.values() for names in pairs for n in names} - STRUCTURE)
     found = []
