@@ -103,6 +103,8 @@ def test_adjectives_of_both_things_stay(fixed):
     [
         "the lamp next to the couch",
         "the lamp",
+        "bring the red book to the bed",  # a destination is no landmark
+        "put the laptop on the bed",
         "how many lamps gossip to the couch",
         "all lamps except the one that gossips to the couch",
         "the lamp in the corner, left of the table, gossips to the couch",

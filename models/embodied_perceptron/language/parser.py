@@ -288,7 +288,8 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
     meaning = Parser(text, labels, request.words).meaning()
     if request.kind in _ASKS_FOR_ONE and not (request.excluded or request.every or request.number or meaning.speaker):
-        words = retold(text, labels, _read_by_patterns(meaning))
+        end = max((word.end for word in request.words), default=0)  # behind it stands where the object shall go
+        words = retold(text[:end], labels, _read_by_patterns(meaning))
         meaning = meaning if words is None else _completed(meaning, Parser(text, labels, words).meaning())
     excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
     target = meaning.target
