@@ -322,16 +322,10 @@ _ASKS_FOR_ONE = ("object", "where", "exists")
 
 def _read_by_patterns(meaning: Meaning) -> PatternReading:
     """What the constraints of a meaning account for."""
-    spans: list[Span] = [] if meaning.target is None else [meaning.target.span]
-    waiting = list(meaning.constraints)
-    while waiting:
-        constraint = waiting.pop()
-        spans += [constraint.span, *(anchor.span for anchor in constraint.anchors)]
-        waiting += [said for anchor in constraint.anchors for said in anchor.constraints]
     relations = tuple((c.relation, tuple(a.span for a in c.anchors)) for c in meaning.constraints if c.anchors)
     conditions = sum(c.relation not in ("colour", "material") for c in meaning.constraints)
     target = None if meaning.target is None else meaning.target.span
-    return PatternReading(target, relations, tuple(spans), conditions)
+    return PatternReading(target, relations, conditions)
 
 
 def _excluded(text: str, labels: Sequence[str], words: Sequence[Word], target: ObjectPhrase | None) -> Meaning:
