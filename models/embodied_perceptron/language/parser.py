@@ -288,8 +288,10 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
     meaning = Parser(text, labels, request.words).meaning()
     if request.kind in _ASKS_FOR_ONE and not (request.excluded or request.every or request.number or meaning.speaker):
-        end = max((word.end for word in request.words), default=0)  # behind it stands where the object shall go
-        words = retold(text[:end], labels, _read_by_patterns(meaning))
+        # before these words stands a command, behind them where the object shall go
+        start = min((word.start for word in request.words), default=0)
+        end = max((word.end for word in request.words), default=0)
+        words = retold(" " * start + text[start:end], labels, _read_by_patterns(meaning))
         meaning = meaning if words is None else _completed(meaning, Parser(text, labels, words).meaning())
     excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
     target = meaning.target
@@ -322,10 +324,16 @@ _ASKS_FOR_ONE = ("object", "where", "exists")
 
 def _read_by_patterns(meaning: Meaning) -> PatternReading:
     """What the constraints of a meaning account for."""
+    spans: list[Span] = [] if meaning.target is None else [meaning.target.span]
+    waiting = list(meaning.constraints)
+    while waiting:
+        constraint = waiting.pop()
+        spans += [constraint.span, *(anchor.span for anchor in constraint.anchors)]
+        waiting += [said for anchor in constraint.anchors for said in anchor.constraints]
     relations = tuple((c.relation, tuple(a.span for a in c.anchors)) for c in meaning.constraints if c.anchors)
     conditions = sum(c.relation not in ("colour", "material") for c in meaning.constraints)
     target = None if meaning.target is None else meaning.target.span
-    return PatternReading(target, relations, conditions)
+    return PatternReading(target, relations, tuple(spans), conditions)
 
 
 def _excluded(text: str, labels: Sequence[str], words: Sequence[Word], target: ObjectPhrase | None) -> Meaning:

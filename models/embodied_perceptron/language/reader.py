@@ -3,9 +3,8 @@
 "The lamp keeps the couch company" has no word that the table of relations knows. A network over the first layers of
 MiniLM (:mod:`~embodied_perceptron.nn.relation_reader`) says which noun is meant, which are its landmarks, and how they
 stand to each other; the sentence is then told in words that the parser knows, "the lamp closest to the couch". It is
-asked only where patterns leave a noun without any relation, of sentences with two or three things, and believed only
-where it is sure: forms that patterns know stay as they are. Where the package of MiniLM is not installed, all sentences
-are read by the patterns alone.
+asked only where patterns leave a noun or a word unread, of sentences with two or three things, and believed only where
+it is sure. Where the package of MiniLM is not installed, such sentences are read by the patterns alone.
 """
 
 from __future__ import annotations
@@ -18,25 +17,35 @@ from pathlib import Path
 
 import torch
 
-from embodied_perceptron.language.lexicon import Mention, Word, lexicon, split_words, word_set
+from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
 from embodied_perceptron.language.wording import corrected
 from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, probabilities
 
 _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
 MOST_WORDS = 18  # longer ones are descriptions of a room
-SURE = 0.35  # probability from which a reading stands where the patterns have read no relation
-SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found
-SURER = 0.9  # and where they have read a relation to one of several other things
+SURE = 0.5  # probability from which a reading stands where a noun is left unread
+SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
+SURER = 0.9  # and where the patterns have read another relation or object
 _MOST_CONDITIONS = 1  # of which the patterns have read more: a description that loses more by a guess than it wins
 
 Span = tuple[int, int]
 
+_CONVERSE = {  # the relation of the other one of two things
+    "closest": "closest", "farthest": "farthest", "on": "supporting", "supporting": "on", "above": "below",
+    "below": "above", "left": "right", "right": "left", "front": "behind", "behind": "front",
+}  # fmt: skip
 _SAID = {
     "closest": "closest to", "farthest": "farthest from", "above": "above", "below": "below", "on": "on top of",
     "supporting": "supporting", "in": "inside", "front": "in front of", "behind": "behind",
     "left": "to the left of", "right": "to the right of", "between": "between",
 }  # fmt: skip
+_LIGHT = frozenset[str]().union(
+    *map(
+        word_set,
+        ("prepositions", "orders", "adjectives", "determiners", "openers", "expletives", "no_nouns", "request_words"),
+    )
+)
 _ARTICLES = word_set("articles") | word_set("determiners")
 _ALIKE = {"near": "closest", "with": "supporting", "across": "front"}  # what patterns call a relation of the network
 
@@ -104,16 +113,18 @@ def sentence_reader() -> SentenceReader | None:
 
 @dataclass(frozen=True)
 class PatternReading:
-    """What the patterns made of a sentence: its target, and relations, with the nouns that they account for.
+    """What the patterns made of a sentence: its target, and relations with the nouns and words that they account for.
 
     Attributes:
         target: characters [start, end) of the noun; None without any.
         relations: of the target: (name, spans of the anchors).
+        read: spans of all words that are accounted for.
         conditions: how many there are on the target, colours and substances aside.
     """
 
     target: Span | None
     relations: tuple[tuple[str, tuple[Span, ...]], ...]
+    read: tuple[Span, ...]
     conditions: int
 
 
@@ -128,7 +139,7 @@ class _Thing:
 
 
 def retold(text: str, labels: Iterable[str], patterns: PatternReading) -> list[Word] | None:
-    """The words of ``text`` as the parser knows them, its object first, where the patterns left a noun unread and
+    """The words of ``text`` as the parser knows them, its object first, where the patterns left something unread and
     the network is sure of what it says; None elsewhere. The words keep their places in the sentence."""
     labels = tuple(labels)
     words = corrected(split_words(text), labels)
@@ -139,15 +150,21 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading) -> list[W
     if not 2 <= len(set(names)) <= 3:
         return None
     attached = {span for _, anchors in patterns.relations for span in anchors} | {patterns.target}
-    if {thing.mention.noun for thing in things if thing.span in attached} == set(names):
+    known = {thing.mention.noun for thing in things if thing.span in attached}
+    unattached = known != set(names)
+    if not unattached and not _unread_words(words, patterns.read):
         return None
     reader = sentence_reader()
     reading = None if reader is None else reader.read(text, [thing.span for thing in things], names)
     if reading is None:
         return None
+    if reading.target == 1 and reading.relation in _CONVERSE and _is_bare_clause(words, things):
+        reading = replace(reading, relation=_CONVERSE[reading.relation], target=0, anchors=(1,))
     about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
-    least = SURER if patterns.relations else SURE if about_it else SURE_OF_ANOTHER
-    if reading.probability < least or _agrees(reading, things, patterns):
+    least = SURER if not unattached else (SURE if about_it else SURE_OF_ANOTHER if not patterns.relations else SURER)
+    if reading.probability < least:
+        return None
+    if _agrees(reading, things, patterns):
         return None
     return _told(words, things, reading)
 
@@ -163,6 +180,32 @@ def _things(words: Sequence[Word], mentions: Sequence[Mention]) -> list[_Thing]:
             first = found.pop().first
         found.append(_Thing(first, m.last, m, (words[m.first].start, words[m.last - 1].end)))
     return found
+
+
+def _unread_words(words: Sequence[Word], read: Iterable[Span]) -> bool:
+    """Whether a word that may matter is not accounted for."""
+    table = relation_words()
+    spans = list(read)
+    return any(
+        word.text[0].isalpha()
+        and word.text not in _LIGHT
+        and word.text not in table.colours
+        and word.text not in table.materials
+        and not any(start < word.end and word.start < end for start, end in spans)
+        for word in words
+    )
+
+
+def _is_bare_clause(words: Sequence[Word], things: Sequence[_Thing]) -> bool:
+    """Whether a sentence is a subject, a verb and an object, "the lamp hugs the couch", and so about its subject."""
+    told = [word for word in words if word.text[0].isalnum()]
+    ends = len(things) == 2 and told[-1] == words[things[1].last - 1]
+    between = {word.text for word in words[things[0].last : things[1].first]}
+    return (
+        ends
+        and all(word.text in _ARTICLES for word in words[: things[0].first])
+        and not between & {"this", "that", "which", "whose", "with", ",", ".", ":", ";"}
+    )
 
 
 def _agrees(reading: Reading, things: Sequence[_Thing], patterns: PatternReading) -> bool:
