@@ -204,7 +204,7 @@ def _is_bare_clause(words: Sequence[Word], things: Sequence[_Thing]) -> bool:
     return (
         ends
         and all(word.text in _ARTICLES for word in words[: things[0].first])
-        and not between & {"this", "that", "which", "whose", "with", ",", ".", ":", ";"}
+        and not between & {"this", "whose", ",", ".", ":", ";"}
     )
 
 
