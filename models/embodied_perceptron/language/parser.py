@@ -291,7 +291,7 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         # before these words stands a command, behind them where the object shall go
         start = min((word.start for word in request.words), default=0)
         end = max((word.end for word in request.words), default=0)
-        words = retold(" " * start + text[start:end], labels, _read_by_patterns(meaning))
+        words = retold(" " * start + text[start:end], labels, _read_by_patterns(meaning), without_verbs)
         meaning = meaning if words is None else _completed(meaning, Parser(text, labels, words).meaning())
     excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
     target = meaning.target

@@ -10,7 +10,7 @@ it is sure. Where the package of MiniLM is not installed, such sentences are rea
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -138,14 +138,19 @@ class _Thing:
     span: Span
 
 
-def retold(text: str, labels: Iterable[str], patterns: PatternReading) -> list[Word] | None:
+Nouns = Callable[[Sequence[str], Sequence[Mention]], list[Mention]]
+
+
+def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of: Nouns) -> list[Word] | None:
     """The words of ``text`` as the parser knows them, its object first, where the patterns left something unread and
-    the network is sure of what it says; None elsewhere. The words keep their places in the sentence."""
+    the network is sure of what it says; None elsewhere. The words keep their places in the sentence.
+
+    ``nouns_of`` takes the words and what the lexicon finds in them, and leaves out what are no nouns here."""
     labels = tuple(labels)
     words = corrected(split_words(text), labels)
     if len(words) > MOST_WORDS or patterns.conditions > _MOST_CONDITIONS:
         return None
-    things = _things(words, lexicon().mentions(words, labels))
+    things = _things(words, nouns_of([word.text for word in words], lexicon().mentions(words, labels)))
     names = [thing.mention.noun for thing in things]
     if not 2 <= len(set(names)) <= 3:
         return None
