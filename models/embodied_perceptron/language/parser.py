@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from re import Match, Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
+from embodied_perceptron.language.reader import PatternReading, retold
 from embodied_perceptron.language.request import Kind, read_request
 
 Span = tuple[int, int]
@@ -286,6 +287,12 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     if request.problem:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
     meaning = Parser(text, labels, request.words).meaning()
+    if request.kind in _ASKS_FOR_ONE and not (request.excluded or request.every or request.number or meaning.speaker):
+        # before these words stands a command, behind them where the object shall go
+        start = min((word.start for word in request.words), default=0)
+        end = max((word.end for word in request.words), default=0)
+        words = retold(" " * start + text[start:end], labels, _read_by_patterns(meaning), without_verbs)
+        meaning = meaning if words is None else _completed(meaning, Parser(text, labels, words).meaning())
     excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
     target = meaning.target
     if target is None or (excluded and not target.known and meaning.text):
@@ -301,6 +308,32 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         number=request.number,
         excluded=tuple(e for e in excluded if e.target is not None),
     )
+
+
+def _completed(patterns: Meaning, network: Meaning) -> Meaning:
+    """The network's reading, with what the patterns have read of the same object beside its relation to the others."""
+    if patterns.target is None or network.target is None or patterns.target.noun != network.target.noun:
+        return network
+    told = {c.span for c in network.constraints}
+    own = (c for c in patterns.constraints if not c.anchors and c.span not in told)
+    return replace(network, constraints=(*network.constraints, *own))
+
+
+_ASKS_FOR_ONE = ("object", "where", "exists")
+
+
+def _read_by_patterns(meaning: Meaning) -> PatternReading:
+    """What the constraints of a meaning account for."""
+    spans: list[Span] = [] if meaning.target is None else [meaning.target.span]
+    waiting = list(meaning.constraints)
+    while waiting:
+        constraint = waiting.pop()
+        spans += [constraint.span, *(anchor.span for anchor in constraint.anchors)]
+        waiting += [said for anchor in constraint.anchors for said in anchor.constraints]
+    relations = tuple((c.relation, tuple(a.span for a in c.anchors)) for c in meaning.constraints if c.anchors)
+    conditions = sum(c.relation not in ("colour", "material") for c in meaning.constraints)
+    target = None if meaning.target is None else meaning.target.span
+    return PatternReading(target, relations, tuple(spans), conditions)
 
 
 def _excluded(text: str, labels: Sequence[str], words: Sequence[Word], target: ObjectPhrase | None) -> Meaning:

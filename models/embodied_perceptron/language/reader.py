@@ -1,0 +1,256 @@
+"""What the patterns of the parser leave unread, read by a network: sentences in forms that nobody wrote down.
+
+"The lamp keeps the couch company" has no word that the table of relations knows. A network over the first layers of
+MiniLM (:mod:`~embodied_perceptron.nn.relation_reader`) says which noun is meant, which are its landmarks, and how they
+stand to each other; the sentence is then told in words that the parser knows, "the lamp closest to the couch". It is
+asked only where patterns leave a noun or a word unread, of sentences with two or three things, and believed only where
+it is sure. Where the package of MiniLM is not installed, such sentences are read by the patterns alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
+from embodied_perceptron.language.wording import corrected
+from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, probabilities
+
+_LOG = logging.getLogger(__name__)
+WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
+MOST_WORDS = 18  # longer ones are descriptions of a room
+SURE = 0.5  # probability from which a reading stands where a noun is left unread
+SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
+SURER = 0.9  # and where the patterns have read another relation or object
+_MOST_CONDITIONS = 1  # of which the patterns have read more: a description that loses more by a guess than it wins
+
+Span = tuple[int, int]
+
+_CONVERSE = {  # the relation of the other one of two things
+    "closest": "closest", "farthest": "farthest", "on": "supporting", "supporting": "on", "above": "below",
+    "below": "above", "left": "right", "right": "left", "front": "behind", "behind": "front",
+}  # fmt: skip
+_SAID = {
+    "closest": "closest to", "farthest": "farthest from", "above": "above", "below": "below", "on": "on top of",
+    "supporting": "supporting", "in": "inside", "front": "in front of", "behind": "behind",
+    "left": "to the left of", "right": "to the right of", "between": "between",
+}  # fmt: skip
+_LIGHT = frozenset[str]().union(
+    *map(
+        word_set,
+        ("prepositions", "orders", "adjectives", "determiners", "openers", "expletives", "no_nouns", "request_words"),
+    )
+)
+_ARTICLES = word_set("articles") | word_set("determiners")
+_ALIKE = {"near": "closest", "with": "supporting", "across": "front"}  # what patterns call a relation of the network
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a sentence says of two or three of its nouns.
+
+    Attributes:
+        relation: one of :data:`~embodied_perceptron.nn.relation_reader.RELATIONS`.
+        target, anchors: of the nouns that were given; two anchors of "between", else one.
+        probability: that this is what is said.
+    """
+
+    relation: str
+    target: int
+    anchors: tuple[int, ...]
+    probability: float
+
+
+class SentenceReader:
+    """Reads relations with a network that has its weights."""
+
+    def __init__(self, network: RelationReader) -> None:
+        self.network = network.eval()
+
+    def read(self, text: str, nouns: Sequence[Span], names: Sequence[str]) -> Reading | None:
+        """The likeliest reading of ``text``, or None when it says nothing of its nouns or two are not named.
+
+        Args:
+            nouns: characters [start, end) of each.
+            names: what each is called; the same name means the same thing.
+        """
+        if len(set(names)) < 2:
+            return None
+        with torch.inference_mode():
+            chance = probabilities(*self.network(self.network.batch([text], [nouns])))[0]  # (M, M, R)
+        kinds = list(dict.fromkeys(names))
+        member = torch.tensor([[float(name == kind) for name in names] for kind in kinds])  # (K, M)
+        chance = torch.einsum("km,mnr,ln->klr", member, chance, member)  # (K, K, R)
+        chance[range(len(kinds)), range(len(kinds))] = 0.0
+        target, anchor, relation = (int(i) for i in torch.unravel_index(chance.argmax(), chance.shape))
+        anchors, likely = [anchor], float(chance[target, anchor, relation])
+        if RELATIONS[relation] == "between":
+            if len(kinds) < 3:
+                return None
+            anchors = [k for k in range(len(kinds)) if k != target][:2]
+            likely = float(chance[target, :, relation].sum())
+        if likely < 1.0 - float(chance.sum()):
+            return None
+        first = [names.index(kind) for kind in kinds]
+        return Reading(RELATIONS[relation], first[target], tuple(first[k] for k in anchors), likely)
+
+
+@lru_cache(maxsize=1)
+def sentence_reader() -> SentenceReader | None:
+    """The shipped reader, loaded once (half a second); None where MiniLM's package is missing or not the known one."""
+    try:
+        network = RelationReader().load_minilm().load_trained(WEIGHTS)
+    except (OSError, ValueError) as error:
+        _LOG.warning("sentences in forms that no pattern knows stay unread: %s", error)
+        return None
+    return SentenceReader(network)
+
+
+@dataclass(frozen=True)
+class PatternReading:
+    """What the patterns made of a sentence: its target, and relations with the nouns and words that they account for.
+
+    Attributes:
+        target: characters [start, end) of the noun; None without any.
+        relations: of the target: (name, spans of the anchors).
+        read: spans of all words that are accounted for.
+        conditions: how many there are on the target, colours and substances aside.
+    """
+
+    target: Span | None
+    relations: tuple[tuple[str, tuple[Span, ...]], ...]
+    read: tuple[Span, ...]
+    conditions: int
+
+
+@dataclass(frozen=True)
+class _Thing:
+    """A noun phrase: words [first, last) with its adjectives, the last of which are the noun."""
+
+    first: int
+    last: int
+    mention: Mention
+    span: Span
+
+
+Nouns = Callable[[Sequence[str], Sequence[Mention]], list[Mention]]
+
+
+def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of: Nouns) -> list[Word] | None:
+    """The words of ``text`` as the parser knows them, its object first, where the patterns left something unread and
+    the network is sure of what it says; None elsewhere. The words keep their places in the sentence.
+
+    ``nouns_of`` takes the words and what the lexicon finds in them, and leaves out what are no nouns here."""
+    labels = tuple(labels)
+    words = corrected(split_words(text), labels)
+    if len(words) > MOST_WORDS or patterns.conditions > _MOST_CONDITIONS:
+        return None
+    things = _things(words, nouns_of([word.text for word in words], lexicon().mentions(words, labels)))
+    names = [thing.mention.noun for thing in things]
+    if not 2 <= len(set(names)) <= 3:
+        return None
+    attached = {span for _, anchors in patterns.relations for span in anchors} | {patterns.target}
+    known = {thing.mention.noun for thing in things if thing.span in attached}
+    unattached = known != set(names)
+    if not unattached and not _unread_words(words, patterns.read):
+        return None
+    reader = sentence_reader()
+    reading = None if reader is None else reader.read(text, [thing.span for thing in things], names)
+    if reading is None:
+        return None
+    if reading.target == 1 and reading.relation in _CONVERSE and _is_bare_clause(words, things):
+        reading = replace(reading, relation=_CONVERSE[reading.relation], target=0, anchors=(1,))
+    about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
+    least = SURER if not unattached else (SURE if about_it else SURE_OF_ANOTHER if not patterns.relations else SURER)
+    if reading.probability < least:
+        return None
+    if _agrees(reading, things, patterns):
+        return None
+    return _told(words, things, reading)
+
+
+def _things(words: Sequence[Word], mentions: Sequence[Mention]) -> list[_Thing]:
+    found: list[_Thing] = []
+    adjectives = (word_set("adjectives") - {".", ",", "and", "with", "off"}) - _ARTICLES
+    for m in mentions:
+        first = m.first
+        while first > 0 and words[first - 1].text in adjectives and not (found and found[-1].last >= first):
+            first -= 1
+        if found and found[-1].last == m.first:  # "the couch blanket"
+            first = found.pop().first
+        found.append(_Thing(first, m.last, m, (words[m.first].start, words[m.last - 1].end)))
+    return found
+
+
+def _unread_words(words: Sequence[Word], read: Iterable[Span]) -> bool:
+    """Whether a word that may matter is not accounted for."""
+    table = relation_words()
+    spans = list(read)
+    return any(
+        word.text[0].isalpha()
+        and word.text not in _LIGHT
+        and word.text not in table.colours
+        and word.text not in table.materials
+        and not any(start < word.end and word.start < end for start, end in spans)
+        for word in words
+    )
+
+
+def _is_bare_clause(words: Sequence[Word], things: Sequence[_Thing]) -> bool:
+    """Whether a sentence is a subject, a verb and an object, "the lamp hugs the couch", and so about its subject."""
+    told = [word for word in words if word.text[0].isalnum()]
+    ends = len(things) == 2 and told[-1] == words[things[1].last - 1]
+    between = {word.text for word in words[things[0].last : things[1].first]}
+    return (
+        ends
+        and all(word.text in _ARTICLES for word in words[: things[0].first])
+        and not between & {"this", "whose", ",", ".", ":", ";"}
+    )
+
+
+def _agrees(reading: Reading, things: Sequence[_Thing], patterns: PatternReading) -> bool:
+    """Whether the patterns have read the same."""
+    nouns = {thing.span: thing.mention.noun for thing in things}
+    wanted = {things[k].mention.noun for k in reading.anchors}
+    if patterns.target is None or nouns.get(patterns.target) != things[reading.target].mention.noun:
+        return False
+    return any(
+        _ALIKE.get(name, name) == reading.relation and wanted <= {nouns.get(span, "") for span in anchors}
+        for name, anchors in patterns.relations
+    )
+
+
+def _told(words: Sequence[Word], things: Sequence[_Thing], reading: Reading) -> list[Word]:
+    """ "The lamp closest to the couch"."""
+    target = _one_of(things, reading.target)
+    anchors = [_one_of(things, k) for k in reading.anchors]
+    start, end = sorted((things[reading.target].last - 1, things[reading.anchors[0]].first))
+    between = words[start + 1 : end] or words[start : end + 1]
+
+    def say(told: str) -> list[Word]:
+        return [Word(part, between[0].start, between[-1].end) for part in told.split()]
+
+    line = [*say("the"), *_phrase(words, target), *say(_SAID[reading.relation])]
+    for k, anchor in enumerate(anchors):
+        line += [*say("and the" if k else "the"), *_phrase(words, anchor)]
+    return line
+
+
+def _one_of(things: Sequence[_Thing], k: int) -> _Thing:
+    """The thing, where it is named in singular if it is anywhere."""
+    alike = [thing for thing in things if thing.mention.noun == things[k].mention.noun]
+    return next((thing for thing in alike if not thing.mention.plural), alike[0])
+
+
+def _phrase(words: Sequence[Word], thing: _Thing) -> list[Word]:
+    """Adjectives and noun; "one of the lamps" is a lamp."""
+    noun = list(words[thing.mention.first : thing.mention.last])
+    if thing.mention.plural and not lexicon().always_plural(thing.mention.noun):
+        one = thing.mention.noun.split()
+        noun = [replace(word, text=part) for word, part in zip(noun, one, strict=False)]
+    return [*words[thing.first : thing.mention.first], *noun]
