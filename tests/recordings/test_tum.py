@@ -387,6 +387,14 @@ def test_values_of_another_type_are_named(tmp_path, key, value):
         TumRecording(tmp_path / "r")
 
 
+def test_a_transform_that_is_none_is_the_recordings_fault(tmp_path):
+    one_image(tmp_path / "r")
+    spec = tmp_path / "r" / "camera.json"
+    spec.write_text(json.dumps({**json.loads(spec.read_text()), "camera": "x" * 700}))
+    with pytest.raises(RecordingError, match=r"transform at \d+ ns: frame names may have at most 256 characters"):
+        list(PosedFrameStream(TumRecording(tmp_path / "r"), AssemblerConfig()))
+
+
 def test_a_list_that_names_no_file(tmp_path):
     one_image(tmp_path / "r")
     (tmp_path / "r" / "rgb.txt").write_bytes(b"1.0 a\0b.png\n")

@@ -137,15 +137,12 @@ class PosedFrameStream:
         return self._assembler.take_drops()
 
     def __iter__(self) -> Iterator[PosedFrame]:
-        """Posed frames. Raises :class:`RecordingError`, or ``ValueError`` for transforms that are none."""
+        """Posed frames. Raises :class:`RecordingError`, also for transforms that are none."""
         self.colors_played = 0
         now_ns = 0
         for sample in self._recording:
             if isinstance(sample, TransformSample):
-                if sample.is_static:
-                    self._tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
-                else:
-                    self._tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
+                self._insert(sample)
                 continue
             # streams may lag behind each other; a recording that starts over is told by the stamps of one stream
             now_ns = max(now_ns, sample.stamp_ns)
@@ -158,3 +155,12 @@ class PosedFrameStream:
                 self._assembler.add_camera_info(sample.camera, sample.stamp_ns, sample.calibration, now_ns)
             yield from self._assembler.poll(now_ns)
         yield from self._assembler.flush(now_ns)
+
+    def _insert(self, sample: TransformSample) -> None:
+        try:
+            if sample.is_static:
+                self._tree.insert_static(sample.parent, sample.child, sample.T_parent_child)
+            else:
+                self._tree.insert(sample.parent, sample.child, sample.stamp_ns, sample.T_parent_child)
+        except ValueError as error:
+            raise RecordingError(f"transform at {sample.stamp_ns} ns: {error}") from error
