@@ -23,7 +23,7 @@ from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, pr
 
 _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
-MOST_WORDS = 18  # longer ones are descriptions of a room
+MOST_WORDS = 12  # longer ones are descriptions, which tell a thing by more than one relation
 SURE = 0.5  # probability from which a reading stands where a noun is left unread
 SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
 SURER = 0.9  # and where the patterns have read another relation or object
