@@ -29,6 +29,7 @@ from embodied_perceptron.language.class_list import ClassList, check_names
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
+from embodied_perceptron.language.reader import sentence_reader
 from embodied_perceptron.language.user_names import check_label, check_no_kind, with_user_names
 from embodied_perceptron.lift.class_priors import shipped_priors
 from embodied_perceptron.lift.detections2d import Detections2d
@@ -365,12 +366,14 @@ class Perceptron(LiveMap):
         return super().correct_object(number, label, not_there)
 
     def prepare_language(self) -> None:
-        """Read the text encoder now, so that the first sentence does not wait for it; from any thread.
+        """Read what reads sentences now, so that the first one does not wait for it; from any thread.
 
-        Nothing happens where the network reads no sentences. Raises what reading it raises (a package that is not
-        installed, for example); the first sentence then tries again.
+        The text encoder only where the network reads sentences, and nothing where no network gives things names. Raises
+        what reading it raises (a package that is not installed, for example); the first sentence then tries again.
         """
         inference = self.inference
+        if inference is not None:
+            sentence_reader()
         if inference is not None and inference.network.grounding is not None and inference.text_encoder is not None:
             inference.text_encoder.encode(["a chair"])
 

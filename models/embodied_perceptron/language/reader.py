@@ -105,7 +105,7 @@ def sentence_reader() -> SentenceReader | None:
     """The shipped reader, loaded once (half a second); None where MiniLM's package is missing or not the known one."""
     try:
         network = RelationReader().load_minilm().load_trained(WEIGHTS)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         _LOG.warning("sentences in forms that no pattern knows stay unread: %s", error)
         return None
     return SentenceReader(network)
