@@ -23,7 +23,8 @@ from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, pr
 
 _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
-MOST_WORDS = 12  # longer ones are descriptions, which tell a thing by more than one relation
+MOST_WORDS = 18  # longer ones are descriptions of a room
+FEW_WORDS = 12  # longer ones may be descriptions, of which a condition that was read is rather kept
 SURE = 0.5  # probability from which a reading stands where a noun is left unread
 SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
 SURER = 0.9  # and where the patterns have read another relation or object
@@ -148,7 +149,8 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     ``nouns_of`` takes the words and what the lexicon finds in them, and leaves out what are no nouns here."""
     labels = tuple(labels)
     words = corrected(split_words(text), labels)
-    if len(words) > MOST_WORDS or patterns.conditions > _MOST_CONDITIONS:
+    most = _MOST_CONDITIONS if len(words) <= FEW_WORDS else 0
+    if len(words) > MOST_WORDS or patterns.conditions > most:
         return None
     things = _things(words, nouns_of([word.text for word in words], lexicon().mentions(words, labels)))
     names = [thing.mention.noun for thing in things]
