@@ -63,6 +63,17 @@ def test_without_a_clock_no_stamp_is_too_far_ahead() -> None:
     assert [judge.judge(t * S) for t in (1, 1000, 5)] == ["fits", "fits", "odd"]
 
 
+def test_stamps_that_are_each_a_little_ahead_make_no_right_one_odd() -> None:
+    """A tenth of a second, then less than the jump beyond that: together more than the jump."""
+    judge = StampJudge()
+    steady(judge)
+    for i, offset in enumerate((433_333_329, 0, 1_499_999_996)):
+        now = 7 * S + (10 + 2 * i) * PERIOD
+        assert judge.judge(100 * S + offset, now) == "fits"
+        assert judge.judge(100 * S + (11 + 2 * i) * PERIOD, now + PERIOD) == "fits"
+    assert judge.judge(98 * S, 8 * S) == "odd"
+
+
 @given(st.lists(st.integers(-(10**12), 10**12), max_size=30))
 def test_single_odd_stamps_never_move_a_stream(offsets: list[int]) -> None:
     """Every second stamp is anything at all."""

@@ -22,8 +22,9 @@ class StampJudge:
 
     A stamp is *odd* when it lies before the newest one by more than ``jump_ns``, or after it by more than ``jump_ns``
     beyond the time that has passed since on the receiver's clock (a recording played fast is recognised by the steps
-    between its stamps). When :data:`EVIDENCE` odd stamps in a row ascend, the stream has *moved* there. A stamp that
-    fits in between proves the earlier odd ones wrong.
+    between its stamps). One before the newest fits all the same where it goes on from one of the last two that fitted:
+    after stamps that were each a little ahead, the newest may be so by more. When :data:`EVIDENCE` odd stamps in a row
+    ascend, the stream has *moved* there. A stamp that fits in between proves the earlier odd ones wrong.
 
     Attributes:
         newest_ns: the newest stamp that fits; None before the first.
@@ -44,6 +45,7 @@ class StampJudge:
         self.suspects: list[int] = []
         self._newest_at_ns: int | None = None
         self._steps: deque[int] = deque(maxlen=3)
+        self._fitted: deque[tuple[int, int]] = deque(maxlen=2)  # the last two: stamp, receiver's clock
         self._suspected_shift_ns = 0
 
     def judge(self, stamp_ns: int, now_ns: int | None = None) -> Verdict:
@@ -61,6 +63,7 @@ class StampJudge:
         self.shift_ns = self._suspected_shift_ns
         self._steps.clear()
         self._steps.extend(after - before for before, after in pairwise(self.suspects))
+        self._fitted.clear()
         self.newest_ns = None
         self._accept(stamp_ns, now_ns)
         return "moved"
@@ -76,14 +79,22 @@ class StampJudge:
         step_ns = stamp_ns - self.newest_ns
         passed_ns = 0 if now_ns is None or self._newest_at_ns is None else max(now_ns - self._newest_at_ns, 0)
         if step_ns < -self._jump_ns:
-            return step_ns - passed_ns
+            return 0 if self._goes_on(stamp_ns, now_ns) else step_ns - passed_ns
         usual_ns = min(self._steps) if len(self._steps) >= EVIDENCE - 1 else 0
         if now_ns is not None and step_ns - passed_ns > max(self._jump_ns, 2 * usual_ns):
             return step_ns - passed_ns
         return 0
 
+    def _goes_on(self, stamp_ns: int, now_ns: int | None) -> bool:
+        """Whether as much time passed on both clocks since one of the last two stamps that fitted."""
+        return now_ns is not None and any(
+            abs((stamp_ns - before_ns) - (now_ns - at_ns)) <= self._jump_ns for before_ns, at_ns in self._fitted
+        )
+
     def _accept(self, stamp_ns: int, now_ns: int | None) -> None:
         self.suspects = []
+        if now_ns is not None:
+            self._fitted.append((stamp_ns, now_ns))
         if self.newest_ns is None or stamp_ns > self.newest_ns:
             if self.newest_ns is not None:
                 self._steps.append(stamp_ns - self.newest_ns)
