@@ -31,13 +31,13 @@ from embodied_perceptron.results import SceneObject
 from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, is_right, read_questions
 from embodied_perceptron_ros.demo.simulated import render, simulated_recording
 from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
+from embodied_perceptron_training.evaluation.scene_tasks import predict_everywhere
 from embodied_perceptron_training.homes.mission import MissionError, make_questions
 from embodied_perceptron_training.homes.recording import Tour, watch_recording
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "missions.json"
 PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion
 SHOWN = ("AP25", "AP25_furniture", "AP50", "AR25", "mIoU", "look", "look, sure")
-EVERYWHERE = float("inf")
 console = Console()
 
 
@@ -66,7 +66,7 @@ def ask(result: ReplayResult, tour: Tour, questions: Sequence[MissionQuestion]) 
 
 def last_look(result: ReplayResult, tour: Tour) -> dict[str, float]:
     """AP25 of what the network makes of the whole map at once: of all its boxes, and of the sure ones alone."""
-    found = result.perceptron.predict(EVERYWHERE).detections
+    found = predict_everywhere(result.perceptron).detections
     inference = result.perceptron.inference
     if found is None or inference is None:
         return {}
