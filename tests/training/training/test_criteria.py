@@ -230,8 +230,20 @@ def test_object_scores_by_hand() -> None:
 
 def test_detection_names_a_bad_label() -> None:
     prediction, target = scene()
-    with pytest.raises(ValueError, match="label 4 "):
-        DetectionCriterion()([prediction], [BoxTarget(target.boxes, torch.tensor([0, 4, 1]))])
+    with pytest.raises(ValueError, match=r"label 5 is not in \[0, 4\]"):
+        DetectionCriterion()([prediction], [BoxTarget(target.boxes, torch.tensor([0, 5, 1]))])
+
+
+def test_a_head_without_presence_learns_where_nameless_things_are() -> None:
+    prediction, target = scene()
+    nameless = BoxTarget(target.boxes, torch.full_like(target.labels, prediction.class_logits.shape[1]))
+    criterion = DetectionCriterion(min_points=1)
+    named, losses = criterion([prediction], [target]), criterion([prediction], [nameless])
+    torch.testing.assert_close(losses["box"], named["box"])
+    torch.testing.assert_close(losses["center"], named["center"])
+    positives = assign_points(prediction.points, target.boxes, 1).positive.sum()
+    none = sigmoid_focal(prediction.class_logits, torch.zeros_like(prediction.class_logits)).sum()
+    torch.testing.assert_close(losses["class"], none / positives)  # of none of the classes
 
 
 @pytest.mark.golden
@@ -251,8 +263,6 @@ def test_presence_is_learned_at_things_of_every_name_and_of_none() -> None:
     losses["presence"].backward()
     assert presence.grad is not None
     assert torch.equal(presence.grad < 0, assigned.positive)  # rises there, falls elsewhere
-    with pytest.raises(ValueError, match=r"label 4 is not in \[0, 4\)"):
-        criterion([prediction], [BoxTarget(target.boxes, torch.full_like(target.labels, 4))])
 
 
 def test_golden_detection_losses(golden_dir: Path) -> None:

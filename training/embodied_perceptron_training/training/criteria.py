@@ -99,7 +99,7 @@ def _rows(values: Sequence[Tensor], rows: Sequence[slice]) -> Tensor:
 @dataclass(frozen=True)
 class BoxTarget:
     """Ground truth of one scene: (G, 9) boxes and (G,) int64 labels; the number of classes stands for a thing that
-    none of them names, which a head that knows presence learns as one."""
+    none of them names: its centre and its box are learned, and that it is there by a head that knows presence."""
 
     boxes: Tensor
     labels: Tensor
@@ -152,10 +152,10 @@ class DetectionCriterion:
         """Sums over the scene, the number of positives, and the level that each box is learned on."""
         logits = prediction.class_logits
         labels = target.labels
-        count = logits.shape[1] + (prediction.presence_logits is not None)
-        if bool(((labels < 0) | (labels >= count)).any()):
-            bad = int(labels[(labels < 0) | (labels >= count)][0])
-            raise ValueError(f"label {bad} is not in [0, {count})")
+        count = logits.shape[1]
+        wrong = (labels < 0) | (labels > count)
+        if bool(wrong.any()):
+            raise ValueError(f"label {int(labels[wrong][0])} is not in [0, {count}]")
         gt = bx.check_boxes(target.boxes, "ground truth boxes")
         assigned = assign_points(
             prediction.points, gt, self.min_points, self.top_points, self.min_size_m, self.released
