@@ -33,9 +33,9 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.language import parser
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import Lexicon
-from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.language.scoring import WEIGHTS as SCORE_WEIGHTS
@@ -101,7 +101,7 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
     scenes = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
     for query in queries:
         started = time.perf_counter()
-        parse(query["text"])
+        parser.parse(query["text"])
         parse_ms.append((time.perf_counter() - started) * 1e3)
         grounding = ground_objects(query["text"], scenes[query["scene"]], fronts="none", vocabulary=None)
         answer_ms.append(grounding.latency_ms)
@@ -192,10 +192,22 @@ def from_one_viewpoint() -> Iterator[None]:
         SceneGeometry.view_points = full  # type: ignore[method-assign]
 
 
+@contextmanager
+def without_reader() -> Iterator[None]:
+    """The patterns read alone."""
+    full = parser.retold
+    parser.retold = lambda text, labels, patterns, nouns_of: None
+    try:
+        yield
+    finally:
+        parser.retold = full
+
+
 # what carries a sentence, each left out at once, then term by term (PARTS)
 _RELATIONS = tuple(name for names in list(PARTS.values())[:9] for name in names)
 WHOLE_PARTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
     "synonyms": without_synonyms,
+    "the learned reader": without_reader,
     "all relations, sizes and places": partial(without_weights, (*_RELATIONS, "within", "beyond", "larger", "smaller")),
     "viewpoints that are stated": without_stated_viewpoints,
     "mean over viewpoints (one corner instead)": from_one_viewpoint,
@@ -235,7 +247,7 @@ def ablate(path: Path, step: int) -> dict[str, dict[str, float]]:
 
 def ablate_robot() -> dict[str, dict[str, float]]:
     """A robot user's sentences of the first list's tuned half, right and confidently wrong in percent, with everything
-    and without synonyms, the robot's pose, relations."""
+    and without synonyms, the robot's pose, the learned reader, relations."""
     data = json.loads(robot_sentences.SENTENCES.read_text(encoding="utf-8"))
     nowhere = {name: {k: v for k, v in scene.items() if k != "viewpoint"} for name, scene in data["scenes"].items()}
 
@@ -245,7 +257,7 @@ def ablate_robot() -> dict[str, dict[str, float]]:
         return {key: everything[key] for key in ("right", "confidently wrong")}
 
     rows = {"everything": measure(data["scenes"]), "without the robot's pose": measure(nowhere)}
-    for part in ("synonyms", "all relations, sizes and places"):
+    for part in ("synonyms", "the learned reader", "all relations, sizes and places"):
         with WHOLE_PARTS[part]():
             rows[f"without {part}"] = measure(data["scenes"])
     table = Table("a robot user's sentences, tuned half, %", *rows["everything"])
@@ -260,7 +272,7 @@ def hash_of(text: str) -> int:
 
 
 def show_error(text: str, grounding: Grounding, truth: str) -> None:
-    meaning = parse(text)
+    meaning = parser.parse(text)
     said = [(c.relation, [a.noun for a in c.anchors], c.value) for c in meaning.constraints]
     noun = meaning.target.noun if meaning.target else None
     best = [(c.id, c.label, round(c.score, 2)) for c in grounding.candidates[:3]]

@@ -193,3 +193,9 @@ def test_digest_tells_tensors_apart_and_not_their_order() -> None:
     others = [{"a": a, "c": b}, {"a": a.view(2, 3), "b": b}, {"a": a.half(), "b": b}, {"a": a + 1, "b": b}, {"a": a}]
     assert len({state_digest(s) for s in [{"a": a, "b": b}, *others]}) == 6
     assert state_digest({"x": torch.tensor(1)}) != state_digest({"x": torch.tensor(2)})
+
+
+def test_a_shipped_card_is_that_of_the_file_beside_it() -> None:
+    assert shipped()
+    for name, entry in shipped().items():
+        assert f"SHA-256 `{entry.sha256}`" in (weights.FOLDER / entry.card).read_text(), name
