@@ -339,3 +339,30 @@ def test_a_stand_is_still_a_thing():
     meaning = parse("the tv stand below the window")
     assert meaning.target is not None
     assert "stand" in meaning.target.noun
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "said"),
+    [
+        ("the carpet is far apart from the computer", "carpet", ("farthest", "computer")),
+        ("the lamp at the far end from the couch", "lamp", ("farthest", "couch")),
+        ("bring me the lamp at the opposite side of the room from the couch", "lamp", ("farthest", "couch")),
+        ("the stool that is the longest walk from the door", "stool", ("farthest", "door")),
+        ("the cabinet in the opposite corner from the bed", "cabinet", ("farthest", "bed")),
+        ("a curtain on the far side of the bag", "curtain", ("behind", "bag")),
+        ("the sink huddles by the blanket", "sink", ("near", "blanket")),
+        ("the wardrobe cowers behind the globe", "wardrobe", ("behind", "globe")),
+    ],
+)
+def test_distances_in_other_words_and_verbs_that_resemble_nouns(text, target, said):
+    meaning = parse(text)
+    assert meaning.problem == ""
+    assert meaning.target is not None
+    assert meaning.target.noun == target
+    assert [(c.relation, *(a.noun for a in c.anchors)) for c in meaning.constraints] == [said]
+
+
+def test_what_comes_from_a_table_stands_by_it_and_the_rest_is_left_out():
+    meaning = parse("bring me the bowl from the table")
+    assert [(c.relation, c.anchors[0].noun) for c in meaning.constraints] == [("near", "table")]
+    assert parse("all chairs apart from the red one").excluded

@@ -116,6 +116,7 @@ def test_adjectives_of_both_things_stay(fixed):
         "how many lamps gossip to the couch",
         "all lamps except the one that gossips to the couch",
         "the lamp in the corner, left of the table, gossips to the couch",
+        "the lamp is by the couch. it gossips to the table",  # each sentence tells something
         "the lamp gossips to the couch " + "and it is very very nice to have " * 4,
     ],
 )
@@ -123,6 +124,18 @@ def test_known_forms_counts_and_long_descriptions_never_ask_the_network(fixed, t
     stand_in = fixed(Reading("farthest", 0, (1,), 1.0))
     parse(text)
     assert stand_in.asked == 0
+
+
+def test_sizes_are_no_reason_to_leave_a_relation_unread(fixed):
+    fixed(Reading("farthest", 0, (1,), 1.0))
+    said = [(c.relation, [a.noun for a in c.anchors]) for c in parse("the tall lamp gossips by the couch").constraints]
+    assert sorted(said) == [("farthest", ["couch"]), ("tall", [])]
+
+
+def test_a_side_of_the_landmark_is_no_side_of_the_room(fixed):
+    fixed(Reading("left", 0, (1,), 1.0))
+    assert _said(parse("the lamp gossips on the right to the couch")) == ("lamp", [("left", ["couch"])])
+    assert all(c.anchors for c in parse("the lamp gossips on the right to the couch").constraints)
 
 
 def test_without_minilm_patterns_read_alone(monkeypatch, caplog):

@@ -315,10 +315,19 @@ def _completed(patterns: Meaning, network: Meaning) -> Meaning:
     if patterns.target is None or network.target is None or patterns.target.noun != network.target.noun:
         return network
     told = {c.span for c in network.constraints}
-    own = (c for c in patterns.constraints if not c.anchors and c.span not in told)
+    # "flanked on its right by the lamp" puts nothing on the right of the room
+    sides = any(c.relation in ("left", "right") for c in network.constraints)
+    own = (
+        c
+        for c in patterns.constraints
+        if not c.anchors and c.span not in told and not (sides and c.relation in ("left-of-all", "right-of-all"))
+    )
     return replace(network, constraints=(*network.constraints, *own))
 
 
+_SAYS_WHERE = (
+    "left-of-all", "right-of-all", "leftmost", "rightmost", "corner", "middle", "wall", "end", "high", "low", "alone",
+)  # fmt: skip
 _ASKS_FOR_ONE = ("object", "where", "exists")
 
 
@@ -331,7 +340,7 @@ def _read_by_patterns(meaning: Meaning) -> PatternReading:
         spans += [constraint.span, *(anchor.span for anchor in constraint.anchors)]
         waiting += [said for anchor in constraint.anchors for said in anchor.constraints]
     relations = tuple((c.relation, tuple(a.span for a in c.anchors)) for c in meaning.constraints if c.anchors)
-    conditions = sum(c.relation not in ("colour", "material") for c in meaning.constraints)
+    conditions = sum(bool(c.anchors) or c.relation in _SAYS_WHERE for c in meaning.constraints)
     target = None if meaning.target is None else meaning.target.span
     return PatternReading(target, relations, tuple(spans), conditions)
 
@@ -398,6 +407,9 @@ class Parser:
             unary = [c for c in unary if c.relation != "high"]
         spans = [c.span for c in anchored]  # "above it is a mirror" is not high up
         unary = [c for c in unary if not (c.relation in ("high", "low") and c.span in spans)]
+        # the longest walk from the door makes nothing long, its opposite corner is no corner of the room
+        far = [c.span for c in anchored if c.relation == "farthest"]
+        unary = [c for c in unary if not any(start <= c.span[0] and c.span[1] <= end for start, end in far)]
         colours = self._colours(self.target)
         unary = [self._seen_from(c, speaker) for c in unary]
         target = self._phrase(self.mentions[self.target])

@@ -24,11 +24,11 @@ from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, pr
 _LOG = logging.getLogger(__name__)
 WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
 MOST_WORDS = 18  # longer ones are descriptions of a room
-FEW_WORDS = 12  # longer ones may be descriptions, of which a condition that was read is rather kept
+FEW_WORDS = 12  # longer ones may be descriptions: a condition that was read gives way only to a surer reading
 SURE = 0.5  # probability from which a reading stands where a noun is left unread
 SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
-SURER = 0.9  # and where the patterns have read another relation or object
-_MOST_CONDITIONS = 1  # of which the patterns have read more: a description that loses more by a guess than it wins
+SURER = 0.95  # and where the patterns have read another relation or object
+_MOST_CONDITIONS = 1  # where the patterns have read more, a guess loses more than it wins
 
 Span = tuple[int, int]
 
@@ -41,12 +41,16 @@ _SAID = {
     "supporting": "supporting", "in": "inside", "front": "in front of", "behind": "behind",
     "left": "to the left of", "right": "to the right of", "between": "between",
 }  # fmt: skip
-_LIGHT = frozenset[str]().union(
-    *map(
-        word_set,
-        ("prepositions", "orders", "adjectives", "determiners", "openers", "expletives", "no_nouns", "request_words"),
+_OF_PLACE = frozenset(
+    (
+        "far", "farther", "further", "away", "apart", "back", "front", "end", "side", "edge", "nowhere", "nothing",
+        "behind",
     )
-)
+)  # fmt: skip
+_LIGHT_SETS = (
+    "prepositions", "orders", "adjectives", "determiners", "openers", "expletives", "no_nouns", "request_words",
+)  # fmt: skip
+_LIGHT = frozenset[str]().union(*map(word_set, _LIGHT_SETS)) - _OF_PLACE
 _ARTICLES = word_set("articles") | word_set("determiners")
 _ALIKE = {"near": "closest", "with": "supporting", "across": "front"}  # what patterns call a relation of the network
 
@@ -120,7 +124,7 @@ class PatternReading:
         target: characters [start, end) of the noun; None without any.
         relations: of the target: (name, spans of the anchors).
         read: spans of all words that are accounted for.
-        conditions: how many there are on the target, colours and substances aside.
+        conditions: how many there are on the target of where it stands; what it looks like is no matter of relations.
     """
 
     target: Span | None
@@ -149,8 +153,9 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     ``nouns_of`` takes the words and what the lexicon finds in them, and leaves out what are no nouns here."""
     labels = tuple(labels)
     words = corrected(split_words(text), labels)
-    most = _MOST_CONDITIONS if len(words) <= FEW_WORDS else 0
-    if len(words) > MOST_WORDS or patterns.conditions > most:
+    count = sum(word.text[0].isalnum() for word in words)
+    told_twice = patterns.conditions and any(word.text in ".;" for word in words[:-1])  # each sentence tells something
+    if count > MOST_WORDS or patterns.conditions > _MOST_CONDITIONS or told_twice:
         return None
     things = _things(words, nouns_of([word.text for word in words], lexicon().mentions(words, labels)))
     names = [thing.mention.noun for thing in things]
@@ -168,7 +173,8 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     if reading.target == 1 and reading.relation in _CONVERSE and _is_bare_clause(words, things):
         reading = replace(reading, relation=_CONVERSE[reading.relation], target=0, anchors=(1,))
     about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
-    least = SURER if not unattached else (SURE if about_it else SURE_OF_ANOTHER if not patterns.relations else SURER)
+    doubtful = not unattached or (count > FEW_WORDS and patterns.conditions)
+    least = SURER if doubtful else (SURE if about_it else SURE_OF_ANOTHER if not patterns.relations else SURER)
     if reading.probability < least:
         return None
     if _agrees(reading, things, patterns):

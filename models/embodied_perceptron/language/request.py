@@ -81,7 +81,7 @@ _INNER = (
 )
 _OTHER_THAN = (
     r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|"
-    r"excepting|apart from|aside from|but not|rather than|not counting|"
+    r"excepting|(?<!far )(?<!set )(?<!away )apart from|aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
 )
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
@@ -251,13 +251,22 @@ def _without_destination(line: _Line, pattern: str) -> _Line:
     return line if last is None else _Line(line.words[: last[0]])
 
 
+_APART = frozenset(
+    (
+        "away", "far", "farther", "farthest", "further", "furthest", "across", "apart", "distance", "distant", "end",
+        "isolated", "least", "longest", "opposite", "remote", "remotest", "removed", "separate", "separated", "walk",
+        "way", "ways",
+    )
+)  # fmt: skip
+
+
 def _from_where(line: _Line) -> _Line:
     """ "The bowl from the table" is the bowl near the table."""
     for match in re.finditer(r"\b(?:out of|from|off)(?= the| my| a)", line.joined):
         i, after = line.word_at(match.start()), line.word_at(match.end())
-        before = line.words[i - 1].text if i else ""
+        before = {word.text for word in line.words[max(0, i - 6) : i]}
         follows = line.words[after + 1].text if after + 1 < len(line.words) else ""
-        apart = before in ("away", "far", "farthest", "furthest", "second", "third", "first", "across")
+        apart = bool(before & _APART) or (i > 0 and line.words[i - 1].text in ("second", "third", "first"))
         if i and not apart and follows not in ("left", "right"):
             told = "on" if match[0] == "off" else "near"
             return _Line([*line.words[:i], replace(line.words[i], text=told), *line.words[after:]])
