@@ -90,6 +90,41 @@ def test_it_stops_while_it_imports(tmp_path: Path, after_s: float) -> None:
         assert "Traceback" not in node.process.output
 
 
+_SLOW_CALLBACKS = """
+import os, signal, threading, time
+from embodied_perceptron_ros.node import perception_node as module
+
+entered, publish = threading.Event(), module.PerceptionNode._publish_diagnostics
+
+def publish_late(self):
+    entered.set()
+    time.sleep(0.4)
+    publish(self)
+
+def stop():
+    entered.wait(30)
+    os.kill(os.getpid(), signal.SIGINT)
+
+module.PerceptionNode._publish_diagnostics = publish_late
+module.PerceptionNode.on_configure = lambda self, state: time.sleep(60)
+threading.Thread(target=stop, daemon=True).start()
+exit_code = module.main()
+time.sleep(1.0)
+module.leave(exit_code)
+"""
+
+
+def test_it_ends_after_the_callback_at_work() -> None:
+    """Shutting down destroys the publishers: not under a callback that is about to use one."""
+    with own_domain() as domain:
+        environment = {**os.environ, "ROS_DOMAIN_ID": str(domain)}
+        code = [sys.executable, "-c", _SLOW_CALLBACKS]
+        done = subprocess.run(code, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0
+    assert "given up" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_a_manager_may_configure_it(tmp_path: Path) -> None:
     """By ~/change_state: the answer comes when it is done, and others are answered meanwhile."""
     with own_domain() as domain, Starting(tmp_path, domain, "-p", "autostart:=false", "-p", "weights:=none") as node:

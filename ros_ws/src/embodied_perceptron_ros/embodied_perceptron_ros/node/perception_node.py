@@ -55,6 +55,7 @@ T = TypeVar("T")
 _SWITCH_INTERVAL_S = 0.0005
 _LOOK_S = 0.2
 _FAREWELL_S = 0.1
+_GIVE_UP_S = 1.0  # for the callback at work when a configuration is given up
 _PROGRESS_S = 0.25  # between diagnostics while the node starts
 _STARTING_S = 3.0  # so long after the start they are frequent in any state
 _LOGGED_S = 5.0  # between log lines then
@@ -311,7 +312,8 @@ def main(args: list[str] | None = None) -> int:
         return 1
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    spinning = threading.Thread(target=_spin, args=(executor, node, stop), name="executor", daemon=True)
+    ended = threading.Event()
+    spinning = threading.Thread(target=_spin, args=(executor, node, stop, ended), name="executor", daemon=True)
     spinning.start()
     started = node.autostart() if node.get_parameter("autostart").value else None
     failed = False
@@ -320,15 +322,20 @@ def main(args: list[str] | None = None) -> int:
         if failed:
             stop.set()
     exit_code = 1 if failed else 0
+    # Shutting down destroys what callbacks use: only when none is at work, or else leave() ends them
     if node.is_configuring:
         node.get_logger().info("configuration given up: the node was asked to stop")
-        rclpy.try_shutdown()  # nothing to save, and what is half built is nobody's yet
+        executor.create_task(ended.set)
+        spinning.join(timeout=_GIVE_UP_S)
+        if not spinning.is_alive():  # nothing to save, and what is half built is nobody's yet
+            rclpy.try_shutdown()
         return exit_code
     try:
         _run_in_executor(executor, node.stop_listening, timeout_s=10.0)
     finally:
-        executor.shutdown()
+        executor.create_task(ended.set)
         spinning.join(timeout=5.0)
+        executor.shutdown()
         node.close()
         node.destroy_node()
         rclpy.try_shutdown()
@@ -362,14 +369,17 @@ def _run_in_executor(executor: SingleThreadedExecutor, job: Callable[[], None], 
         time.sleep(_FAREWELL_S)
 
 
-def _spin(executor: SingleThreadedExecutor, node: PerceptionNode, stop: threading.Event) -> None:
-    """Spin on after an exception in a callback: one bad message must not end the node."""
-    while not stop.is_set():
+def _spin(
+    executor: SingleThreadedExecutor, node: PerceptionNode, stop: threading.Event, ended: threading.Event
+) -> None:
+    """Spin until ``ended``, which a task of the executor sets; on after an exception in a callback: one bad message
+    must not end the node."""
+    while not ended.is_set():
         try:
-            executor.spin()
-            return
+            executor.spin_once()
         except ExternalShutdownException:
             stop.set()
+            return
         except Exception:
             node.health.count("internal_errors")
             node.get_logger().error(f"a callback failed:\n{traceback.format_exc()}")
