@@ -88,6 +88,17 @@ def test_pieces_of_one_table_become_one():
     assert iou(after.boxes[0], WHOLE) > 0.9
 
 
+def test_cupboards_of_a_counter_are_pieces_of_it_where_they_have_no_name():
+    points = board((-1.2, -0.3), (1.2, 0.3), 0.92)
+    counter = ("counter", 0.6, box(-0.3, 0, 0.465, 1.4, 0.6, 0.93))
+    cupboards = [("object", 0.9, box(x, 0, 0.46, 0.7, 0.6, 0.92)) for x in (-0.8, 0.0, 0.8)]
+    below = ("object", 0.9, box(0.2, 0, 0.3, 0.5, 0.5, 0.6))  # a box that stands in it
+    named = ("dishwasher", 0.5, box(0.8, 0, 0.46, 0.6, 0.6, 0.92))
+    _, after = refined(points, counter, *cupboards, below, named)
+    assert after.labels == ("counter", "object", "dishwasher")
+    assert after.boxes[1][5] == 0.6
+
+
 def test_two_tables_with_a_gap_stay_two():
     one, two = box(0, 0, 0.375, 1.2, 0.8, 0.75), box(1.45, 0, 0.375, 1.2, 0.8, 0.75)
     points = np.concatenate([table_points(one), table_points(two)])

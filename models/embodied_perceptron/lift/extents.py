@@ -6,7 +6,8 @@ box's top goes on there, and stops where it ends. Boxes stay as the network made
 enough to be trusted, where it is not at their top, where they are tilted, and where the result would be no plausible
 size for the name. Boxes only grow, so nothing that they claimed is lost; heights and rotations stay the network's.
 
-What then lies in a grown box of the same name is a piece of it and is left out.
+What then lies in a grown box and has its name is a piece of it and is left out, and so is what has no name and its
+height: the cupboards of a counter.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scipy import ndimage
 
 from embodied_perceptron.geometry.boxes import box_iou, volumes
 from embodied_perceptron.lift.class_priors import ClassPriors
-from embodied_perceptron.results import Detections, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 
 F64 = NDArray[np.float64]
 
@@ -34,6 +35,7 @@ _LEAST_M = 0.1  # all sides together: less is noise
 _UPRIGHT = 0.05  # rad
 _MIN_PLAUSIBILITY = -3.0
 _PIECE_SHARE = 0.6  # of a box's volume inside of a grown one
+_SAME_HEIGHT_M = 0.1  # between top and top, and bottom and bottom, of a piece without a name
 
 
 def refine_extents(
@@ -140,15 +142,19 @@ def _grow(
 
 
 def _without_pieces(boxes: F64, scores: F64, labels: tuple[str, ...], grown: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(K,) rows, in order, without what lies in a grown box of the same name and at least its score."""
+    """(K,) rows, in order, without what lies in a grown box: of the same name and at most its score, or of no name and
+    the same height."""
     gone = np.zeros(len(boxes), dtype=bool)
     every = torch.from_numpy(boxes)
+    name = np.array(labels, dtype=object)
+    ends_m = boxes[:, 2, None] + boxes[:, 5, None] * np.array([-0.5, 0.5])
     for row in np.flatnonzero(grown)[np.argsort(-scores[grown], kind="stable")]:
         if gone[row]:
             continue
-        same = np.array([label == labels[row] for label in labels]) & ~gone & (scores <= scores[row])
-        same[row] = False
-        others = np.flatnonzero(same)
+        nameless = (name == UNNAMED) & (np.abs(ends_m - ends_m[row]) <= _SAME_HEIGHT_M).all(axis=1)
+        alike = (((name == labels[row]) & (scores <= scores[row])) | nameless) & ~gone
+        alike[row] = False
+        others = np.flatnonzero(alike)
         iou = box_iou(every[others], every[row : row + 1])[:, 0].numpy()
         volume = volumes(every[others]).numpy()
         common = iou * (volume + float(volumes(every[row : row + 1])[0])) / (1 + iou)
