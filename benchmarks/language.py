@@ -36,6 +36,7 @@ from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language import parser
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.lexicon import Lexicon
+from embodied_perceptron.language.reader import Reading, SentenceReader
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.language.scoring import WEIGHTS as SCORE_WEIGHTS
@@ -92,6 +93,24 @@ def half_of(scan: str) -> str:
     return "tuned" if zlib.crc32(scan[:9].encode()) % 2 else "held out"
 
 
+@contextmanager
+def timed_readings(took_ms: list[float]) -> Iterator[None]:
+    """What every sentence costs that the learned reader is asked about."""
+    full = SentenceReader.read
+
+    def timed(self: SentenceReader, text: str, nouns: Any, names: Any) -> Reading | None:
+        started = time.perf_counter()
+        reading = full(self, text, nouns, names)
+        took_ms.append((time.perf_counter() - started) * 1e3)
+        return reading
+
+    SentenceReader.read = timed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        SentenceReader.read = full  # type: ignore[method-assign]
+
+
 def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
     data = json.loads(path.read_text())
     queries = data["queries"][:limit] if limit else data["queries"]
@@ -99,9 +118,11 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
     parse_ms, answer_ms = [], []
     confidence: list[tuple[float, bool]] = []
     scenes = {scan: detections_of(scene) for scan, scene in data["scenes"].items()}
+    read_ms: list[float] = []
     for query in queries:
         started = time.perf_counter()
-        parser.parse(query["text"])
+        with timed_readings(read_ms):
+            parser.parse(query["text"])
         parse_ms.append((time.perf_counter() - started) * 1e3)
         grounding = ground_objects(query["text"], scenes[query["scene"]], fronts="none", vocabulary=None)
         answer_ms.append(grounding.latency_ms)
@@ -124,6 +145,8 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
         "parse_ms_p50": round(float(np.median(parse_ms)), 3),
         "answer_ms_p50": round(float(np.median(answer_ms)), 3),
         "answer_ms_p99": round(float(np.percentile(answer_ms, 99)), 3),
+        "asks_the_reader": round(100 * len(read_ms) / len(queries), 1),
+        "reader_ms_p50": round(float(np.median(read_ms)), 3) if read_ms else None,
         "calibration": reliability(confidence),
     }
 
@@ -496,16 +519,16 @@ def print_many(rows: dict[str, float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--homes", type=Path, help="folder of generated homes")
-    parser.add_argument("--split", default="val")
-    parser.add_argument("--errors", type=int, default=0)
-    parser.add_argument(
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--homes", type=Path, help="folder of generated homes")
+    options.add_argument("--split", default="val")
+    options.add_argument("--errors", type=int, default=0)
+    options.add_argument(
         "--ablation", type=int, nargs="?", const=1, default=0, metavar="STEP", help="each part left out"
     )
-    parser.add_argument("--paraphrases", type=int, default=0, metavar="HOMES", help="facts of so many homes, reworded")
-    parser.add_argument("--limit", type=int, help="so many human descriptions only")
-    arguments = parser.parse_args()
+    options.add_argument("--paraphrases", type=int, default=0, metavar="HOMES", help="facts of so many homes, reworded")
+    options.add_argument("--limit", type=int, help="so many human descriptions only")
+    arguments = options.parse_args()
     results: dict[str, Any] = {}
     described = Path(os.environ.get("EMBODIED_DATA_DIR", ROOT.parent / "shared" / "data")) / "scanrefer_nr3d_dev.json"
     if described.is_file():

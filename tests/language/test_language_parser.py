@@ -345,6 +345,7 @@ def test_a_stand_is_still_a_thing():
     ("text", "target", "said"),
     [
         ("the carpet is far apart from the computer", "carpet", ("farthest", "computer")),
+        ("the chair furthest apart from the desk", "chair", ("farthest", "desk")),
         ("the lamp at the far end from the couch", "lamp", ("farthest", "couch")),
         ("bring me the lamp at the opposite side of the room from the couch", "lamp", ("farthest", "couch")),
         ("the stool that is the longest walk from the door", "stool", ("farthest", "door")),
@@ -366,3 +367,91 @@ def test_what_comes_from_a_table_stands_by_it_and_the_rest_is_left_out():
     meaning = parse("bring me the bowl from the table")
     assert [(c.relation, c.anchors[0].noun) for c in meaning.constraints] == [("near", "table")]
     assert parse("all chairs apart from the red one").excluded
+
+
+def told(text):
+    """Target, whether all of its kind are meant, and what is said of it where it stands."""
+    meaning = parse(text)
+    assert meaning.target is not None, meaning.problem
+    where = [(c.relation, *(a.noun for a in c.anchors)) for c in meaning.constraints if c.relation != "colour"]
+    return meaning.target.noun, meaning.every, where
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "said"),
+    [
+        ("the small office chair. the chair is in the corner", "office chair", [("corner",), ("small",)]),
+        ("there is a brown coffee table. the table is below the window", "coffee table", [("below", "window")]),
+        ("it is a trash can. this can is under the desk", "trash can", [("below", "desk")]),
+        ("the couch. the sofa is left of the desk", "couch", [("left", "desk")]),
+        ("this is an office chair. it is left of the chair", "office chair", [("left", "chair")]),
+        (
+            "left of the toilet is the bathroom sink. right of the toilet is the bathroom door",
+            "toilet", [("right", "bathroom sink"), ("left", "bathroom door")],
+        ),
+        (
+            "above the bathroom sink is a mirror. left of the sink is a towel",
+            "bathroom sink", [("below", "mirror"), ("right", "towel")],
+        ),
+        (
+            "the white bin is behind the desk. to the right of the white bin is a green bin",
+            "bin", [("behind", "desk"), ("left", "bin")],
+        ),
+        ("this is an office chair. the chair", "office chair", []),
+    ],
+)  # fmt: skip
+def test_a_thing_may_be_called_shorter_when_it_is_named_again(text, target, said):
+    assert told(text) == (target, False, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "said"),
+    [
+        ("the middle of the pillows", "pillow", [("middle-of-kind",)]),
+        ("this is the bottom of three shelves", "shelf", [("low",)]),
+        ("it is the left of the two monitors", "monitor", [("left-of-all",)]),
+        ("the smaller of the two windows", "window", [("small",)]),
+        ("the larger of the chairs near the round table", "chair", [("large",), ("near", "round table")]),
+        ("the picture between the other two", "picture", [("middle-of-kind",)]),
+        ("the monitor is between two others.", "monitor", [("middle-of-kind",)]),
+    ],
+)
+def test_one_of_several_is_one(text, target, said):
+    assert told(text) == (target, False, said)
+
+
+def test_parts_of_one_thing_are_still_parts():
+    for text in (
+        "the bottom of the shelf",
+        "the top of the stairs",
+        "the legs of the tables",
+        "the corner of the two tables",
+    ):
+        assert parse(text).problem
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "said"),
+    [
+        ("this is a brown chair facing to the right", "chair", []),
+        ("facing the door the upper left chair", "chair", [("viewer-left", "door")]),
+        ("the top left picture", "picture", [("left-of-all",), ("high",)]),
+        ("the shelf with a single monitor below it", "shelf", [("above", "monitor")]),
+        ("the only chair in the room by the window", "chair", [("alone",), ("near", "window")]),
+        (
+            "facing the beds you want the front pillow on the left bed",
+            "pillow",
+            [("viewer-left", "bed"), ("on", "bed")],
+        ),
+        ("if you face the whiteboard the chair is the one closest to the door", "chair", [("closest", "door")]),
+        ("the towel directly below the metal holding bar", "towel", [("material",), ("below", "bar")]),
+        ("the nightstand is west of the bed", "nightstand", [("near", "bed")]),
+        ("the chair on the northern side of the table", "chair", [("near", "table")]),
+        ("it is the chair on the end of the table", "chair", [("near", "table")]),
+        ("the chair on the table", "chair", [("on", "table")]),
+        ("a wood and metal chair", "chair", [("material",), ("material",)]),
+        ("the chair that's in front of that lamp", "chair", [("front", "lamp")]),
+    ],
+)
+def test_words_that_tell_something_else_than_they_seem_to(text, target, said):
+    assert told(text) == (target, False, said)

@@ -226,7 +226,7 @@ def test_layers_are_those_of_minilm():
 @pytest.mark.parametrize(
     ("text", "target", "relation"),
     [
-        ("the lamp keeps company with the couch", "lamp", "closest"),
+        ("the lamp rubs shoulders with the couch", "lamp", "closest"),
         ("the table that the vase was put on", "table", "supporting"),
         ("the picture dangles over the bed", "picture", "above"),
     ],

@@ -51,6 +51,9 @@ _NOT_ADJECTIVES = frozenset((".", ",", "with"))
 _VAGUE = word_set("vague")
 _PARTITIVES = word_set("partitives")
 _THERE = word_set("expletives")
+_HANGING = word_set("on_walls") | {"drawer", "shelf", "cabinet"}
+_ARTICLES = word_set("articles") | word_set("determiners")
+_ROOMS = word_set("rooms")
 
 _INVERSE = {
     "left": "right", "right": "left", "above": "below", "below": "above", "on": "supporting", "supporting": "on",
@@ -61,6 +64,18 @@ _PLACES = frozenset(["corner", "middle", "wall"])
 _PRONOUNS = frozenset(["it", "this", "him", "itself"])
 _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
+_LIKE_NOUN = 0.85  # similarity of two nouns for one thing: "couch" and "sofa", "armchair" and "chair"
+_LOOKS_THERE = frozenset(("facing", "faces", "face", "turned", "pointing", "points", "angled"))
+_ONE_OF = frozenset(
+    (
+        "left", "right", "leftmost", "rightmost", "top", "bottom", "middle", "center", "upper", "lower", "highest",
+        "lowest", "larger", "largest", "bigger", "biggest", "smaller", "smallest", "taller", "tallest", "shorter",
+        "shortest", "longer", "longest", "wider", "closer", "closest", "nearer", "nearest", "farther", "farthest",
+        "further", "furthest", "first", "second", "third", "fourth", "fifth", "last",
+    )
+)  # fmt: skip
+_SEATS = frozenset(("chair", "armchair", "stool", "seat"))
+_AT_SIDES = frozenset(("end", "ends", "head", "foot", "side", "edge", "corner", "section"))
 _REACH = 9  # words after a relation in which its anchor must stand
 _END = frozenset(".!?")
 _GROUPS = frozenset(("row", "line", "group", "three", "others", "five", "set", "them", "other"))
@@ -325,9 +340,7 @@ def _completed(patterns: Meaning, network: Meaning) -> Meaning:
     return replace(network, constraints=(*network.constraints, *own))
 
 
-_SAYS_WHERE = (
-    "left-of-all", "right-of-all", "leftmost", "rightmost", "corner", "middle", "wall", "end", "high", "low", "alone",
-)  # fmt: skip
+_LOOKS = ("colour", "material", "large", "small", "tall", "short", "long", "narrow", "round")
 _ASKS_FOR_ONE = ("object", "where", "exists")
 
 
@@ -340,7 +353,7 @@ def _read_by_patterns(meaning: Meaning) -> PatternReading:
         spans += [constraint.span, *(anchor.span for anchor in constraint.anchors)]
         waiting += [said for anchor in constraint.anchors for said in anchor.constraints]
     relations = tuple((c.relation, tuple(a.span for a in c.anchors)) for c in meaning.constraints if c.anchors)
-    conditions = sum(bool(c.anchors) or c.relation in _SAYS_WHERE for c in meaning.constraints)
+    conditions = sum(c.relation not in _LOOKS for c in meaning.constraints)
     target = None if meaning.target is None else meaning.target.span
     return PatternReading(target, relations, tuple(spans), conditions)
 
@@ -413,6 +426,8 @@ class Parser:
         colours = self._colours(self.target)
         unary = [self._seen_from(c, speaker) for c in unary]
         target = self._phrase(self.mentions[self.target])
+        if self._is_one_of_several():
+            target = replace(target, plural=False)
         others = {m.noun: self._phrase(m) for k, m in enumerate(self.mentions) if not self._is_target[k]}
         others.pop(target.noun, None)
         unary, anchored = [self._ranked(c) for c in unary], [self._ranked(c) for c in anchored]
@@ -420,6 +435,11 @@ class Parser:
             ordinals = [c for c in ordinals if c.relation != "nth"]
         constraints = (*colours, *unary, *anchored)
         return Meaning(self.text, target, (*constraints, *stated, *ordinals), speaker, tuple(others.values()))
+
+    def _is_one_of_several(self) -> bool:
+        """Whether place or size tells one of them: "the left of the two monitors", "the smaller of the windows"."""
+        word, place = governor(self.tokens, self.mentions[self.target or 0])
+        return word == "of" and place > 0 and self.tokens[place - 1] in _ONE_OF
 
     # ------------------------------------------------------------------------- distances, sizes, the speaker, ordinals
 
@@ -583,21 +603,39 @@ class Parser:
         return ObjectPhrase(mention.noun, self._span(mention.first, mention.last), mention.plural, mention.known, said)
 
     def _means_target(self, k: int) -> bool:
-        """Whether a mention speaks of the target: itself, or the same noun again with a definite article."""
+        """Whether a mention speaks of the target: itself, the same noun again with a definite article, or a shorter or
+        like one as the subject of a later sentence, "this is an office chair. the chair is ..."."""
         if self.target is None:
             return False
         m, target = self.mentions[k], self.mentions[self.target]
         if k == self.target:
             return True
-        if m.noun != target.noun or m.plural or self.tokens[m.first] in ("one", "ones"):
+        if m.plural or self.tokens[m.first] in ("one", "ones"):
             return False
+        if m.noun != target.noun:
+            return self._is_subject_again(m, target)
         before = self.tokens[m.first - 1] if m.first else "."
         start = self._sentence_start(m.first)
         listed = self.tokens[start : m.first]  # "the yellow , pink and white picture"
         if listed[:1] in (["the"], ["this"]) and all(t == "," or t in _ADJECTIVES for t in listed):
             return True
+        if "the" in listed and _adjectives_before(self.tokens, m) == _adjectives_before(self.tokens, target) != []:
+            return True  # "... . to the right of the white bucket is"
         definite = ("the", "this", "that", ".")
         return before in definite or governor(self.tokens, m)[0] in ("the", "this", "^", ".")
+
+    def _is_subject_again(self, m: Mention, target: Mention) -> bool:
+        start = self._sentence_start(m.first)
+        lead = self.tokens[start : m.first]
+        subject = lead[:1] in (["the"], ["this"], ["that"]) and only_adjectives(lead[1:])
+        # "above the bathroom sink is a mirror. left of the sink is a towel"
+        placed = lead[-1:] == ["the"] and lead[0] in _PLACE_WORDS
+        place = placed and not _STANDS_THERE.isdisjoint(self.tokens[m.last : m.last + 1])
+        if start < target.last or not (subject or place):
+            return False
+        words = lexicon()
+        alike = max(words.similarity(m.noun, target.noun), words.similarity(target.noun, m.noun))
+        return alike >= _LIKE_NOUN or target.noun.split()[-1] == m.noun
 
     # ------------------------------------------------------------------------------------------- what is said of one
 
@@ -617,6 +655,12 @@ class Parser:
                 told = relation
                 if relation == "middle" and self._among_its_kind(last):
                     told = "middle-of-kind"
+                if relation in ("left-of-all", "right-of-all") and first and self.tokens[first - 1] in _LOOKS_THERE:
+                    continue  # "a chair facing to the right" may stand anywhere
+                if relation in ("high", "low") and self.tokens[last : last + 1] in (["left"], ["right"]):
+                    hangs = self.target is not None and self.mentions[self.target].noun.split()[-1] in _HANGING
+                    if not hangs:
+                        continue  # "the upper left chair" is far away rather than high
                 if relation in ("high", "low") and any(m.first <= first and last <= m.last for m in self.mentions):
                     continue  # "the floor lamp"
                 negated = first > 0 and self.tokens[first - 1] in _NOT
@@ -631,7 +675,14 @@ class Parser:
         """Whether "middle" before word ``last`` compares like things: not "of the room", "of the wall"."""
         if self.tokens[last : last + 1] not in (["of"], ["part"]):
             return True
-        return bool(_GROUPS & set(self.tokens[last : last + 5]))
+        return bool(_GROUPS & set(self.tokens[last : last + 5])) or self._is_one_of_its_kind(last)
+
+    def _is_one_of_its_kind(self, last: int) -> bool:
+        """Whether before word ``last`` one of several is told: "the middle | of the three pillows"."""
+        after = next((k for k, m in enumerate(self.mentions) if m.first >= last), None)
+        if self.tokens[last : last + 1] != ["of"] or after is None or not self.mentions[after].plural:
+            return False
+        return self._is_target[after] and only_adjectives(self.tokens[last + 1 : self.mentions[after].first])
 
     def _is_of_target(self, relation: str, first: int, last: int) -> bool:
         target = self.mentions[self.target or 0]
@@ -640,11 +691,15 @@ class Parser:
         before = [k for k, m in enumerate(self.mentions) if start <= m.first and m.last <= first]
         if relation in _ATTRIBUTIVE:
             return self._size_of_target(first, after, before)
+        if relation == "alone" and after and self.tokens[first] in ("only", "single", "lone"):
+            follows = self.mentions[after[0]]
+            return follows.noun == target.noun or not only_adjectives(self.tokens[last : follows.first])
         if relation not in _PLACES:
             return True
         if relation != "wall" and self.tokens[last : last + 1] == ["of"] and after:
             follows = self.mentions[after[0]]
-            if follows.first - first <= 6 and "room" not in self.tokens[last : last + 4]:
+            near = follows.first - first <= 6 and "room" not in self.tokens[last : last + 4]
+            if near and not self._is_one_of_its_kind(last):
                 return False  # the corner of the table
         if before:
             subject = self.mentions[before[-1]]
@@ -788,6 +843,9 @@ class Parser:
             return None
         phrases = tuple(self._phrase(self.mentions[k]) for k in anchors)
         rank = next((rank for parted, rank in self._parted if parted == trigger), 1)
+        ahead = self.mentions[anchors[0]].first
+        if name == "on" and subject is None and self._sits_at(self.tokens[last:ahead]):
+            name, span = "near", self._span(first, ahead)
         constraint = Constraint(name, phrases, rank=rank, negated=self._is_negated(first, last), span=span)
         if subject is None:
             return constraint
@@ -795,6 +853,11 @@ class Parser:
         if nested:  # "the lamp on the desk by the window": likely true of both
             return replace(constraint, weight=_NESTED)
         return Constraint("near", phrases, weight=_CONTEXT, span=span)
+
+    def _sits_at(self, lead: Sequence[str]) -> bool:
+        """Whether the target is a seat and "on" tells at which side of a table it stands: "on the end of the"."""
+        seat = self.target is not None and self.mentions[self.target].noun.split()[-1] in _SEATS
+        return seat and bool(_AT_SIDES & set(lead)) and "of" in lead
 
     def _stands_there(self, last: int, objects: list[int]) -> int | None:
         """What "behind it (there) is a desk" says to stand there: the mention; None in other clauses."""
@@ -809,7 +872,8 @@ class Parser:
         after = [k for k, m in enumerate(self.mentions) if m.first > skip]
         if not after or self._is_target[after[0]]:
             return None
-        return after[0] if only_adjectives(self.tokens[skip + 1 : self.mentions[after[0]].first]) else None
+        lead = self.tokens[skip + 1 : self.mentions[after[0]].first]
+        return after[0] if only_adjectives([t for t in lead if t not in _ROOMS]) else None  # "is the bathroom sink"
 
     def _before(self, word: int) -> int | None:
         """The last mention before a word."""
@@ -1074,6 +1138,14 @@ def only_adjectives(tokens: Sequence[str]) -> bool:
     return all(t in _ADJECTIVES and t not in _NOT_ADJECTIVES for t in tokens)
 
 
+def _adjectives_before(tokens: Sequence[str], mention: Mention) -> list[str]:
+    """The adjectives of a noun, without articles."""
+    first = mention.first
+    while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in (*_NOT_ADJECTIVES, *_ARTICLES):
+        first -= 1
+    return list(tokens[first : mention.first])
+
+
 def governor(tokens: Sequence[str], mention: Mention) -> tuple[str, int]:
     """The word before the noun phrase of ``mention`` and its place; ("^", -1) at the beginning."""
     i = mention.first - 1
@@ -1139,7 +1211,7 @@ def _pointed_at(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
 def _noun_follows(tokens: Sequence[str], mentions: Sequence[Mention], place: int) -> bool:
     """Whether a noun phrase begins at a word: "between the two beds you want | the chair"."""
     after = next((m for m in mentions if m.first >= place), None)
-    return after is not None and only_adjectives(tokens[place : after.first])
+    return after is not None and only_adjectives([t for t in tokens[place : after.first] if t not in ("front", "back")])
 
 
 def _named(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
@@ -1153,11 +1225,11 @@ def _named(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
         before, after = tuple(tokens[max(0, first - 2) : first]), tuple(tokens[m.last : m.last + 3])
         sought = before == ("looking", "for") and tokens[max(0, first - 4) : first - 2][-1:] != ["not"]
         identity = before in _IDENTITIES and first - 2 > 0
-        item = after[:1] == ("is",) and after[1:2] == ("the",) and after[2:3] and after[2] in _ANY_THING
+        item = after[:2] == ("is", "the") and after[2:] and (after[2] in _ANY_THING or after[2] == "one")
         if sought or identity or item:
             return k
     clauses = _placed(tokens, mentions)
-    nouns = {mentions[anchor].noun for anchor, _ in clauses}
+    nouns = {mentions[anchor].noun.split()[-1] for anchor, _ in clauses}  # "the bathroom sink ... the sink"
     if len(clauses) >= 2 and len(nouns) == 1:
         return clauses[0][0]
     return clauses[0][1] if len(clauses) == 1 and tokens.count(".") <= 1 else None
@@ -1178,6 +1250,7 @@ def _placed(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[tuple[in
                 return []
             anchor, thing = inside[0], inside[1]
             lead, link = tokens[start : mentions[anchor].first], tokens[mentions[anchor].last : mentions[thing].first]
+            link = [t for t in link if t not in _ROOMS]  # "is the bathroom sink"
             if len(lead) > 8 or not link or link[0] not in _STANDS_THERE or not only_adjectives(link[1:]):
                 return []
             found.append((anchor, thing))

@@ -1,6 +1,6 @@
 """What the patterns of the parser leave unread, read by a network: sentences in forms that nobody wrote down.
 
-"The lamp keeps the couch company" has no word that the table of relations knows. A network over the first layers of
+"The lamp rubs shoulders with the couch" has no word that the table of relations knows. A network over the first layers of
 MiniLM (:mod:`~embodied_perceptron.nn.relation_reader`) says which noun is meant, which are its landmarks, and how they
 stand to each other; the sentence is then told in words that the parser knows, "the lamp closest to the couch". It is
 asked only where patterns leave a noun or a word unread, of sentences with two or three things, and believed only where
@@ -50,8 +50,16 @@ _OF_PLACE = frozenset(
 _LIGHT_SETS = (
     "prepositions", "orders", "adjectives", "determiners", "openers", "expletives", "no_nouns", "request_words",
 )  # fmt: skip
-_LIGHT = frozenset[str]().union(*map(word_set, _LIGHT_SETS)) - _OF_PLACE
+_NO_PLACE = frozenset(  # of nothing that the map knows, or short forms of light words
+    (
+        "north", "south", "east", "west", "northeast", "northwest", "southeast", "southwest", "northern", "southern",
+        "eastern", "western", "that's", "it's", "there's", "which's", "who's", "what's", "its", "they're",
+    )
+)  # fmt: skip
+_LIGHT = frozenset[str]().union(*map(word_set, _LIGHT_SETS)) - _OF_PLACE | _NO_PLACE
 _ARTICLES = word_set("articles") | word_set("determiners")
+_PREPOSITIONS = word_set("prepositions")
+_MOST_ATTRIBUTES = 3
 _ALIKE = {"near": "closest", "with": "supporting", "across": "front"}  # what patterns call a relation of the network
 
 
@@ -164,7 +172,7 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     attached = {span for _, anchors in patterns.relations for span in anchors} | {patterns.target}
     known = {thing.mention.noun for thing in things if thing.span in attached}
     unattached = known != set(names)
-    if not unattached and not _unread_words(words, patterns.read):
+    if not unattached and not _unread_words(words, [*patterns.read, *_attributes(words, things)]):
         return None
     reader = sentence_reader()
     reading = None if reader is None else reader.read(text, [thing.span for thing in things], names)
@@ -193,6 +201,19 @@ def _things(words: Sequence[Word], mentions: Sequence[Mention]) -> list[_Thing]:
             first = found.pop().first
         found.append(_Thing(first, m.last, m, (words[m.first].start, words[m.last - 1].end)))
     return found
+
+
+def _attributes(words: Sequence[Word], things: Sequence[_Thing]) -> list[Span]:
+    """What stands between an article and a noun, known or not: "the octagonal | table"."""
+    nouns = [word for thing in things for word in words[thing.mention.first : thing.mention.last]]
+    spans: list[Span] = []
+    for thing in things:
+        first = thing.mention.first
+        before = words[max(0, first - _MOST_ATTRIBUTES - 1) : first]
+        article = max((k for k, word in enumerate(before) if word.text in _ARTICLES), default=None)
+        if article is not None and not any(word in nouns or word.text in _PREPOSITIONS for word in before[article:]):
+            spans += [(word.start, word.end) for word in before[article + 1 :]]
+    return spans
 
 
 def _unread_words(words: Sequence[Word], read: Iterable[Span]) -> bool:

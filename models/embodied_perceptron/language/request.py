@@ -21,6 +21,7 @@ _ROOMS = word_set("rooms")
 _PARTS = word_set("parts")
 _ACCESSORIES = word_set("accessories")
 _SIDES = word_set("sides")
+_ONE_OF_SEVERAL = frozenset(("top", "bottom", "middle", "center", "front", "back"))
 _ARTICLES = word_set("articles")
 _STRUCTURE = frozenset(["room", "wall", "floor", "ceiling", "house"])
 
@@ -81,7 +82,7 @@ _INNER = (
 )
 _OTHER_THAN = (
     r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|"
-    r"excepting|(?<!far )(?<!set )(?<!away )apart from|aside from|but not|rather than|not counting|"
+    r"excepting|(?<!far |set )(?<!farthest |furthest )apart from|aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
 )
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
@@ -251,7 +252,7 @@ def _without_destination(line: _Line, pattern: str) -> _Line:
     return line if last is None else _Line(line.words[: last[0]])
 
 
-_APART = frozenset(
+_FAR_WORDS = frozenset(
     (
         "away", "far", "farther", "farthest", "further", "furthest", "across", "apart", "distance", "distant", "end",
         "isolated", "least", "longest", "opposite", "remote", "remotest", "removed", "separate", "separated", "walk",
@@ -264,9 +265,9 @@ def _from_where(line: _Line) -> _Line:
     """ "The bowl from the table" is the bowl near the table."""
     for match in re.finditer(r"\b(?:out of|from|off)(?= the| my| a)", line.joined):
         i, after = line.word_at(match.start()), line.word_at(match.end())
-        before = {word.text for word in line.words[max(0, i - 6) : i]}
+        before = [word.text for word in line.words[max(0, i - 6) : i]]
         follows = line.words[after + 1].text if after + 1 < len(line.words) else ""
-        apart = bool(before & _APART) or (i > 0 and line.words[i - 1].text in ("second", "third", "first"))
+        apart = not _FAR_WORDS.isdisjoint(before) or before[-1:] in (["second"], ["third"], ["first"])
         if i and not apart and follows not in ("left", "right"):
             told = "on" if match[0] == "off" else "near"
             return _Line([*line.words[:i], replace(line.words[i], text=told), *line.words[after:]])
@@ -378,6 +379,8 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
         between = words[i + length + 1 : owner.first] if owner else []
         if owner is None or len(between) > 3 or owner.noun in _STRUCTURE:
             continue
+        if bare in _ONE_OF_SEVERAL and owner.plural and not lexicon().always_plural(owner.noun):
+            continue  # "the bottom of the three shelves" is one of them
         ends = owner.last >= len(words) or not words[owner.last][0].isalnum()
         if bare in _PARTS or ends:
             return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"

@@ -132,20 +132,20 @@ def _stem(token: str) -> str:
     return token
 
 
+_BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("determiners")
+
+
 def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """The words with slips put right; spans stay those of the sentence. Words of ``labels`` are no slips, nor is a verb
     that nobody taught the lexicon: "the sink huddles by the blanket" tells of no handles."""
     own = {part for label in labels for part in label.lower().split()}
-    nouns, objects = _vocabulary()[0] | own, word_set("prepositions") | word_set("articles") | word_set("determiners")
     result: list[Word] = []
     for i, word in enumerate(words):
-        is_verb = (
-            word.text.endswith("s")
-            and 0 < i < len(words) - 1
-            and result[-1].text in nouns
-            and words[i + 1].text in objects
-        )
-        meant = "" if is_verb or word.text in own else meant_by(word.text)
+        meant = "" if word.text in own else meant_by(word.text)
+        if meant and word.text.endswith("s") and 0 < i < len(words) - 1:
+            subject, follows = result[-1].text, words[i + 1].text
+            if (subject in own or subject in _vocabulary()[0]) and follows in _BEHIND_VERBS:
+                meant = ""
         result.append(replace(word, text=meant) if meant else word)
     return result
 

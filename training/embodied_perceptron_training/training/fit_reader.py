@@ -108,7 +108,7 @@ def measure(reader: RelationReader, said: Sequence[Example]) -> dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kept", type=Path, metavar="OUT", help="leave the kept phrases out, and measure them")
-    parser.add_argument("--per-form", type=int, default=4)
+    parser.add_argument("--per-form", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
