@@ -227,6 +227,7 @@ def test_layers_are_those_of_minilm():
     ("text", "target", "relation"),
     [
         ("the lamp rubs shoulders with the couch", "lamp", "closest"),
+        ("the lamp is on speaking terms with the couch", "lamp", "closest"),
         ("the table that the vase was put on", "table", "supporting"),
         ("the picture dangles over the bed", "picture", "above"),
     ],
