@@ -1,10 +1,10 @@
 """What the patterns of the parser leave unread, read by a network: sentences in forms that nobody wrote down.
 
-"The lamp is on speaking terms with the couch" has no word that the table of relations knows. A network over the first layers of
-MiniLM (:mod:`~embodied_perceptron.nn.relation_reader`) says which noun is meant, which are its landmarks, and how they
-stand to each other; the sentence is then told in words that the parser knows, "the lamp closest to the couch". It is
-asked only where patterns leave a noun or a word unread, of sentences with two or three things, and believed only where
-it is sure. Where the package of MiniLM is not installed, such sentences are read by the patterns alone.
+"The lamp is on speaking terms with the couch" has no word that the table of relations knows. A network over the first
+layers of MiniLM (:mod:`~embodied_perceptron.nn.relation_reader`) says which noun is meant, which are its landmarks, and
+how they stand to each other; the sentence is then told in words that the parser knows, "the lamp closest to the couch".
+It is asked only where patterns leave a noun or a word unread, of sentences with two or three things, and believed only
+where it is sure. Where the package of MiniLM is not installed, such sentences are read by the patterns alone.
 """
 
 from __future__ import annotations
