@@ -8,7 +8,7 @@ interrupted one goes on where it stopped:
 2. the project (editable) and what it needs, at the versions of ``constraints.txt`` (beside a ROS installation: at
    versions that fit its numpy);
 3. the kernels, compiled and kept on the disk, so that the first start of the node waits for nothing;
-4. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``).
+4. the ROS interface packages that the ROS wheels lack (``ros_ws/build_interfaces.py``), beside the third.
 
 Where ROS 2 is sourced, and on machines other than x86-64, the ROS wheels are left out and the script says what to do
 instead. What is missing is said in one line; exit code 2.
@@ -25,6 +25,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -172,19 +173,19 @@ def main() -> int:
         print(f"setup: {missing}", file=sys.stderr)
         return 2
     install_packages(venv)
-    compile_kernels(venv)
     for extra in options.extra:
         install_packages(venv, (extra,))
-    if wheels_fit():
-        returncode = subprocess.run(
-            [str(venv / "bin" / "python"), str(ROOT / "ros_ws" / "build_interfaces.py")], cwd=ROOT, check=False
-        ).returncode
-        if returncode:
-            return returncode
-    elif ros_distribution():
+    interfaces = [str(venv / "bin" / "python"), str(ROOT / "ros_ws" / "build_interfaces.py")]
+    with ThreadPoolExecutor(1) as beside:
+        kernels = beside.submit(compile_kernels, venv)
+        returncode = subprocess.run(interfaces, cwd=ROOT, check=False).returncode if wheels_fit() else 0
+        kernels.result()
+    if returncode:
+        return returncode
+    if not wheels_fit() and ros_distribution():
         print(f"setup: ROS 2 {ros_distribution()} is sourced, so its packages are used and no ROS wheels installed.")
         print("setup: next: rosdep install --from-paths ros_ws/src -iy && cd ros_ws && colcon build --symlink-install")
-    else:
+    elif not wheels_fit():
         print(f"setup: no ROS wheels for {platform.machine()}; the library works. For the node: source a ROS 2")
         print("setup: distribution, run make setup again, then colcon build in ros_ws; or use docker/Dockerfile.jetson")
     print(f"setup: ready; next: source {os.path.relpath(venv)}/bin/activate")

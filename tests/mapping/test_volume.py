@@ -409,6 +409,7 @@ def test_numba_kernels_need_the_cpu() -> None:
         FeatureVolume(VolumeConfig(device="meta"), kernels="numba")
 
 
+@pytest.mark.slow
 def test_an_8k_image() -> None:
     k = Intrinsics(4000.0, 4000.0, 3839.5, 2159.5, 7680, 4320)
     volume = FeatureVolume(VolumeConfig(voxel_size_m=0.05, max_blocks=4096))

@@ -66,7 +66,7 @@ def integrate_both(volume: FeatureVolume, twin: TwinVolume, frame: PosedFrame) -
 
 @both
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_random_frames(kernels: Kernels, name: str, seed: int) -> None:
     volume, twin = FeatureVolume(CONFIGS[name], kernels=kernels), TwinVolume(CONFIGS[name])
     for i, frame in enumerate(random_walk(seed, 14)):

@@ -260,10 +260,10 @@ class Rover(Robot):
     [
         ({}, "", ""),
         ({"focal_scale": 1.15}, "focal length", "images look like focal length"),
-        ({"tf_late_s": 0.9}, "late transforms", "s after the images"),
+        pytest.param({"tf_late_s": 0.9}, "late transforms", "s after the images", marks=pytest.mark.slow),
         ({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's clock"),
-        ({"focal_scale": 0.85}, "focal length", "images look like focal length"),
-        ({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf"),
+        pytest.param({"focal_scale": 0.85}, "focal length", "images look like focal length", marks=pytest.mark.slow),
+        pytest.param({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf", marks=pytest.mark.slow),
         ({"focal_depth_scale": 1.15}, "registration", ""),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",

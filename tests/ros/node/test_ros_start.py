@@ -31,15 +31,14 @@ PATIENCE = 6.0
 
 
 class Starting:
-    """A node with an empty cache of compiled kernels: its configuration takes a minute."""
+    """A node with an empty cache of compiled kernels: its configuration takes a minute. With ``warm`` the usual one."""
 
-    def __init__(self, folder: Path, domain: int, *arguments: str) -> None:
+    def __init__(self, folder: Path, domain: int, *arguments: str, warm: bool = False) -> None:
         self.started_s = time.monotonic()
-        os.environ["NUMBA_CACHE_DIR"] = str(folder / "kernels")
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            if not warm:
+                patch.setenv("NUMBA_CACHE_DIR", str(folder / "kernels"))
             self.process = NodeProcess(domain, folder / "node.log", *arguments)
-        finally:
-            del os.environ["NUMBA_CACHE_DIR"]
         self.peer = Peer(domain)
 
     def __enter__(self) -> Starting:
@@ -127,7 +126,8 @@ def test_it_ends_after_the_callback_at_work() -> None:
 
 def test_a_manager_may_configure_it(tmp_path: Path) -> None:
     """By ~/change_state: the answer comes when it is done, and others are answered meanwhile."""
-    with own_domain() as domain, Starting(tmp_path, domain, "-p", "autostart:=false", "-p", "weights:=none") as node:
+    arguments = ("-p", "autostart:=false", "-p", "weights:=none")
+    with own_domain() as domain, Starting(tmp_path, domain, *arguments, warm=True) as node:
         peer, outcome = node.peer, []
         wait_until(lambda: peer.value("node", "state") == "unconfigured", PATIENCE)
         asking = threading.Thread(
