@@ -397,7 +397,9 @@ def told(text):
             "the white bin is behind the desk. to the right of the white bin is a green bin",
             "bin", [("behind", "desk"), ("left", "bin")],
         ),
+        ("it is a trash can. the bin is on the rug", "trash can", [("on", "rug")]),
         ("this is an office chair. the chair", "office chair", []),
+        ("this is a chair. the armchair is behind it", "chair", [("front", "armchair")]),
     ],
 )  # fmt: skip
 def test_a_thing_may_be_called_shorter_when_it_is_named_again(text, target, said):

@@ -64,7 +64,7 @@ _PLACES = frozenset(["corner", "middle", "wall"])
 _PRONOUNS = frozenset(["it", "this", "him", "itself"])
 _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
-_LIKE_NOUN = 0.85  # similarity of two nouns for one thing: "couch" and "sofa", "armchair" and "chair"
+_LIKE_NOUN = 0.85  # similarity of two nouns for one thing, each to the other: "bin" and "trash can"
 _LOOKS_THERE = frozenset(("facing", "faces", "face", "turned", "pointing", "points", "angled"))
 _ONE_OF = frozenset(
     (
@@ -634,8 +634,9 @@ class Parser:
         if start < target.last or not (subject or place):
             return False
         words = lexicon()
-        alike = max(words.similarity(m.noun, target.noun), words.similarity(target.noun, m.noun))
-        return alike >= _LIKE_NOUN or target.noun.split()[-1] == m.noun
+        synonyms = words.meaning.get(m.noun, {}) == words.meaning.get(target.noun)
+        alike = min(words.similarity(m.noun, target.noun), words.similarity(target.noun, m.noun)) >= _LIKE_NOUN
+        return synonyms or alike or target.noun.split()[-1] == m.noun
 
     # ------------------------------------------------------------------------------------------- what is said of one
 
