@@ -167,6 +167,7 @@ def test_occupancy(scene: SparseTensor) -> None:
     assert (label[~occupied] == 0).float().mean() > 0.99
 
 
+@pytest.mark.slow
 def test_grounding_with_voxels(scene: SparseTensor) -> None:
     """Three sentences about one scene; each must get its own box, from any viewpoint it was trained on."""
     torch.manual_seed(0)
