@@ -182,7 +182,7 @@ def main() -> int:
         kernels.result()
     if returncode:
         return returncode
-    if not wheels_fit() and ros_distribution():
+    if ros_distribution():
         print(f"setup: ROS 2 {ros_distribution()} is sourced, so its packages are used and no ROS wheels installed.")
         print("setup: next: rosdep install --from-paths ros_ws/src -iy && cd ros_ws && colcon build --symlink-install")
     elif not wheels_fit():

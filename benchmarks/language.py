@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import robot_sentences
@@ -93,8 +94,7 @@ def half_of(scan: str) -> str:
     return "tuned" if zlib.crc32(scan[:9].encode()) % 2 else "held out"
 
 
-@contextmanager
-def timed_readings(took_ms: list[float]) -> Iterator[None]:
+def timed_readings(took_ms: list[float]) -> AbstractContextManager[Any]:
     """What every sentence costs that the learned reader is asked about."""
     full = SentenceReader.read
 
@@ -104,11 +104,7 @@ def timed_readings(took_ms: list[float]) -> Iterator[None]:
         took_ms.append((time.perf_counter() - started) * 1e3)
         return reading
 
-    SentenceReader.read = timed  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        SentenceReader.read = full  # type: ignore[method-assign]
+    return mock.patch.object(SentenceReader, "read", timed)
 
 
 def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:

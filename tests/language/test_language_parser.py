@@ -397,6 +397,10 @@ def told(text):
             "the white bin is behind the desk. to the right of the white bin is a green bin",
             "bin", [("behind", "desk"), ("left", "bin")],
         ),
+        (
+            "the white bin is behind the desk. to the right of it is a white bin",
+            "bin", [("behind", "desk"), ("left", "bin")],
+        ),
         ("it is a trash can. the bin is on the rug", "trash can", [("on", "rug")]),
         ("this is an office chair. the chair", "office chair", []),
         ("this is a chair. the armchair is behind it", "chair", [("front", "armchair")]),
@@ -413,6 +417,7 @@ def test_a_thing_may_be_called_shorter_when_it_is_named_again(text, target, said
         ("this is the bottom of three shelves", "shelf", [("low",)]),
         ("it is the left of the two monitors", "monitor", [("left-of-all",)]),
         ("the smaller of the two windows", "window", [("small",)]),
+        ("the higher of the two shelves", "shelf", [("high",)]),
         ("the larger of the chairs near the round table", "chair", [("large",), ("near", "round table")]),
         ("the picture between the other two", "picture", [("middle-of-kind",)]),
         ("the monitor is between two others.", "monitor", [("middle-of-kind",)]),

@@ -49,9 +49,9 @@ _OPENERS = word_set("openers")
 _NO_NOUNS = word_set("no_nouns")
 _NOT_ADJECTIVES = frozenset((".", ",", "with"))
 _VAGUE = word_set("vague")
-_PARTITIVES = word_set("partitives")
+_PARTITIVES = word_set("partitives") | word_set("comparatives")
 _THERE = word_set("expletives")
-_HANGING = word_set("on_walls") | {"drawer", "shelf", "cabinet"}
+_HANGING = word_set("on_walls") | {"drawer"}
 _ARTICLES = word_set("articles") | word_set("determiners")
 _ROOMS = word_set("rooms")
 
@@ -66,14 +66,7 @@ _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
 _LIKE_NOUN = 0.85  # similarity of two nouns for one thing, each to the other: "bin" and "trash can"
 _LOOKS_THERE = frozenset(("facing", "faces", "face", "turned", "pointing", "points", "angled"))
-_ONE_OF = frozenset(
-    (
-        "left", "right", "leftmost", "rightmost", "top", "bottom", "middle", "center", "upper", "lower", "highest",
-        "lowest", "larger", "largest", "bigger", "biggest", "smaller", "smallest", "taller", "tallest", "shorter",
-        "shortest", "longer", "longest", "wider", "closer", "closest", "nearer", "nearest", "farther", "farthest",
-        "further", "furthest", "first", "second", "third", "fourth", "fifth", "last",
-    )
-)  # fmt: skip
+_ONE_OF = word_set("comparatives") | word_set("places_in_a_row")  # "the left of the two monitors"
 _SEATS = frozenset(("chair", "armchair", "stool", "seat"))
 _AT_SIDES = frozenset(("end", "ends", "head", "foot", "side", "edge", "corner", "section"))
 _REACH = 9  # words after a relation in which its anchor must stand
@@ -426,7 +419,8 @@ class Parser:
         colours = self._colours(self.target)
         unary = [self._seen_from(c, speaker) for c in unary]
         target = self._phrase(self.mentions[self.target])
-        if self._is_one_of_several():
+        of = self._of_several()
+        if of and self.tokens[of - 1] in _ONE_OF:
             target = replace(target, plural=False)
         others = {m.noun: self._phrase(m) for k, m in enumerate(self.mentions) if not self._is_target[k]}
         others.pop(target.noun, None)
@@ -436,10 +430,11 @@ class Parser:
         constraints = (*colours, *unary, *anchored)
         return Meaning(self.text, target, (*constraints, *stated, *ordinals), speaker, tuple(others.values()))
 
-    def _is_one_of_several(self) -> bool:
-        """Whether place or size tells one of them: "the left of the two monitors", "the smaller of the windows"."""
-        word, place = governor(self.tokens, self.mentions[self.target or 0])
-        return word == "of" and place > 0 and self.tokens[place - 1] in _ONE_OF
+    def _of_several(self) -> int:
+        """Where "of" stands before a target in plural, "the left of the two monitors"; 0 where it does not."""
+        target = self.mentions[self.target or 0]
+        word, place = governor(self.tokens, target)
+        return place if word == "of" and target.plural else 0
 
     # ------------------------------------------------------------------------- distances, sizes, the speaker, ordinals
 
@@ -619,7 +614,8 @@ class Parser:
         listed = self.tokens[start : m.first]  # "the yellow , pink and white picture"
         if listed[:1] in (["the"], ["this"]) and all(t == "," or t in _ADJECTIVES for t in listed):
             return True
-        if "the" in listed and _adjectives_before(self.tokens, m) == _adjectives_before(self.tokens, target) != []:
+        own, said = (self.tokens[governor(self.tokens, n)[1] + 1 : n.first] for n in (m, target))
+        if own[:1] == ["the"] and own[1:] and own[1:] == [t for t in said if t not in _ARTICLES]:
             return True  # "... . to the right of the white bucket is"
         definite = ("the", "this", "that", ".")
         return before in definite or governor(self.tokens, m)[0] in ("the", "this", "^", ".")
@@ -656,12 +652,6 @@ class Parser:
                 told = relation
                 if relation == "middle" and self._among_its_kind(last):
                     told = "middle-of-kind"
-                if relation in ("left-of-all", "right-of-all") and first and self.tokens[first - 1] in _LOOKS_THERE:
-                    continue  # "a chair facing to the right" may stand anywhere
-                if relation in ("high", "low") and self.tokens[last : last + 1] in (["left"], ["right"]):
-                    hangs = self.target is not None and self.mentions[self.target].noun.split()[-1] in _HANGING
-                    if not hangs:
-                        continue  # "the upper left chair" is far away rather than high
                 if relation in ("high", "low") and any(m.first <= first and last <= m.last for m in self.mentions):
                     continue  # "the floor lamp"
                 negated = first > 0 and self.tokens[first - 1] in _NOT
@@ -676,14 +666,7 @@ class Parser:
         """Whether "middle" before word ``last`` compares like things: not "of the room", "of the wall"."""
         if self.tokens[last : last + 1] not in (["of"], ["part"]):
             return True
-        return bool(_GROUPS & set(self.tokens[last : last + 5])) or self._is_one_of_its_kind(last)
-
-    def _is_one_of_its_kind(self, last: int) -> bool:
-        """Whether before word ``last`` one of several is told: "the middle | of the three pillows"."""
-        after = next((k for k, m in enumerate(self.mentions) if m.first >= last), None)
-        if self.tokens[last : last + 1] != ["of"] or after is None or not self.mentions[after].plural:
-            return False
-        return self._is_target[after] and only_adjectives(self.tokens[last + 1 : self.mentions[after].first])
+        return bool(_GROUPS & set(self.tokens[last : last + 5])) or last == self._of_several()
 
     def _is_of_target(self, relation: str, first: int, last: int) -> bool:
         target = self.mentions[self.target or 0]
@@ -692,6 +675,10 @@ class Parser:
         before = [k for k, m in enumerate(self.mentions) if start <= m.first and m.last <= first]
         if relation in _ATTRIBUTIVE:
             return self._size_of_target(first, after, before)
+        if relation in ("left-of-all", "right-of-all"):  # "a chair facing to the right" may stand anywhere
+            return first == 0 or self.tokens[first - 1] not in _LOOKS_THERE
+        if relation in ("high", "low") and self.tokens[last : last + 1] in (["left"], ["right"]):
+            return target.noun.split()[-1] in _HANGING  # "the upper left chair" is far away rather than high
         if relation == "alone" and after and self.tokens[first] in ("only", "single", "lone"):
             follows = self.mentions[after[0]]
             return follows.noun == target.noun or not only_adjectives(self.tokens[last : follows.first])
@@ -700,7 +687,7 @@ class Parser:
         if relation != "wall" and self.tokens[last : last + 1] == ["of"] and after:
             follows = self.mentions[after[0]]
             near = follows.first - first <= 6 and "room" not in self.tokens[last : last + 4]
-            if near and not self._is_one_of_its_kind(last):
+            if near and last != self._of_several():
                 return False  # the corner of the table
         if before:
             subject = self.mentions[before[-1]]
@@ -1137,14 +1124,6 @@ def _may_be_noun(token: str) -> bool:
 def only_adjectives(tokens: Sequence[str]) -> bool:
     """Whether nothing but adjectives and articles stands in ``tokens``."""
     return all(t in _ADJECTIVES and t not in _NOT_ADJECTIVES for t in tokens)
-
-
-def _adjectives_before(tokens: Sequence[str], mention: Mention) -> list[str]:
-    """The adjectives of a noun, without articles."""
-    first = mention.first
-    while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in (*_NOT_ADJECTIVES, *_ARTICLES):
-        first -= 1
-    return list(tokens[first : mention.first])
 
 
 def governor(tokens: Sequence[str], mention: Mention) -> tuple[str, int]:

@@ -21,7 +21,7 @@ _ROOMS = word_set("rooms")
 _PARTS = word_set("parts")
 _ACCESSORIES = word_set("accessories")
 _SIDES = word_set("sides")
-_ONE_OF_SEVERAL = frozenset(("top", "bottom", "middle", "center", "front", "back"))
+_IN_A_ROW = word_set("places_in_a_row") | {"front", "back"}
 _ARTICLES = word_set("articles")
 _STRUCTURE = frozenset(["room", "wall", "floor", "ceiling", "house"])
 
@@ -379,7 +379,7 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
         between = words[i + length + 1 : owner.first] if owner else []
         if owner is None or len(between) > 3 or owner.noun in _STRUCTURE:
             continue
-        if bare in _ONE_OF_SEVERAL and owner.plural and not lexicon().always_plural(owner.noun):
+        if bare in _IN_A_ROW and owner.plural and not lexicon().always_plural(owner.noun):
             continue  # "the bottom of the three shelves" is one of them
         ends = owner.last >= len(words) or not words[owner.last][0].isalnum()
         if bare in _PARTS or ends:

@@ -19,8 +19,8 @@ from embodied_perceptron.nn.text_encoder import minilm_folder
 
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # letters that a word must have to be corrected by one, by two edits
 _SETS = (
-    "prepositions", "orders", "adjectives", "vague", "partitives", "expletives", "determiners", "without_front",
-    "openers", "no_nouns", "rooms", "parts", "accessories", "request_words",
+    "prepositions", "orders", "adjectives", "vague", "partitives", "comparatives", "expletives", "determiners",
+    "without_front", "openers", "no_nouns", "rooms", "parts", "accessories", "request_words",
 )  # fmt: skip
 _NEEDED = (
     "second", "third", "fourth", "fifth", "first", "last", "left", "right", "leftmost", "rightmost", "between",

@@ -141,7 +141,8 @@ class Lexicon:
         after = words[i + 1].text if i + 1 < len(words) else "."
         if after == "of" and text in _QUANTITIES:
             return True  # "a roll of toilet paper"
-        if text in _MATERIALS and after in ("and", "or") and self._is_named(words, i + 2):
+        materials = relation_words().materials
+        if text in materials and after in ("and", "or") and self._ends_in_material(words, i + 2):
             return True  # "a wood and metal chair"
         if text not in self.weak:
             return False
@@ -157,15 +158,14 @@ class Lexicon:
                 return True  # "a wood tone coffee table"
         return before in ("to", "you", "i", "they", "we", "will", "would", "must", "should", "could")
 
-    def _is_named(self, words: Sequence[Word], i: int) -> bool:
-        """Whether a noun follows the material at word ``i``, or the one behind it."""
+    def _ends_in_material(self, words: Sequence[Word], i: int) -> bool:
+        """Whether word ``i`` or the one behind it is a material, and a noun follows: "imitation wood chair"."""
         for k in (i, i + 1):
-            if k + 1 < len(words) and words[k].text in _MATERIALS:
+            if k + 1 < len(words) and words[k].text in relation_words().materials:
                 return (words[k + 1].text,) in self.surfaces
         return False
 
 
-_MATERIALS = frozenset(("wood", "metal", "glass", "plastic", "leather", "fabric", "stone", "cloth", "paper"))
 _NO_COMPOUND = frozenset[str]().union(*map(word_set, ("prepositions", "adjectives", "no_nouns", "openers", "orders")))
 _CAN_BEFORE = word_set("before_can")
 _LIGHT_AFTER = word_set("after_light")

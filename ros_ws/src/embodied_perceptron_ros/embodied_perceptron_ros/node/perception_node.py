@@ -315,6 +315,12 @@ def main(args: list[str] | None = None) -> int:
     ended = threading.Event()
     spinning = threading.Thread(target=_spin, args=(executor, node, stop, ended), name="executor", daemon=True)
     spinning.start()
+
+    def end_spinning(timeout_s: float) -> bool:
+        executor.create_task(ended.set)
+        spinning.join(timeout=timeout_s)
+        return not spinning.is_alive()
+
     started = node.autostart() if node.get_parameter("autostart").value else None
     failed = False
     while not stop.wait(_LOOK_S):
@@ -325,16 +331,13 @@ def main(args: list[str] | None = None) -> int:
     # Shutting down destroys what callbacks use: only when none is at work, or else leave() ends them
     if node.is_configuring:
         node.get_logger().info("configuration given up: the node was asked to stop")
-        executor.create_task(ended.set)
-        spinning.join(timeout=_GIVE_UP_S)
-        if not spinning.is_alive():  # nothing to save, and what is half built is nobody's yet
+        if end_spinning(_GIVE_UP_S):  # nothing to save, and what is half built is nobody's yet
             rclpy.try_shutdown()
         return exit_code
     try:
         _run_in_executor(executor, node.stop_listening, timeout_s=10.0)
     finally:
-        executor.create_task(ended.set)
-        spinning.join(timeout=5.0)
+        end_spinning(5.0)
         executor.shutdown()
         node.close()
         node.destroy_node()
