@@ -316,6 +316,11 @@ def test_a_corrected_map_tells_its_labels(corrected) -> None:
     assert lesson.boxes.shape == (3, 9)
     room = learning.see_room(lesson, inference())
     assert sum(len(p.flat()) for p in room.parts) > 50
+    for part in room.parts:  # all rooms are held at once: what the layers kept at the sites is gone
+        for level in part.levels:
+            kept = vars(level.sites)
+            assert not any(kept[name] for name in ("_maps", "_coarser", "engine_shared")), kept
+            assert level.object_logits is None
     assert examples_of(room).inside.shape[1] == 3
     (only,) = read_lessons([file], CLASSES, ["Robot"])
     assert only.labels == ("robot",)

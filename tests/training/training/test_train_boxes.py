@@ -15,6 +15,8 @@ from torch import Tensor
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.training import tasks
 from embodied_perceptron_training.training.boxes import (
     BoxLearning,
     LookedBoxes,
@@ -79,6 +81,27 @@ def test_what_was_seen_is_kept_and_is_what_the_network_sees(homes: Path, weights
     files[0].write_bytes(files[0].read_bytes()[:200])
     with pytest.raises(SampleError, match="damaged"):
         source.window(index, 1)
+
+
+def test_scenes_with_rare_classes_come_more_often(
+    homes: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def order(classes: list[set[str]], share: float) -> list[int]:
+        asked.append((classes, share))
+        return [0, 0, 0]
+
+    monkeypatch.setattr(tasks, "repeat_factor_order", order)
+    task = learning(homes, weights, cache=str(tmp_path), balance="0.25")
+    (scan,) = EmbodiedScanDataset(homes, "train")
+    assert asked == [([set(scan.labels) & set(CLASSES)], 0.25)]
+    assert len(task.samples) == 3
+    assert len(task._validation) == 1  # is looked at as it is
+    rng = np.random.default_rng
+    first, again = (task.samples.sample(i, rng(5)).seen.boxes for i in (0, 2))
+    assert torch.equal(first, again)  # of the one scene
+    assert len(list((tmp_path / "looked").iterdir())) <= 2
 
 
 def test_several_windows_read_as_each_alone(homes: Path, weights: Path, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
+from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
@@ -178,12 +179,23 @@ def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
         detection = part.scene.detection
         assert detection is not None
         levels = tuple(
-            dataclasses.replace(level, class_logits=level.center_logits[:, :0], presence_logits=None)
+            dataclasses.replace(
+                level,
+                sites=_alone(level.sites),
+                class_logits=level.center_logits[:, :0],
+                object_logits=None,
+                presence_logits=None,
+            )
             for level in detection.levels
         )
         features = tuple(x.feats.clone() for x in detection.features)
         parts.append(RoomPart(levels, features, part.scene.manhattan, part.core))
     return tuple(parts)
+
+
+def _alone(sites: Sites) -> Sites:
+    """The same sites without what the network's layers keep at them, which nothing asks for again."""
+    return Sites(sites.keys, sites.stride, sites.batch_size, sites.engine)
 
 
 def boxes_of(parts: Sequence[RoomPart], rows: Rows, inference: Predictor) -> SceneBoxes:

@@ -100,9 +100,11 @@ def box_task(run: TrainingRun) -> BoxLearning:
         spec = WindowSpec(window_m=run.window_m or WINDOW_M, occupancy_share=0.0)
         if training:
             spec = _varied(spec, run, run.pictures)
-        source = scene_source(run, EmbodiedScanDataset(root, split), network, classes, spec, run.views or _VIEWS)
+        dataset = EmbodiedScanDataset(root, split)
+        source = scene_source(run, dataset, network, classes, spec, run.views or _VIEWS)
+        order = balanced_order(dataset, classes, run.balance) if training else None
         looks = run.looks if training else 1
-        return LookedScenes(SceneSource(*source, 1), network, source[0].folder / "looked", looks)
+        return LookedScenes(SceneSource(*source, 1, order), network, source[0].folder / "looked", looks)
 
     samples = JoinedSources([looked(root, "train", True) for root in run.training_folders])
     validation = None if run.val is None else looked(run.val, "val", False)
@@ -311,8 +313,7 @@ class SceneTask:
     # ----------------------------------------------------------------------------------------------------------- data
 
     def _training_source(self, dataset: EmbodiedScanDataset, network: PerceptionNetwork) -> SceneSource:
-        known = set(self.classes)
-        order = repeat_factor_order([known.intersection(scan.labels) for scan in dataset], self.run.balance)
+        order = balanced_order(dataset, self.classes, self.run.balance)
         return SceneSource(*self._source(dataset, network, self._spec(training=True)), self.run.repeat, order)
 
     def _spec(self, training: bool) -> WindowSpec:
@@ -386,6 +387,12 @@ class SceneTask:
         """A file for :func:`~embodied_perceptron.inference.loading.load_network`."""
         known = {"occupancy_classes": list(OCCUPANCY_CLASSES)} if self.config.occupancy is not None else {}
         save_network(path, _network(model), self.classes, {**known, **extra})
+
+
+def balanced_order(dataset: EmbodiedScanDataset, classes: Sequence[str], balance: float) -> list[int]:
+    """Scenes of an epoch: see :func:`~embodied_perceptron_training.training.data_order.repeat_factor_order`."""
+    known = set(classes)
+    return repeat_factor_order([known.intersection(scan.labels) for scan in dataset], balance)
 
 
 def scene_source(
