@@ -20,8 +20,8 @@ import os
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -163,68 +163,42 @@ PARTS = {
 }
 
 
-@contextmanager
-def without_synonyms() -> Iterator[None]:
+Part = AbstractContextManager[Any]  # entered, something is left out
+
+
+def without_synonyms() -> Part:
     """Labels answer only to the noun that they are, or end in."""
-    full = Lexicon.similarity
 
     def plain(self: Lexicon, noun: str, label: str) -> float:
         return 1.0 if noun == label else 0.55 * (noun.split()[-1:] == label.split()[-1:])
 
-    Lexicon.similarity = plain  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Lexicon.similarity = full  # type: ignore[method-assign]
+    return mock.patch.object(Lexicon, "similarity", plain)
 
 
-@contextmanager
-def without_weights(names: Iterable[str]) -> Iterator[None]:
+def without_weights(names: Iterable[str]) -> Part:
     """These terms of the score count nothing."""
-    kept = {name: SCORE_WEIGHTS[name] for name in names}
-    SCORE_WEIGHTS.update(dict.fromkeys(kept, 0.0))
-    try:
-        yield
-    finally:
-        SCORE_WEIGHTS.update(kept)
+    return mock.patch.dict(SCORE_WEIGHTS, dict.fromkeys(names, 0.0))
 
 
-@contextmanager
-def without_stated_viewpoints() -> Iterator[None]:
+def without_stated_viewpoints() -> Part:
     """ "Facing the door" tells nothing of who speaks."""
-    full = Scorer._direction
-    Scorer._direction = lambda self, speaker: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Scorer._direction = full  # type: ignore[method-assign]
+    return mock.patch.object(Scorer, "_direction", return_value=None)
 
 
-@contextmanager
-def from_one_viewpoint() -> Iterator[None]:
+def from_one_viewpoint() -> Part:
     """Who speaks stands in one corner of the room instead of anywhere in it."""
     full = SceneGeometry.__dict__["view_points"]
-    SceneGeometry.view_points = property(lambda g: full.func(g)[:1])  # type: ignore[assignment, method-assign]
-    try:
-        yield
-    finally:
-        SceneGeometry.view_points = full  # type: ignore[method-assign]
+    return mock.patch.object(SceneGeometry, "view_points", property(lambda g: full.func(g)[:1]))
 
 
-@contextmanager
-def without_reader() -> Iterator[None]:
+def without_reader() -> Part:
     """The patterns read alone."""
-    full = parser.retold
-    parser.retold = lambda text, labels, patterns, nouns_of: None
-    try:
-        yield
-    finally:
-        parser.retold = full
+    return mock.patch.object(parser, "retold", return_value=None)
 
 
 # what carries a sentence, each left out at once, then term by term (PARTS)
 _RELATIONS = tuple(name for names in list(PARTS.values())[:9] for name in names)
-WHOLE_PARTS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+WHOLE_PARTS: dict[str, Callable[[], Part]] = {
     "synonyms": without_synonyms,
     "the learned reader": without_reader,
     "all relations, sizes and places": partial(without_weights, (*_RELATIONS, "within", "beyond", "larger", "smaller")),
