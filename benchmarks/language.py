@@ -163,10 +163,10 @@ PARTS = {
 }
 
 
-Part = AbstractContextManager[Any]  # entered, something is left out
+LeftOut = AbstractContextManager[Any]  # while it is entered, a part of the scoring counts nothing
 
 
-def without_synonyms() -> Part:
+def without_synonyms() -> LeftOut:
     """Labels answer only to the noun that they are, or end in."""
 
     def plain(self: Lexicon, noun: str, label: str) -> float:
@@ -175,30 +175,30 @@ def without_synonyms() -> Part:
     return mock.patch.object(Lexicon, "similarity", plain)
 
 
-def without_weights(names: Iterable[str]) -> Part:
+def without_weights(names: Iterable[str]) -> LeftOut:
     """These terms of the score count nothing."""
     return mock.patch.dict(SCORE_WEIGHTS, dict.fromkeys(names, 0.0))
 
 
-def without_stated_viewpoints() -> Part:
+def without_stated_viewpoints() -> LeftOut:
     """ "Facing the door" tells nothing of who speaks."""
     return mock.patch.object(Scorer, "_direction", return_value=None)
 
 
-def from_one_viewpoint() -> Part:
+def from_one_viewpoint() -> LeftOut:
     """Who speaks stands in one corner of the room instead of anywhere in it."""
     full = SceneGeometry.__dict__["view_points"]
     return mock.patch.object(SceneGeometry, "view_points", property(lambda g: full.func(g)[:1]))
 
 
-def without_reader() -> Part:
+def without_reader() -> LeftOut:
     """The patterns read alone."""
     return mock.patch.object(parser, "retold", return_value=None)
 
 
 # what carries a sentence, each left out at once, then term by term (PARTS)
 _RELATIONS = tuple(name for names in list(PARTS.values())[:9] for name in names)
-WHOLE_PARTS: dict[str, Callable[[], Part]] = {
+WHOLE_PARTS: dict[str, Callable[[], LeftOut]] = {
     "synonyms": without_synonyms,
     "the learned reader": without_reader,
     "all relations, sizes and places": partial(without_weights, (*_RELATIONS, "within", "beyond", "larger", "smaller")),
