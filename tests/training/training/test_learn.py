@@ -13,6 +13,7 @@ import typer
 from scipy.optimize import minimize
 from support.bag_tools import camera_info, image, write_bag
 from support.online_world import CLASSES, config, inference, walk
+from support.small_homes import small_homes
 from support.small_networks import hash_lookup, small_config, small_network, small_scene
 from support.small_recording import INTRINSICS, frames, write_recording
 from typer.testing import CliRunner
@@ -28,6 +29,7 @@ from embodied_perceptron.scene.live_map import labels_path
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.checkpoint import load_checkpoint
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.recording_labels import (
     LabelledThing,
     RecordingLabels,
@@ -387,6 +389,26 @@ def test_a_labelled_recording_is_looked_at(tmp_path: Path) -> None:
     (lesson,) = read_lessons([folder], CLASSES)
     room = learning.see_room(lesson, inference())
     assert (examples_of(room).thing == 0).any()
+
+
+def test_every_scan_of_a_data_set_is_a_lesson(tmp_path: Path) -> None:
+    root = small_homes(tmp_path / "homes", sentences=2)
+    (scan,) = EmbodiedScanDataset(root, "train")
+    shown = sorted(frozenset[int]().union(*(image.visible_ids for image in scan.images)))
+    kinds = {scan.labels[k] for k in shown} - {"wall", "floor", "ceiling"}
+    (lesson,) = read_lessons([root], CLASSES)  # of the homes to train on alone
+    assert set(lesson.labels) == kinds
+    assert len(lesson.labels) == len(lesson.boxes) == sum(scan.labels[k] in kinds for k in shown)
+    assert str(lesson.source) == f"{root}/{scan.sample_idx}"
+    (only,) = read_lessons([root], CLASSES, ["bed"])
+    assert set(only.labels) == {"bed"}
+    room = learning.see_room(only, inference())
+    assert (examples_of(room).thing >= 0).any()
+    assert room.boxes.shape == (len(only.labels), 9)
+    with pytest.raises(LearnError, match="nothing called piano was taught"):
+        read_lessons([root], CLASSES, ["piano"])
+    with pytest.raises(LearnError, match="given twice"):
+        read_lessons([root, root], CLASSES)
 
 
 def see_all(sources: list[Path]) -> list[Room]:

@@ -2,7 +2,8 @@
 
 A lesson is a room and the boxes of the things that a user named by their kind in it. In a saved map these are the
 labels of ``~/correct_object`` and of the browser; beside a recording it is the file that ``embodied-perceptron label``
-writes, ``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and teaches nothing.
+writes, ``RECORDING.labels.json``. A user's name for one object ("Anna's desk") is no kind and teaches nothing. Every
+scan of a data set in EmbodiedScan's layout is a lesson too, by its annotations.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan
 from embodied_perceptron_training.evaluation.recording_labels import read_labels
+from embodied_perceptron_training.evaluation.scene_tasks import scene_perceptron
+from embodied_perceptron_training.evaluation.scenes import choose_views, load_scene
 
 F64 = NDArray[np.float64]
 MAP_NAME, MAP_SUFFIX = "map.safetensors", ".safetensors"
 _SAME_THING_IOU = 0.5  # two labels there contradict each other
+_INFOS_NAME, _SPLIT = "embodiedscan_infos_train.pkl", "train"  # what else a data set holds is for measuring
+_VIEWS = 20  # of a scan
 
 
 class LearnError(ValueError):
@@ -42,7 +48,7 @@ class Lesson:
     """One room.
 
     Attributes:
-        source: map or recording.
+        source: map, recording, or scan below its data set.
         labels: (T,) kinds of the taught things.
         boxes: (T, 9) of them, in the world of ``perceptron``.
         open: makes the map, with a network in it.
@@ -58,19 +64,23 @@ def read_lessons(sources: Sequence[Path], classes: Sequence[str], only: Sequence
     """The lessons of maps and recordings; rooms where nothing was taught are among them, as examples of what is not.
 
     Args:
-        sources: maps (``.safetensors``, or a folder with ``map.safetensors``), recordings of any format.
+        sources: maps (``.safetensors``, or a folder with ``map.safetensors``), recordings of any format, data sets
+            (folders with ``embodiedscan_infos_train.pkl``), whose every scan is one.
         classes: of the network: what is called so in other letters is meant.
         only: kinds to learn; empty = all that were taught.
 
     Raises :class:`LearnError` for labels that contradict each other or cannot be learned, and when there are none;
-    ``MapFileError``, ``RecordingError``, ``LabelError`` or ``OSError`` for what cannot be read.
+    ``MapFileError``, ``RecordingError``, ``LabelError``, ``DatasetError`` or ``OSError`` for what cannot be read.
     """
     wanted = {_kind(name, classes, "--only") for name in only}
-    lessons = []
-    for source in sources:
-        if source.resolve() in {lesson.source.resolve() for lesson in lessons}:
+    lessons: list[Lesson] = []
+    for k, source in enumerate(sources):
+        if source.resolve() in {other.resolve() for other in sources[:k]}:
             raise LearnError(f"{source} is given twice")
-        lessons.append(_lesson(source, classes, wanted))
+        if (source / _INFOS_NAME).is_file():
+            lessons += _scans(source, classes, wanted)
+        else:
+            lessons.append(_lesson(source, classes, wanted))
     if not any(lesson.labels for lesson in lessons):
         among = f" called {', '.join(sorted(wanted))}" if wanted else ""
         raise LearnError(
@@ -94,9 +104,30 @@ def _lesson(source: Path, classes: Sequence[str], wanted: set[str]) -> Lesson:
         make = _recording_opener(source)
     kinds = [(_kind(label, classes, str(source)), box) for label, box in said]
     _check_agreement(source, kinds)
+    return _of_wanted(source, kinds, wanted, make)
+
+
+def _of_wanted(
+    source: Path, kinds: Sequence[tuple[str, F64]], wanted: set[str], make: Callable[[Predictor], Perceptron]
+) -> Lesson:
     chosen = [(kind, box) for kind, box in kinds if not wanted or kind in wanted]
     boxes = np.stack([box for _, box in chosen]) if chosen else np.zeros((0, 9))
     return Lesson(source, tuple(kind for kind, _ in chosen), boxes, make)
+
+
+def _scans(root: Path, classes: Sequence[str], wanted: set[str]) -> list[Lesson]:
+    """The scans of a data set: what their views show, by its labels. Surfaces of a room are no things."""
+    dataset = EmbodiedScanDataset(root, _SPLIT)
+    return [_scan(dataset, scan, classes, wanted) for scan in dataset if scan.images]
+
+
+def _scan(dataset: EmbodiedScanDataset, scan: Scan, classes: Sequence[str], wanted: set[str]) -> Lesson:
+    views = choose_views(len(scan.images), _VIEWS)
+    shown = sorted(frozenset[int]().union(*(scan.images[view].visible_ids for view in views)))
+    named = [k for k in shown if scan.labels[k] not in STRUCTURE_CLASSES and scan.labels[k] != UNNAMED]
+    source = dataset.root / scan.sample_idx
+    kinds = [(_kind(scan.labels[k], classes, str(source)), scan.boxes[k]) for k in named]
+    return _of_wanted(source, kinds, wanted, _scan_opener(dataset, scan.sample_idx))
 
 
 def _kind(label: str, classes: Sequence[str], where: str) -> str:
@@ -133,6 +164,17 @@ def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
         perceptron.load(file)
         if inference.network.config.uses_images and not perceptron.keyframe_poses():
             raise MapFileError(f"{file}: a map without keyframes has no pictures to learn from")
+        return perceptron
+
+    return make
+
+
+def _scan_opener(dataset: EmbodiedScanDataset, name: str) -> Callable[[Predictor], Perceptron]:
+    def make(inference: Predictor) -> Perceptron:
+        scene = load_scene(dataset, name, _VIEWS)
+        perceptron = scene_perceptron(inference, len(scene.frames))
+        for frame in scene.frames:
+            perceptron.integrate(frame)
         return perceptron
 
     return make
