@@ -130,6 +130,19 @@ def test_new_classes_find_things_that_they_were_not_learned_from(predictor) -> N
     assert sorted(found.labels[sure].tolist()) == [0, 1, 1]
 
 
+@pytest.mark.parametrize("sides", [2, 1], ids=["rooms left out", "things left out"])
+def test_a_room_where_nothing_was_taught_shows_what_is_not(predictor, sides: int) -> None:
+    empty = a_room(7, {"chair": 4}, taught=())
+    made = [*rooms(sides), empty]
+    if sides == 1:
+        made[0] = a_room(0, {"robot": 4, "crate": 4, "chair": 3})
+    learned = learn_classes(made, predictor)
+    assert [(c.name, c.rooms) for c in learned.report] == [("crate", sides), ("robot", sides)]
+    assert all(c.after > 95.0 for c in learned.report)
+    rows = Rows(learned.rows.kernel[:, 4:], learned.rows.bias[4:])
+    assert not (boxes_of(empty.parts, rows, predictor).scores >= 0.25).any()
+
+
 def test_a_known_class_is_improved_from_where_it_stands(predictor) -> None:
     taught = rooms(taught=("chair",))
     learned = learn_classes(taught, predictor)

@@ -278,7 +278,8 @@ def fit_rows(
     """
     x, y, counted = [], [], []
     for examples, labels, teaches in rooms:
-        is_kind = torch.tensor([[label == name for name in names] for label in labels]).reshape(len(labels), len(names))
+        said = [[label == name for name in names] for label in labels]
+        is_kind = torch.tensor(said, dtype=torch.bool).reshape(len(labels), len(names))
         taught = is_kind & torch.from_numpy(teaches)[:, None]
         nothing = torch.zeros((1, len(names)), dtype=torch.bool)
         example = torch.cat([taught, nothing])[examples.thing]
