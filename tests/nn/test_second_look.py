@@ -20,6 +20,8 @@ from embodied_perceptron.nn.network import PerceptionNetwork, SharedFeatures
 from embodied_perceptron.nn.presets import NetworkConfig, SecondLookConfig, network_config
 from embodied_perceptron.nn.second_look import (
     SAME_THING_IOU,
+    Proposals,
+    SecondLook,
     grid_points,
     look_again,
     propose,
@@ -115,6 +117,30 @@ def test_place_tells_height_above_the_floor() -> None:
     seen = propose([small_scene()], 0, box, torch.tensor([[0.1, 0.5, 0.2, 0.0]]), VOXEL_M, 0.4, 5)
     expected = [np.log(0.6), np.log(0.3), np.log(0.8), 0.6, 1.4, np.log(2.0), 0.5, np.log(0.6 * 0.3 * 0.8) / 3, 1.0]
     np.testing.assert_allclose(seen.place[0].numpy(), expected, rtol=1e-5)
+
+
+def one_source_after_the_other(look: SecondLook, seen: Proposals) -> Tensor:
+    x = look.there((seen.rows >= 0).to(look.there.weight.dtype))
+    for s, (norm, project, feats) in enumerate(zip(look.norms, look.project, seen.sources, strict=True)):
+        for p, g in (seen.rows[..., s] >= 0).nonzero().tolist():
+            x[p, g] += project(norm(feats[seen.rows[p, g, s]].double()))
+    return x
+
+
+def test_sources_are_read_together_as_one_after_the_other() -> None:
+    """Values and gradients."""
+    torch.manual_seed(5)
+    look = SecondLook(SecondLookConfig(channels=6), (8, 3), CLASSES).double()
+    scene = small_scene(3, count=3000, extent=20)
+    coarse = SparseTensor(scene.sites.coarser(4), torch.rand(len(scene.sites.coarser(4)), 3))
+    seen = propose([scene, coarse], 0, random_boxes(4, 4), torch.rand(4, CLASSES), VOXEL_M, 0.0, 5)
+    expected = one_source_after_the_other(look, seen)
+    weights = torch.rand_like(expected)
+    parts = [*look.there.parameters(), *look.project.parameters(), *look.norms.parameters()]
+    wanted = torch.autograd.grad((expected * weights).sum(), parts)
+    read = look._read(seen)
+    torch.testing.assert_close(read, expected)
+    torch.testing.assert_close(torch.autograd.grad((read * weights).sum(), parts), wanted)
 
 
 def test_a_new_second_look_says_what_was_said_first() -> None:

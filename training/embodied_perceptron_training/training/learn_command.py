@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 def learn(
     sources: Annotated[
-        list[Path], typer.Option("--from", help="A corrected map, a labelled recording, or a data set; may be repeated.")
+        list[Path],
+        typer.Option("--from", help="A corrected map, a labelled recording, or a data set; may be repeated."),
     ],
     out: Annotated[Path, typer.Option(dir_okay=False, help="Weights file to write.")],
     weights: Annotated[str, typer.Option(help="A shipped name, or a weights file.")] = "tiny",
