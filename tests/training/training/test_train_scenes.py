@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from support.small_homes import small_homes
 from embodied_perceptron.geometry.boxes import corners, points_in_boxes
 from embodied_perceptron.geometry.transforms import voxel_centers
 from embodied_perceptron.inference.loading import load_network, save_network
+from embodied_perceptron.nn.image_encoder import MobileEncoder, mobile_encoder
 from embodied_perceptron.nn.input_features import rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import SecondLookConfig, network_config
@@ -572,6 +574,50 @@ def test_image_weights_serve_scenes(homes: Path, tmp_path: Path) -> None:
     assert not task.model.image_encoder.stem.conv.weight.requires_grad  # type: ignore[union-attr]
     passed = ScenePass(task.model.eval(), SceneBatch([sample]))  # type: ignore[arg-type]
     assert passed.features.detection is not None
+
+
+def packaged_encoder() -> MobileEncoder:
+    return mobile_encoder("mobilenet_v2")
+
+
+def test_the_image_encoder_starts_from_imagenet_or_from_weights(homes: Path, tmp_path: Path) -> None:
+    def of(**changes: Any) -> Any:
+        options = {"size": "64x64", **changes.pop("options", {})}
+        return build_task(TrainingRun.of(options, task="images", data=homes, **changes))
+
+    random, pretrained = of(), of(options={"images": "imagenet"})
+    first = packaged_encoder().state_dict()["stem.conv.weight"]
+    assert torch.equal(pretrained.model.image_encoder.stem.conv.weight, first)
+    assert not torch.allclose(random.model.image_encoder.stem.conv.weight, first)
+    random.save_weights(tmp_path / "i.safetensors", random.model, {})
+    going_on = of(weights=tmp_path / "i.safetensors", seed=9)
+    for name in ("image_encoder", "image_projection"):
+        there, here = (getattr(task.model, name).state_dict() for task in (random, going_on))
+        assert all(torch.allclose(here[k].float(), there[k].float(), atol=1e-3) for k in there)
+    with pytest.raises(ValueError, match=r"starts from imagenet or from --weights, got --set images=x\.safetensors"):
+        of(options={"images": "x.safetensors"})
+
+
+def test_images_are_learned_from_further_folders_as_well(homes: Path, tmp_path: Path) -> None:
+    other = small_homes(tmp_path / "other", sentences=2)
+    options = {"size": "64x64", "also": str(other)}
+    both = build_task(TrainingRun.of(options, task="images", data=homes))
+    assert [source.dataset.root for source in both.samples.sources] == [homes, other]  # type: ignore[attr-defined]
+    assert len(both.samples) == 6
+
+
+def test_the_encoder_that_is_asked_for_takes_the_place_of_the_weights(homes: Path, tmp_path: Path) -> None:
+    alone = request(homes, "detection", modality="rgbd", views=2)
+    task = build_task(alone)
+    task.save_weights(tmp_path / "w.safetensors", task.model, {})
+    swapped = build_task(
+        dataclasses.replace(alone, weights=tmp_path / "w.safetensors", images="imagenet", classes="weights")
+    )
+    first = packaged_encoder().state_dict()["stem.conv.weight"]
+    assert isinstance(swapped, SceneTask)
+    assert torch.equal(swapped.model.state_dict()["image_encoder.stem.conv.weight"], first)
+    key = "detection.classify.kernel"
+    assert torch.allclose(swapped.model.state_dict()[key], task.model.state_dict()[key], atol=1e-3)
 
 
 def test_bad_requests_and_data_are_named(homes: Path, tmp_path: Path) -> None:

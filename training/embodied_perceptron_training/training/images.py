@@ -23,10 +23,10 @@ from torch.nn import functional
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
-from embodied_perceptron.weights.checkpoint import Checkpoint, save_checkpoint
+from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.losses import Losses, Reduce
-from embodied_perceptron_training.training.task import SampleError, to_device
+from embodied_perceptron_training.training.task import JoinedSources, SampleError, to_device
 from embodied_perceptron_training.training.training_run import TrainingRun
 
 _PREFIXES = ("image_encoder.", "image_projection.")
@@ -144,9 +144,9 @@ def vary_colors(color: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[n
 class ImageModel(nn.Module):
     """Encoder, projections and one classifier per level. Names of the first two are those of the whole network."""
 
-    def __init__(self, config: NetworkConfig) -> None:
+    def __init__(self, config: NetworkConfig, pretrained: bool = False) -> None:
         super().__init__()
-        network = PerceptionNetwork(config)
+        network = PerceptionNetwork(config, pretrained_images=pretrained)
         if network.image_encoder is None:
             raise ValueError(f"a {config.modality} network has no images to train on")
         self.config = config
@@ -172,12 +172,17 @@ class ImageTask:
     best_metric = "pixel_accuracy"
 
     def __init__(self, run: TrainingRun) -> None:
+        if run.images not in ("", "imagenet"):
+            raise ValueError(f"task images starts from imagenet or from --weights, got --set images={run.images}")
         torch.manual_seed(run.seed)
         config = network_config(run.preset, "detection", run.modality)
-        self.model: nn.Module = ImageModel(config)
+        self.model: nn.Module = ImageModel(config, pretrained=run.images == "imagenet")
+        if run.weights is not None:
+            load_images(self.model, load_checkpoint(run.weights).state)
         self.size = _crop_size(run.size, config.image)
         self.pixels = run.pixels
-        self.samples = LabelledViews(run.data, "train", self.size, augment=True)
+        folders = run.training_folders
+        self.samples = JoinedSources([LabelledViews(folder, "train", self.size, augment=True) for folder in folders])
         self._validation = None if run.val is None else LabelledViews(run.val, "val", config.image.size, False)
 
     def collate(self, samples: Sequence[LabelledImage]) -> LabelledImage:
@@ -226,7 +231,7 @@ class ImageTask:
         save_checkpoint(path, Checkpoint(state, {"images": True}, (), dict(extra)))
 
 
-def load_images(network: PerceptionNetwork, state: Mapping[str, Tensor]) -> None:
+def load_images(network: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load what :meth:`ImageTask.save_weights` wrote (or the same part of a whole network's state) into ``network``.
 
     Raises ``ValueError`` when a key is missing or has another shape.

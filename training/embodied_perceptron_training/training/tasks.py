@@ -292,11 +292,16 @@ class SceneTask:
             self.config = config = _with_look_of(config, run.weights)
         torch.manual_seed(run.seed)
         network = PerceptionNetwork(config, pretrained_images=run.images == "imagenet")
+        images = None
+        if run.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
+            images = copy.deepcopy(network.state_dict())
+        elif run.images:
+            images = load_checkpoint(run.images).state
         self.learning = _STRATEGIES[run.learn](config, run)
         if run.weights is not None:
             load_into(network, self.learning.start_state(network, run.weights), str(run.weights))
-        if run.images not in ("", "imagenet"):
-            load_images(network, load_checkpoint(run.images).state)
+        if images is not None:
+            load_images(network, images)
         self.end_to_end = config.uses_images and not run.images
         if config.uses_images and not self.end_to_end:
             for part in (network.image_encoder, network.image_projection):

@@ -40,7 +40,8 @@ _OPTION_CHOICES = {
 
 
 # sections of run.json: what is trained, and of it the options of ``--set`` for scenes and for task ``images``
-_REQUEST, _SCENES, _IMAGES = {"section": "request"}, {"section": "scenes"}, {"section": "images"}
+_REQUEST = {"section": "request"}
+_SCENES, _IMAGES, _BOTH = ({"section": "options", "of": of} for of in (("scenes",), ("images",), ("scenes", "images")))
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class TrainingRun:
 
         images: the image encoder: weights file of ``train --task images``, or ``imagenet`` for the preset's packaged
             one. It is then frozen, and scenes keep its features: many times faster. Empty: it is trained along with
-            everything else, as the paper does.
+            everything else, as the paper does. Of task ``images`` itself ``imagenet`` or empty: what it starts from.
         classes: ``data`` (those that occur in the training split), ``all``, or ``weights``: those of the weights file
             to start from, in its order.
         presence: ``on``: the detection head has one more output, whether a thing is there at all, learned at things of
@@ -136,7 +137,7 @@ class TrainingRun:
     truth_views: int = field(default=0, metadata=_REQUEST)
     weights: Path | None = field(default=None, metadata=_REQUEST)
 
-    images: str = field(default="", metadata=_SCENES)
+    images: str = field(default="", metadata=_BOTH)
     classes: str = field(default="data", metadata=_SCENES)
     window_m: float = field(default=0.0, metadata=_SCENES)
     learn: str = field(default="all", metadata=_SCENES)
@@ -153,7 +154,7 @@ class TrainingRun:
     pictures: int = field(default=0, metadata=_SCENES)
     cache: str = field(default="", metadata=_SCENES)
     looks: int = field(default=4, metadata=_SCENES)
-    also: str = field(default="", metadata=_SCENES)
+    also: str = field(default="", metadata=_BOTH)
     w_detection: float = field(default=1.0, metadata=_SCENES)
     w_occupancy: float = field(default=0.5, metadata=_SCENES)
     w_grounding: float = field(default=0.3, metadata=_SCENES)
@@ -269,7 +270,7 @@ class TrainingRun:
         options = {
             f.name: str(values[f.name])
             for f in dataclasses.fields(self)
-            if f.metadata.get("section") in ("scenes", "images") and values[f.name] != f.default
+            if f.metadata.get("section") == "options" and values[f.name] != f.default
         }
         settings = {k: v for k, v in values.items() if k in _names("settings")}
         return {"request": {**request, "options": options}, "settings": settings}
@@ -304,8 +305,8 @@ def _names(section: str) -> set[str]:
 
 def _parsed(task: str, options: Mapping[str, str]) -> dict[str, Any]:
     """Values of ``--set name=value``. Raises ``ValueError`` naming an unknown option or a value of the wrong kind."""
-    section = "images" if task == "images" else "scenes"
-    defaults = {f.name: f.default for f in dataclasses.fields(TrainingRun) if f.metadata.get("section") == section}
+    of = "images" if task == "images" else "scenes"
+    defaults = {f.name: f.default for f in dataclasses.fields(TrainingRun) if of in f.metadata.get("of", ())}
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in defaults:
