@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,6 +88,24 @@ def test_it_stops_while_it_imports(tmp_path: Path, after_s: float) -> None:
         time.sleep(after_s)
         assert node.process.stop(signal.SIGINT, timeout_s=PATIENCE) == 0, node.process.output
         assert "Traceback" not in node.process.output
+
+
+def shared_memory_of(pid: int) -> set[Path]:
+    """Segments that a process has mapped; alone in its domain they are its own. Those of ports are of the machine."""
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return {Path(path) for path in re.findall(r"/dev/shm/fastdds_[0-9a-f]{16}\b", maps)}
+
+
+@pytest.mark.parametrize("state", ["configuring", "active"])
+def test_it_leaves_no_shared_memory_behind(tmp_path: Path, state: str) -> None:
+    with own_domain() as domain:
+        process = NodeProcess(domain, tmp_path / "node.log", "-p", "weights:=''")
+        wait_until(lambda: f": {state}" in process.output, START_S, process.output)
+        own = shared_memory_of(process.process.pid)
+        assert process.stop() == 0
+    assert own
+    assert not [path for path in own if path.exists()]
+    assert "Traceback" not in process.output
 
 
 _SLOW_CALLBACKS = """
