@@ -91,6 +91,20 @@ def test_doubtful_things_are_anchors():
     assert (answer.status, answer.candidates[0].id) == (FOUND, 2)
 
 
+@pytest.mark.parametrize("sentence", ["the couch next to the toaster", "the couch between the toaster and the door"])
+def test_a_doubtful_anchor_elsewhere_is_no_evidence(sentence):
+    """The one that is meant may stand where nobody has seen it; a confirmed one stands where it stands."""
+    room = [*living_room(), thing(60, "door", (9.0, 6.0, 1.0), (0.9, 0.1, 2.0))]
+    far = (9.0, 0.0, 0.25)
+    sure = ask(sentence, [*room, thing(50, "toaster", far, (0.5, 0.5, 0.5))], None)
+    assert sure.status == NOT_FOUND
+    assert "none that is" in sure.reason
+    answer = ask(sentence, room, seen(("toaster", 0.25, [*far, 0.5, 0.5, 0.5, 0, 0, 0])))
+    assert answer.status == FOUND
+    assert answer.candidates[0].label == "couch"
+    assert answer.candidates[0].score < ask("the couch", room, None).candidates[0].score
+
+
 def test_only_what_the_sentence_names_counts_and_not_too_much_of_it():
     room = living_room()
     found = seen(*((name, 0.2, box(20.0 + k)) for k, name in enumerate(["toaster"] * 30 + ["oven"] * 30)))

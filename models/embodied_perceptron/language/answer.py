@@ -218,7 +218,7 @@ class _Answer:
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
-        self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra)
+        self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra, confirmed=self.confirmed)
         conditions = [c for c in meaning.constraints if c.weight >= 1.0]
         words = len(meaning.text.split())
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None

@@ -33,6 +33,7 @@ _HUES = {
     "blue": (256.0, 24.0), "purple": (310.0, 18.0),
 }  # fmt: skip
 _DARK_ORANGE, _PALE_RED = 0.55, 0.72  # lightness in Oklab: darker orange is brown, lighter red is pink
+_COMMON = 0.5  # how much it counts that most things are white, brown or beige: rooms differ in that
 _TAIL = 4.0  # degrees of freedom: clear colours lie far from the mean of washed-out ones and are called the same
 
 
@@ -128,10 +129,11 @@ def scene_linear(rgb: NDArray[np.generic]) -> F64:
 
 @lru_cache(maxsize=1)
 def _distributions() -> tuple[tuple[str, ...], F64, F64, F64]:
-    """Names, (K, 3) means, (K, 3, 3) inverse covariances, (K,) peak densities."""
+    """Names, (K, 3) means, (K, 3, 3) inverse covariances, (K,) peak densities times :data:`_COMMON` of the names."""
     data = json.loads(DISTRIBUTIONS.read_text(encoding="utf-8"))["colors"]
     covariance = np.array([row["covariance"] for row in data.values()])
-    peak = 1.0 / np.sqrt((2 * np.pi) ** 3 * np.linalg.det(covariance))
+    peak = np.array([row["share"] for row in data.values()]) ** _COMMON
+    peak /= np.sqrt((2 * np.pi) ** 3 * np.linalg.det(covariance))
     return tuple(data), np.array([row["mean"] for row in data.values()]), np.linalg.inv(covariance), peak
 
 

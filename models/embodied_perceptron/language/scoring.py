@@ -40,6 +40,7 @@ _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
 _MEASURES = frozenset(("within", "beyond", "larger", "smaller"))
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
+_PERHAPS = 0.5  # a relation to what is not confirmed that holds less is no evidence
 _COLOUR_SAID = 0.2  # probability of a colour's name above which the thing may be called so
 _STATURE = frozenset(["large", "small", "tall", "short", "long", "narrow", "round", "high", "low"])
 
@@ -104,6 +105,7 @@ class Scorer:
         colors: (N, 3) mean sRGB in 0..255, NaN = not measured; or None.
         extra: (N,) further evidence in [0, 1] (a neural grounder's), or None.
         category: (N,) how well each object answers to the target's noun; None = by the lexicon.
+        confirmed: so many objects, the first, are known to be there; the others may not be. None = all.
     """
 
     def __init__(
@@ -115,8 +117,10 @@ class Scorer:
         colors: F64 | None = None,
         extra: F64 | None = None,
         category: F64 | None = None,
+        confirmed: int | None = None,
     ) -> None:
         assert meaning.target is not None
+        self.confirmed = geometry.n if confirmed is None else confirmed
         self.meaning = meaning
         self.g = geometry
         self.labels = labels
@@ -214,7 +218,7 @@ class Scorer:
         assert other.target is not None
         if not other.constraints and other.target.noun == self.noun:
             return np.zeros(self.g.n)
-        scorer = Scorer(other, self.g, self.labels, self.scores, self.colors)
+        scorer = Scorer(other, self.g, self.labels, self.scores, self.colors, confirmed=self.confirmed)
         evidence = scorer.evidence()
         kind = evidence.category
         meant = (kind >= 0.5 * max(float(kind.max(initial=0.0)), 1e-9)) * scorer.plausible(evidence)
@@ -252,7 +256,7 @@ class Scorer:
             if c not in self._ends:
                 return undecided
             pairs, lies, weight = self._ends[c]
-            holds = pairs.best(likelihood.lies_between(lies) * weight)
+            holds = self._doubted(pairs.best(likelihood.lies_between(lies) * weight), c)
         elif c.relation in likelihood.HOLDS:
             weight = np.maximum.reduce([self.anchor_weights(a) for a in c.anchors])
             chosen = weight >= 0.5 * float(weight.max(initial=0.0))
@@ -267,9 +271,18 @@ class Scorer:
             itself = pairs.where(~pairs.different).target
             others = int(chosen.sum()) - np.bincount(itself, minlength=self.g.n)
             holds = np.where(others > 0, holds, np.nan)  # "the other chair", where only one was detected
+            holds = self._doubted(holds, c)
         else:
             return undecided
         return np.asarray(1.0 - holds if c.negated else holds)
+
+    def _doubted(self, holds: F64, c: Constraint) -> F64:
+        """``holds`` undecided where it says no of what may not be there: the anchor meant stands elsewhere, unseen."""
+        for anchor in c.anchors:
+            weight = self.anchor_weights(anchor)
+            if not (weight[: self.confirmed] >= 0.5 * float(weight.max(initial=0.0))).any():
+                return np.where(holds < _PERHAPS, np.nan, holds)
+        return holds
 
     def _in_sight(self, c: Constraint) -> Constraint:
         """'Facing the bed, the lamp on the left': where nobody knows the bed's front, left of all lamps from there."""
