@@ -58,8 +58,8 @@ OUT = Path(__file__).resolve().parents[1] / "out" / "bench"
 # kind -> its family in the generator, and what the network would call it
 KINDS = {
     "corner couch": ("seats.corner_couch", "couch"),
-    "crate": ("storage.crate", "box"),
     "metal shelf": ("storage.metal_shelf", "shelf"),
+    "open carton": ("storage.open_carton", "box"),
     "tall plant": ("greenery.tall_plant", "plant"),
     "wing chair": ("seats.wing_chair", "chair"),
 }
