@@ -422,6 +422,9 @@ def test_every_scan_of_a_data_set_is_a_lesson(tmp_path: Path) -> None:
         read_lessons([root], CLASSES, ["piano"])
     with pytest.raises(LearnError, match="given twice"):
         read_lessons([root, root], CLASSES)
+    (root / "embodiedscan_infos_train.pkl").unlink()
+    with pytest.raises(LearnError, match=r"has no embodiedscan_infos_train\.pkl"):
+        read_lessons([root], CLASSES)
 
 
 def see_all(sources: list[Path]) -> list[Room]:

@@ -79,6 +79,8 @@ def read_lessons(sources: Sequence[Path], classes: Sequence[str], only: Sequence
             raise LearnError(f"{source} is given twice")
         if (source / _INFOS_NAME).is_file():
             lessons += _scans(source, classes, wanted)
+        elif any(source.glob("embodiedscan_infos_*.pkl")):
+            raise LearnError(f"{source} has no {_INFOS_NAME}: what is not for training teaches nothing")
         else:
             lessons.append(_lesson(source, classes, wanted))
     if not any(lesson.labels for lesson in lessons):
