@@ -48,8 +48,7 @@ class Starting:
     def __exit__(self, *_: object) -> None:
         self.peer.close()
         if self.process.process.poll() is None:
-            self.process.process.kill()
-        self.process.process.wait(10)
+            self.process.stop()
 
 
 @pytest.fixture
