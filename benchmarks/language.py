@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import cv2
 import numpy as np
 import robot_sentences
 from numpy.typing import NDArray
@@ -48,7 +49,6 @@ from embodied_perceptron_training.homes.building.home import HomeSpec, build_hom
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES, TUNED
 from embodied_perceptron_training.homes.prompts import FREE, all_facts, plural
 from embodied_perceptron_training.homes.relations import make_scene
-from embodied_perceptron_training.training.fit_colors import measured_colors
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "bench" / "language.json"
@@ -315,6 +315,25 @@ def load_homes(folder: Path, split: str) -> dict[str, Home]:
         objects = [SceneObject(i, instances[i]["label"], 0.9, np.array(instances[i]["bbox_3d"])) for i in named]
         scenes[scan] = (objects, measured_colors(folder / scan, record)[named])
     return scenes
+
+
+def measured_colors(folder: Path, record: dict[str, Any]) -> NDArray[np.float64]:
+    """(N, 3) mean sRGB of each instance's own pixels over all views in which it is visible; NaN where in none."""
+    number = {instance["object_id"]: k for k, instance in enumerate(record["instances"])}
+    total, count = np.zeros((len(number), 3)), np.zeros(len(number))
+    for path in sorted((folder / "color").glob("*.jpg")):
+        image, ids = cv2.imread(str(path)), cv2.imread(str(folder / "ids" / f"{path.stem}.png"), cv2.IMREAD_UNCHANGED)
+        if image is None or ids is None:
+            raise OSError(f"cannot read {path} and its ids")
+        color, rows = image[..., ::-1].reshape(-1, 3).astype(np.float64), ids.ravel().astype(np.int64)
+        size = int(rows.max()) + 1
+        sums = np.stack([np.bincount(rows, color[:, c], size) for c in range(3)], axis=1)
+        pixels = np.bincount(rows, minlength=size)
+        for object_id, k in number.items():
+            if object_id + 1 < size:
+                total[k] += sums[object_id + 1]
+                count[k] += pixels[object_id + 1]
+    return np.where(count[:, None] > 0, total / np.maximum(count, 1)[:, None], np.nan)
 
 
 def shake_home(objects: list[SceneObject], colors: NDArray[np.float64], rng: np.random.Generator) -> Home:

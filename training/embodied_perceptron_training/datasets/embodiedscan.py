@@ -193,6 +193,11 @@ class Prompt:
         return len(self.distractor_ids) > 3
 
 
+def infos_file(root: Path, split: str) -> Path:
+    """Where a data set keeps what is known of the scans of a split."""
+    return root / f"embodiedscan_infos_{split}.pkl"
+
+
 class EmbodiedScanDataset:
     """Scans of one split.
 
@@ -208,7 +213,7 @@ class EmbodiedScanDataset:
     def __init__(self, root: str | Path, split: str = "train", sources: frozenset[str] | None = None) -> None:
         self.root = Path(root)
         self.split = split
-        path = self.root / f"embodiedscan_infos_{split}.pkl"
+        path = infos_file(self.root, split)
         infos = load_plain_pickle(path)
         try:
             categories = infos["metainfo"]["categories"]

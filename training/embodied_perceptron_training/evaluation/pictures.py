@@ -23,7 +23,7 @@ from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, 
 from embodied_perceptron.visualization.top_view import render_top_view
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.scene_tasks import SceneResult, scene_perceptron
+from embodied_perceptron_training.evaluation.scene_tasks import SceneResult, mapped_scene
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
 FOUND: Color = (94, 210, 110)
@@ -85,10 +85,7 @@ def compare(found: SceneBoxes, true: SceneBoxes, min_score: float) -> Comparison
 
 def draw_scene(scene: EvaluationScene, inference: Predictor, sample: Comparison, title: str) -> Image:
     """One picture: truth and predictions from above, and in the image that shows most true objects."""
-    perceptron = scene_perceptron(inference, len(scene.frames))
-    for frame in scene.frames:
-        perceptron.integrate(frame)
-    return draw_comparison(perceptron.perceive(), best_view(scene), sample, title)
+    return draw_comparison(mapped_scene(scene, inference).perceive(), best_view(scene), sample, title)
 
 
 def draw_comparison(perception: Perception, view: PosedFrame, sample: Comparison, title: str) -> Image:

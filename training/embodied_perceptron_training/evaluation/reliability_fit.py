@@ -35,14 +35,13 @@ from embodied_perceptron.lift.reliability import (
     probabilities,
     thing_features,
 )
-from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.calibration import check_writable, reliability_error
 from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.object_states import matches_by_name
 from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, Workers, map_scenes
-from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config
+from embodied_perceptron_training.evaluation.scene_tasks import mapped_scene
 
 F64 = NDArray[np.float64]
 
@@ -108,9 +107,7 @@ class _Work:
         # the network's own scores of all boxes are what is fitted
         inference.naming = None
         inference.calibration = {k: v for k, v in inference.calibration.items() if k != "reliability"}
-        perceptron = Perceptron(evaluation_config(len(scene.frames)), inference=inference)
-        for frame in scene.frames:
-            perceptron.integrate(frame)
+        perceptron = mapped_scene(scene, inference)
         prediction = perceptron.predict(float("inf"))
         if prediction.detections is None:
             raise CorruptSceneError(f"{name}: the network could not look")

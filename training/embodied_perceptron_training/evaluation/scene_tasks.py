@@ -57,6 +57,14 @@ def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_
     return Perceptron(evaluation_config(views, window_m), inference=inference)
 
 
+def mapped_scene(scene: EvaluationScene, inference: Predictor | None = None) -> Perceptron:
+    """A perceptron after all views of a scene; without a network where ``inference`` is None."""
+    perceptron = Perceptron(evaluation_config(len(scene.frames)), inference=inference)
+    for frame in scene.frames:
+        perceptron.integrate(frame)
+    return perceptron
+
+
 def cells_at(points_m: F64, semantic: SemanticVoxels | None) -> NDArray[np.int64]:
     """(N,) labels of the cells that (N, 3) world points fall into: 0 free or never looked at, k + 1 = class k."""
     labels = np.zeros(len(points_m), np.int64)

@@ -81,7 +81,7 @@ from embodied_perceptron_training.evaluation.refer_lift import (
     noisy_detections,
     perfect_detections,
 )
-from embodied_perceptron_training.evaluation.scene_tasks import cells_at, perceive_everywhere, scene_perceptron
+from embodied_perceptron_training.evaluation.scene_tasks import cells_at, mapped_scene, perceive_everywhere
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene, choose_views
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.generate import load_record, sample_idx
@@ -202,9 +202,7 @@ def load_suite_scene(spec: SuiteSpec, name: str) -> SuiteScene:
 
 def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron, Perception]:
     """The deployed perceptron after all views, and what it makes of the whole scene."""
-    perceptron = scene_perceptron(cached_predictor(spec.weights), len(scene.frames))
-    for frame in scene.frames:
-        perceptron.integrate(frame)
+    perceptron = mapped_scene(scene, cached_predictor(spec.weights))
     return perceptron, perceive_everywhere(perceptron)
 
 

@@ -15,41 +15,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.language.colors import DISTRIBUTIONS, mean_colors, scene_lab
-from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.files import write_atomically
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config
+from embodied_perceptron_training.evaluation.scene_tasks import mapped_scene
 from embodied_perceptron_training.evaluation.scenes import load_scene
 
 F64 = NDArray[np.float64]
 
 _VIEWS = 20
 _MODEL_NOISE = np.diag([60.0, 12.0, 12.0])  # what real homes differ by beyond the generated ones
-
-
-def measured_colors(folder: Path, record: dict[str, Any]) -> F64:
-    """(N, 3) mean sRGB of each instance's own pixels over all views in which it is visible; NaN where in none."""
-    number = {instance["object_id"]: k for k, instance in enumerate(record["instances"])}
-    total, count = np.zeros((len(number), 3)), np.zeros(len(number))
-    for path in sorted((folder / "color").glob("*.jpg")):
-        image, ids = cv2.imread(str(path)), cv2.imread(str(folder / "ids" / f"{path.stem}.png"), cv2.IMREAD_UNCHANGED)
-        if image is None or ids is None:
-            raise OSError(f"cannot read {path} and its ids")
-        color, rows = image[..., ::-1].reshape(-1, 3).astype(np.float64), ids.ravel().astype(np.int64)
-        size = int(rows.max()) + 1
-        sums = np.stack([np.bincount(rows, color[:, c], size) for c in range(3)], axis=1)
-        pixels = np.bincount(rows, minlength=size)
-        for object_id, k in number.items():
-            if object_id + 1 < size:
-                total[k] += sums[object_id + 1]
-                count[k] += pixels[object_id + 1]
-    return np.where(count[:, None] > 0, total / np.maximum(count, 1)[:, None], np.nan)
 
 
 def colors_in_map(dataset: EmbodiedScanDataset, name: str) -> tuple[F64, list[str]]:
@@ -60,11 +39,8 @@ def colors_in_map(dataset: EmbodiedScanDataset, name: str) -> tuple[F64, list[st
     scene = load_scene(dataset, name, _VIEWS)
     record = json.loads((dataset.root / name / "record.json").read_text())
     called = {x["bbox_id"]: x["attributes"].get("color", "") for x in record["instances"]}
-    perceptron = Perceptron(evaluation_config(len(scene.frames)))
-    for frame in scene.frames:
-        perceptron.integrate(frame)
     rows = scene.seen_rows()
-    lab = scene_lab(mean_colors(perceptron.volume.snapshot(), scene.boxes[rows]))
+    lab = scene_lab(mean_colors(mapped_scene(scene).volume.snapshot(), scene.boxes[rows]))
     things = [k for k, row in enumerate(rows) if scene.labels[row] not in STRUCTURE_CLASSES]
     return lab[things], [called[int(scene.ids[rows[k]])] for k in things]
 

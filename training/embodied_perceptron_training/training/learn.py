@@ -33,7 +33,7 @@ from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.scene_tasks import predict_everywhere, scene_perceptron
+from embodied_perceptron_training.evaluation.scene_tasks import mapped_scene, predict_everywhere
 from embodied_perceptron_training.evaluation.scenes import load_scene
 from embodied_perceptron_training.training.lessons import LearnError, Lesson
 from embodied_perceptron_training.training.matching import assign_points
@@ -550,10 +550,7 @@ def validate(
     for i in range(count):
         progress(f"validation scene {i + 1} of {count}")
         scene = load_scene(dataset, dataset[i].sample_idx, views)
-        perceptron = scene_perceptron(inference, len(scene.frames))
-        for frame in scene.frames:
-            perceptron.integrate(frame)
-        parts = room_parts(predict_everywhere(perceptron))
+        parts = room_parts(predict_everywhere(mapped_scene(scene, inference)))
         rows = [r for r in scene.seen_rows() if scene.labels[r] in index]
         truth[scene.name] = SceneBoxes(scene.boxes[rows], np.array([index[scene.labels[r]] for r in rows], np.int64))
         before[scene.name] = boxes_of(parts, known, inference)

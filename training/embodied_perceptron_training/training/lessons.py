@@ -27,15 +27,15 @@ from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LABELS_SUFFIX, saved_corrections
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
-from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset, Scan, infos_file
 from embodied_perceptron_training.evaluation.recording_labels import read_labels
-from embodied_perceptron_training.evaluation.scene_tasks import scene_perceptron
+from embodied_perceptron_training.evaluation.scene_tasks import mapped_scene
 from embodied_perceptron_training.evaluation.scenes import choose_views, load_scene
 
 F64 = NDArray[np.float64]
 MAP_NAME, MAP_SUFFIX = "map.safetensors", ".safetensors"
 _SAME_THING_IOU = 0.5  # two labels there contradict each other
-_INFOS_NAME, _SPLIT = "embodiedscan_infos_train.pkl", "train"  # what else a data set holds is for measuring
+_SPLIT = "train"  # what else a data set holds is for measuring
 _VIEWS = 20  # of a scan
 
 
@@ -77,10 +77,11 @@ def read_lessons(sources: Sequence[Path], classes: Sequence[str], only: Sequence
     for k, source in enumerate(sources):
         if source.resolve() in {other.resolve() for other in sources[:k]}:
             raise LearnError(f"{source} is given twice")
-        if (source / _INFOS_NAME).is_file():
+        infos = infos_file(source, _SPLIT)
+        if infos.is_file():
             lessons += _scans(source, classes, wanted)
-        elif any(source.glob("embodiedscan_infos_*.pkl")):
-            raise LearnError(f"{source} has no {_INFOS_NAME}: what is not for training teaches nothing")
+        elif any(source.glob(infos_file(source, "*").name)):
+            raise LearnError(f"{source} has no {infos.name}: what is not for training teaches nothing")
         else:
             lessons.append(_lesson(source, classes, wanted))
     if not any(lesson.labels for lesson in lessons):
@@ -173,11 +174,7 @@ def _map_opener(file: Path) -> Callable[[Predictor], Perceptron]:
 
 def _scan_opener(dataset: EmbodiedScanDataset, name: str) -> Callable[[Predictor], Perceptron]:
     def make(inference: Predictor) -> Perceptron:
-        scene = load_scene(dataset, name, _VIEWS)
-        perceptron = scene_perceptron(inference, len(scene.frames))
-        for frame in scene.frames:
-            perceptron.integrate(frame)
-        return perceptron
+        return mapped_scene(load_scene(dataset, name, _VIEWS), inference)
 
     return make
 
