@@ -13,6 +13,7 @@ from support.online_world import config, inference, walk
 
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame
 from embodied_perceptron.geometry.transforms import invert_transform, make_transform
+from embodied_perceptron.inference.cell_names import names_from_boxes
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.view_fusion import View
@@ -121,6 +122,7 @@ def test_live_equals_batch(seed, tmp_path):
     np.testing.assert_allclose(prediction.detections.boxes, expected_boxes.boxes, atol=1e-4)
     anchor = 0.5 * (prediction.region.lower_m[:2] + prediction.region.upper_m[:2])
     cells = it.inference.occupancy(scene, [anchor[0], anchor[1], 0.0])
+    cells = names_from_boxes(cells, prediction.detections)
     assert prediction.semantic is not None
     np.testing.assert_array_equal(prediction.semantic.centers_m, cells.centers_m)
     np.testing.assert_array_equal(prediction.semantic.labels, cells.labels)

@@ -25,6 +25,7 @@ from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import WORLD, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
+from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
 from embodied_perceptron.inference.loading import LazyTextEncoder
 from embodied_perceptron.inference.predictor import Predictor, SceneFeatures
 from embodied_perceptron.mapping.export import VolumeCopy, Window
@@ -56,7 +57,8 @@ class ScenePrediction:
     Attributes:
         detections: every box of the network, best first, whatever its score, as of
             :meth:`~.predictor.Predictor.boxes`; None when nothing could be computed.
-        semantic: cells that are not empty; None for a network without occupancy.
+        semantic: cells that are not empty, named by the decoder and by the boxes around them (:mod:`.cell_names`); None
+            for a network without occupancy.
         region: the window.
         answered: where ``semantic`` has an answer; cells that are not in it are empty there.
         scene: what the heads read, for sentences; None after several windows.
@@ -196,7 +198,14 @@ class MapPredictor:
             self._good_predictions += 1
             if self._limit_m < wanted:
                 reasons.append(f"the network looks at {self._limit_m:.2f} m instead of {wanted:.2f} m: memory is short")
-            return replace(prediction, diagnostics=tuple(reasons))
+            return replace(self._with_names(prediction), diagnostics=tuple(reasons))
+
+    def _with_names(self, prediction: ScenePrediction) -> ScenePrediction:
+        """Cells take the names of boxes that may count for an object."""
+        if prediction.semantic is None or prediction.detections is None:
+            return prediction
+        least = max(MIN_SCORE, self.scores.keep)
+        return replace(prediction, semantic=names_from_boxes(prediction.semantic, prediction.detections, least))
 
     def _usual_m(self) -> float:
         """Window size of one pass when all of the map is asked for."""
