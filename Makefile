@@ -29,7 +29,7 @@ demo: setup
 	$(BIN)/embodied-perceptron demo $(if $(SOURCE),--source $(SOURCE)) $(if $(QUERY),--query '$(QUERY)') --out $(OUT)/demo
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile $(PYTEST_ARGS)
 
 test-all: setup
 	$(BIN)/python -m pip install --quiet "ray>=2.9"

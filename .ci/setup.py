@@ -137,6 +137,7 @@ def install_packages(venv: Path, more_extras: tuple[str, ...] = ()) -> bool:
     if _is_done(venv, step, digest):
         return False
     install = [str(venv / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    install.append("--no-compile")  # all modules take 70 s; the few that are used are compiled when first imported
     _run(
         [*install, "--constraint", str(constraints), "--editable", f".[{','.join(extras)}]"], " ".join(step.split("-"))
     )

@@ -259,9 +259,9 @@ class Rover(Robot):
     ("faults", "check", "words"),
     [
         ({}, "", ""),
-        ({"focal_scale": 1.15}, "focal length", "images look like focal length"),
+        pytest.param({"focal_scale": 1.15}, "focal length", "images look like focal length", marks=pytest.mark.slow),
         pytest.param({"tf_late_s": 0.9}, "late transforms", "s after the images", marks=pytest.mark.slow),
-        ({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's clock"),
+        pytest.param({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's", marks=pytest.mark.slow),
         pytest.param({"focal_scale": 0.85}, "focal length", "images look like focal length", marks=pytest.mark.slow),
         pytest.param({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf", marks=pytest.mark.slow),
         ({"focal_depth_scale": 1.15}, "registration", ""),

@@ -267,7 +267,7 @@ def write_bag(path: Path, plugin: Any) -> None:
         writer.write(text, START_NS, label)
 
 
-@pytest.mark.parametrize("plugin", ["MCAP", "SQLITE3"])
+@pytest.mark.parametrize("plugin", ["MCAP", pytest.param("SQLITE3", marks=pytest.mark.slow)])
 def test_bag_player_sends_messages_as_recorded(plugin: str, tmp_path: Path, listener: Listener, domain: int) -> None:
     from rosbags.rosbag2 import StoragePlugin
     from std_msgs.msg import String

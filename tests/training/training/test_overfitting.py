@@ -95,6 +95,7 @@ def fit(network: PerceptionNetwork, loss: Callable[[], Tensor], steps: int, rate
     return value
 
 
+@pytest.mark.slow
 def test_detection(scene: SparseTensor) -> None:
     torch.manual_seed(0)
     network = PerceptionNetwork(small("detection"))
