@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
+from embodied_perceptron.inference.cell_names import names_from_boxes
 from embodied_perceptron.language.colors import mean_colors
 from embodied_perceptron.mapping.volume import warm_up as warm_up_volume
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 if TYPE_CHECKING:
@@ -35,6 +37,15 @@ _T_WORLD_ROOM = make_transform(np.array([[0.8, -0.6, 0.0], [0.6, 0.8, 0.0], [0.0
 _ROOM = np.array([[-4.0, -2.0, 0.0], [2.4, 2.0, 2.5]])
 # two things side by side, so that whatever compares objects has something to compare
 _THINGS = np.array([[[1.5, -0.7, 0.0], [1.9, -0.2, 0.6]], [[1.4, 0.2, 0.0], [1.8, 0.6, 0.5]]])
+
+_CELL = SemanticVoxels(
+    0.16,
+    np.zeros((1, 3), np.float32),
+    np.zeros((1, 3), np.uint8),
+    np.zeros(1, np.int32),
+    np.zeros(1, np.float32),
+    ("thing",),
+)
 
 _LOOKS_UNTIL_CLEARED = 3
 
@@ -86,10 +97,11 @@ def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Ca
             yield perceptron.perceive
     yield partial(perceptron.perceive, window_m=math.inf)  # a small window may hold nothing of the room
     yield partial(perceptron.ground, "the chair next to the table")
-    # what only some scenes need: blocks that are stored away, boxes that overlap, colours of objects
+    # what only some scenes need: blocks that are stored away, boxes that overlap or hold cells, colours of objects
     yield warm_up_volume
     boxes = np.array([[1.5, 0.0, 0.3, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0], [1.6, 0.0, 0.3, 0.5, 0.5, 0.5, 0.1, 0.0, 0.0]])
     yield partial(nms, torch.from_numpy(boxes), torch.tensor([0.9, 0.8]), torch.zeros(2, dtype=torch.int64), 0.5)
+    yield partial(names_from_boxes, _CELL, Detections(boxes[:1], np.ones(1), _CELL.classes))
     yield lambda: mean_colors(shapes.perceive(stamp_ns).voxels, boxes)
 
 

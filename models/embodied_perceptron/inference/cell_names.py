@@ -54,10 +54,10 @@ def names_from_boxes(cells: SemanticVoxels, found: Detections, min_score: float 
             firm[k] = _SURE_WALL
     labels, confidence = cells.labels.copy(), cells.confidence.copy()
     _claim(
-        cells.centers_m,
+        np.ascontiguousarray(cells.centers_m),  # one layout, one compilation
         np.flatnonzero(cells.confidence < firm[cells.labels]),
         boxes,
-        rotations(torch.from_numpy(boxes)).numpy(),
+        np.ascontiguousarray(rotations(torch.from_numpy(boxes)).numpy()),
         scores,
         scores / np.sqrt(mean_edge_m),
         np.array([index[found.labels[i]] for i in rows], np.int32),
@@ -91,7 +91,7 @@ def _claim(
     """
     margin = 0.5 * size_m
     best = np.zeros(len(free))
-    unsure = confidence.copy()  # the decoder's, while claims are compared
+    said = confidence.copy()  # by the decoder, while claims are compared
     for b in range(len(boxes)):
         half = 0.5 * boxes[b, 3:6]
         reach = np.sqrt((half * half).sum()) + 2.0 * margin
@@ -100,7 +100,7 @@ def _claim(
             x = centers_m[i, 0] - boxes[b, 0]
             y = centers_m[i, 1] - boxes[b, 1]
             z = centers_m[i, 2] - boxes[b, 2]
-            if abs(x) > reach or abs(y) > reach or abs(z) > reach or unsure[i] >= scores[b] + _LEAD:
+            if abs(x) > reach or abs(y) > reach or abs(z) > reach or said[i] >= scores[b] + _LEAD:
                 continue
             outside = 0.0
             for axis in range(3):
