@@ -400,6 +400,7 @@ def test_markup_in_names_is_read_and_not_obeyed(viewer, browser):
     assert page.browser.execute_script("return document.querySelectorAll('img[src=x]').length") == 0
 
 
+@pytest.mark.slow
 def test_a_browser_that_went_in_the_middle_of_an_answer_harms_nobody(viewer, browser):
     go_on, asked = threading.Event(), threading.Event()
     problems = []

@@ -278,6 +278,7 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         simulated.render(tmp_path / "file" / "drive", 7)
 
 
+@pytest.mark.slow
 def test_map_error_is_null_without_truth(tmp_path: Path) -> None:
     assert simulated.measure_map_error_m(tmp_path, tmp_path / "map.safetensors") is None
     (tmp_path / "scene.json").write_text("{}")

@@ -215,7 +215,9 @@ def test_every_illness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.ros
-@pytest.mark.parametrize(("late_s", "severity"), [(0.4, Severity.WARNING), (0.9, Severity.ERROR)])
+@pytest.mark.parametrize(
+    ("late_s", "severity"), [pytest.param(0.4, Severity.WARNING, marks=pytest.mark.slow), (0.9, Severity.ERROR)]
+)
 def test_late_transforms_are_named(monkeypatch: pytest.MonkeyPatch, late_s: float, severity: Severity) -> None:
     with robot(monkeypatch, tf_late_s=late_s) as machine:
         findings = examine(machine, 3.0)

@@ -201,7 +201,7 @@ def test_player_ends_on_interrupt(folder: Path, listener: Listener, domain: int,
     assert json.loads(report.read_text())["complete"] is False
 
 
-@pytest.mark.parametrize(("interrupted", "code"), [(True, 130), (False, 1)])
+@pytest.mark.parametrize(("interrupted", "code"), [(True, 130), pytest.param(False, 1, marks=pytest.mark.slow)])
 def test_interruption_while_something_is_sent(interrupted: bool, code: int, tmp_path: Path, domain: int) -> None:
     """Ctrl-C shuts ROS down between a look at it and what is published next; any other fault stays one."""
     program = f"""
@@ -232,7 +232,7 @@ sys.exit(run_player(player_parser("toy", "", "SOURCE"), opened, play, ["nothing"
     assert json.loads(report.read_text())["complete"] is False
 
 
-@pytest.mark.parametrize("player", ["folder_player", "bag_player"])
+@pytest.mark.parametrize("player", ["folder_player", pytest.param("bag_player", marks=pytest.mark.slow)])
 def test_bad_source_is_named(player: str, tmp_path: Path, domain: int) -> None:
     process = start(player, tmp_path / "nothing", domain=domain)
     output, _ = process.communicate(timeout=30)

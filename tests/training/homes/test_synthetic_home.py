@@ -168,6 +168,7 @@ def test_surface_distance_by_hand_and_against_brute_force() -> None:
         distance(np.array([[np.nan, 0, 0]]))
 
 
+@pytest.mark.slow
 def test_recording_is_exact_and_the_same_for_any_number_of_workers(tmp_path: Path) -> None:
     spec = RecordingSpec(5, 4, 64, 48, noise=NoiseModel("perfect", exposure=0.0, grain=0.0))
     home = render_recording(spec, tmp_path / "a")

@@ -126,6 +126,7 @@ def test_detection(scene: SparseTensor) -> None:
     assert len(found.boxes) <= 5  # and little else
 
 
+@pytest.mark.slow
 def test_occupancy(scene: SparseTensor) -> None:
     """Colours are hidden in the input and seen by the images alone, so that these have to be used."""
     torch.manual_seed(0)

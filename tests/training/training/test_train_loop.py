@@ -97,6 +97,7 @@ def test_interrupted_is_the_same_as_not(tmp_path: Path, workers: int, accumulate
         assert timeless(tmp_path / "whole", event) == timeless(tmp_path / "cut", event)
 
 
+@pytest.mark.slow
 def test_a_signal_to_all_processes_stops_the_loop_alone(tmp_path: Path) -> None:
     """As a terminal's Ctrl-C or a scheduler's SIGTERM reaches them: the workers must not die under the loop."""
 
