@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -223,6 +225,65 @@ def test_compiled_sums_of_halves_equal_those_by_tensors(some: bool, margin_m: fl
         assert torch.equal(total, by_tensors)
         assert torch.equal(count, seen)
         assert seen.max() > 1
+
+
+@pytest.mark.parametrize("margin_m", [None, 0.05])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_views_that_are_read_at_once_add_up_as_one_after_the_other(margin_m: float | None, dtype: torch.dtype) -> None:
+    sites = make_sites(7, 2000)
+    points, config = CORRECTED.site_points(sites, VOXEL_M), ViewSamplingConfig("nearest", margin_m)
+    views = [make_view(seed, dtype=dtype) for seed in range(6)]
+    views[2] = dataclasses.replace(views[2], projection=-views[2].projection)  # sees nothing
+    for view in views:
+        for feature_map in view.levels:
+            feature_map.requires_grad_()
+    for level in range(2):
+        maps = [view.levels[level] for view in views]
+        results = []
+        for at_once in (True, False):
+            total = torch.zeros(len(sites), maps[0].shape[-1])
+            count = torch.zeros(len(sites), dtype=torch.int32)
+            assert view_fusion._are_alike(views, level, config)
+            if at_once:
+                view_fusion._add_views_at_once(total, count, points, views, level, config, 0.03)
+            else:
+                for view in views:
+                    sample = view_fusion._sample_by_tensors(view, level, points, config, 0.03)
+                    total.index_add_(0, sample.rows, sample.feats.to(total.dtype))
+                    count.index_add_(0, sample.seen, torch.ones_like(sample.seen, dtype=torch.int32))
+            grads = torch.autograd.grad(total.square().sum(), maps, materialize_grads=True, allow_unused=True)
+            results.append((total, count, *grads))
+        assert int(results[0][1].max()) > 1
+        for a, b in zip(*results, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_views_of_different_shapes_are_not_read_at_once() -> None:
+    views, nearest = [make_view(0), make_view(1)], ViewSamplingConfig(occlusion_margin_m=0.03)
+    assert view_fusion._are_alike(views, 0, nearest)
+    smaller = dataclasses.replace(views[1], depth_m=views[1].depth_m[:30])
+    for other in (smaller, dataclasses.replace(views[1], depth_m=None)):
+        assert not view_fusion._are_alike([views[0], other], 0, nearest)
+    for config in (ViewSamplingConfig("bilinear"), ViewSamplingConfig(conventions=RELEASED)):
+        assert not view_fusion._are_alike(views, 0, config)
+    assert not view_fusion._are_alike([], 0, nearest)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_the_gpu_reads_views_as_the_cpu_does() -> None:
+    sites = make_sites(7, 2000)
+    config = ViewSamplingConfig("nearest", 0.05)
+    views = [make_view(seed) for seed in range(6)]
+    there = [View(v.projection, v.image_size, tuple(m.cuda() for m in v.levels), v.depth_m.cuda()) for v in views]
+    points = CORRECTED.site_points(sites, VOXEL_M)
+    with patch.object(view_fusion, "_add_views_at_once", side_effect=view_fusion._add_views_at_once) as together:
+        for level, channels in enumerate((5, 7)):
+            here = fuse_views(points, views, level, channels, config, 0.03)
+            found = fuse_views(points.cuda(), there, level, channels, config, 0.03)
+            torch.testing.assert_close(found[0].cpu(), here[0])
+            assert torch.equal(found[1].cpu(), here[1])
+    assert together.call_count == 2
 
 
 def test_every_half_has_its_float() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from embodied_perceptron.sparse.conv import (
     SparseMaxPool,
     SparseTransposedConv,
 )
-from embodied_perceptron.sparse.engine import get_engine
+from embodied_perceptron.sparse.engine import _Convolution, _WholeConvolution, get_engine
 from embodied_perceptron.sparse.ops import (
     _corner_sums_compiled,
     corner_sums,
@@ -35,7 +36,15 @@ from embodied_perceptron.sparse.ops import (
     union,
     union_add,
 )
-from embodied_perceptron.sparse.sites import Sites, _merge, _search, build_kernel_map, kernel_offsets, unique_keys
+from embodied_perceptron.sparse.sites import (
+    KernelMap,
+    Sites,
+    _merge,
+    _search,
+    build_kernel_map,
+    kernel_offsets,
+    unique_keys,
+)
 from embodied_perceptron.sparse.tensor import SparseTensor
 
 ENGINE = get_engine("torch")
@@ -112,6 +121,45 @@ def test_convolution_equals_dense(
     assert torch.equal(y.keys, expected)
     assert y.stride == in_stride * stride
     assert_same_with_gradients(y.feats, read(out, y.sites), [x.feats, *layer.parameters()], seed)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    count=st.sampled_from([1, 17, 600]),
+    kernel_size=st.sampled_from([1, 2, 3]),
+    factor=st.sampled_from([1, 2]),
+    transposed=st.booleans(),
+    tile=st.sampled_from([1, 100, 10**6]),
+)
+def test_whole_neighbourhoods_are_multiplied_as_offsets_are(
+    seed: int, count: int, kernel_size: int, factor: int, transposed: bool, tile: int
+) -> None:
+    x = random_tensor(seed, count, 3)
+    fine, coarse = x.sites, x.sites.coarser(factor)
+    kernel_map = fine.kernel_map(coarse, kernel_size)
+    g = torch.Generator().manual_seed(seed)
+    kernel = torch.randn(kernel_size**3, 3, 4, generator=g, dtype=torch.float64, requires_grad=True)
+    source = x.feats
+    if transposed:
+        kernel_map = kernel_map.transposed
+        source = torch.randn(len(coarse), 3, generator=g, dtype=torch.float64, requires_grad=True)
+    table = KernelMap(kernel_map.n_in, kernel_map.n_out, kernel_map.identity, table=kernel_map.table)
+    with patch.object(engine_module, "_DEVICE_TILE_NUMBERS", tile):
+        whole = _WholeConvolution.apply(source, kernel, table)
+        assert_same_with_gradients(whole, _Convolution.apply(source, kernel, kernel_map), [source, kernel], seed)
+
+
+def test_under_autocast_halves_are_multiplied_and_gradients_keep_their_precision() -> None:
+    x = random_tensor(3, 300, 8, dtype=torch.float32)
+    layers = torch.nn.Sequential(SparseConv(8, 8), SparseConv(8, 8, 3, 2), SparseTransposedConv(8, 4))
+    expected = layers(x).feats
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layers(x).feats
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), expected, rtol=0.1, atol=0.2)
+    grads = torch.autograd.grad(y.float().square().sum(), [x.feats, *layers.parameters()])
+    assert {g.dtype for g in grads} == {torch.float32}
 
 
 @settings(max_examples=25, deadline=None)
@@ -275,9 +323,12 @@ def test_map_builders_agree_with_brute_force(seed: int, n: int, m: int, kernel_s
 
     a, b = some(n), some(m)
     steps = [int(pack_step) for pack_step in (5, -(1 << 19), 1 << 38, 0)]
-    for (i1, o1), (i2, o2) in zip(_merge(a, b, steps), _search(a, b, steps), strict=True):
-        assert torch.equal(i1, i2)
-        assert torch.equal(o1, o2)
+    searched = KernelMap(len(a), len(b), None, table=_search(a, b, steps))
+    merged = KernelMap(len(a), len(b), None, tuple(_merge(a, b, steps)))
+    for one, other in ((searched, merged), (searched.transposed, merged.transposed)):
+        assert torch.equal(one.table, other.table)
+        for found, wanted in zip(one.pairs, other.pairs, strict=True):
+            assert torch.equal(torch.stack(found), torch.stack(wanted))
     for same in (False, True):
         other = a if same else b
         built = build_kernel_map(a, other, kernel_size, 1, same=same)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Literal
 
@@ -16,10 +17,12 @@ EngineName = Literal["auto", "torch", "minkowski"]
 _BLOCK_ROWS = 8192
 _CROWDED = 0.65  # of all places around all sites are sites
 _TILE_NUMBERS = 160_000
+_DEVICE_TILE_NUMBERS = 1 << 25  # 128 MB of gathered float32
 
 
 class TorchEngine:
-    """Plain PyTorch on any device: per kernel offset gather, multiply, add into place."""
+    """Plain PyTorch on any device: on the CPU per kernel offset gather, multiply, add into place; elsewhere, where a
+    launch costs more than multiplying zeros, whole neighbourhoods times the whole kernel."""
 
     name = "torch"
 
@@ -33,10 +36,15 @@ class TorchEngine:
         transposed: bool,
     ) -> torch.Tensor:
         if transposed:
-            kernel_map = out_sites.kernel_map(in_sites, kernel_size).transposed()
+            kernel_map = out_sites.kernel_map(in_sites, kernel_size).transposed
         else:
             kernel_map = in_sites.kernel_map(out_sites, kernel_size)
-        result: torch.Tensor = _Convolution.apply(feats, kernel, kernel_map)  # type: ignore[no-untyped-call]
+        device = feats.device.type
+        if torch.is_autocast_enabled(device):  # here, so that gradients come back in the precision of their tensors
+            dtype = torch.get_autocast_dtype(device)
+            feats, kernel = feats.to(dtype), kernel.to(dtype)
+        arithmetic = _Convolution if device == "cpu" else _WholeConvolution
+        result: torch.Tensor = arithmetic.apply(feats, kernel, kernel_map)  # type: ignore[no-untyped-call]
         return result
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
@@ -115,7 +123,7 @@ def _multiply_neighbourhoods(feats: torch.Tensor, kernel: torch.Tensor, kernel_m
     It multiplies zeros where there is no neighbour, but every output is written once: where three of four neighbours
     are there, it takes two thirds of the time of adding up offset by offset.
     """
-    size, rows = kernel[..., 0].numel(), kernel_map.neighbours.numpy()
+    size, rows = kernel[..., 0].numel(), kernel_map.table.numpy()
     tile = max(_TILE_NUMBERS // size, 16)  # gathered rows stay in the cache
     gathered = feats.new_empty(min(tile, kernel_map.n_out), size)
     out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
@@ -163,6 +171,54 @@ def _gather_outer(
             torch.index_select(a, 0, rows_a[start : start + n], out=left[:n])
             torch.index_select(b, 0, rows_b[start : start + n], out=right[:n])
             out[k].addmm_(left[:n].t(), right[:n])
+
+
+class _WholeConvolution(torch.autograd.Function):
+    """The same for devices where launches and waits are what costs: each site's whole neighbourhood, gathered tile by
+    tile, times the whole kernel. It multiplies zeros where there is no neighbour; nothing is read back from the device,
+    and every output is written once, so that the order of sums is fixed."""
+
+    @staticmethod
+    def forward(ctx: Any, feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+        ctx.save_for_backward(feats, kernel)
+        ctx.kernel_map = kernel_map
+        return _multiply_gathered(feats, kernel, kernel_map)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        feats, kernel = ctx.saved_tensors
+        kernel_map: KernelMap = ctx.kernel_map
+        grad_feats = grad_kernel = None
+        if ctx.needs_input_grad[0]:
+            grad_feats = _multiply_gathered(grad_out, kernel.transpose(1, 2), kernel_map.transposed)
+        if ctx.needs_input_grad[1]:
+            total = torch.zeros(kernel[..., 0].numel(), kernel.shape[2], device=kernel.device)
+            total = total.to(torch.promote_types(total.dtype, kernel.dtype))  # sums of halves are kept in float32
+            for rows, gathered in _gathered_tiles(feats, kernel_map):
+                total += gathered.t() @ grad_out[rows]
+            grad_kernel = total.to(kernel.dtype).reshape(kernel.shape)
+        return grad_feats, grad_kernel, None
+
+
+def _multiply_gathered(feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+    """(N_in, Cin), (K, Cin, Cout) -> (N_out, Cout)."""
+    out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
+    weights = kernel.reshape(-1, kernel.shape[2])
+    for rows, gathered in _gathered_tiles(feats, kernel_map):
+        torch.mm(gathered, weights, out=out[rows])
+    return out
+
+
+def _gathered_tiles(feats: torch.Tensor, kernel_map: KernelMap) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Tiles of output rows and their (T, K * Cin) neighbourhoods."""
+    table, channels = kernel_map.table, feats.shape[1]
+    padded = torch.cat([feats, feats.new_zeros(1, channels)])  # its last row is read where there is no neighbour
+    tile = max(_DEVICE_TILE_NUMBERS // (table.shape[1] * channels), 1)
+    for start in range(0, kernel_map.n_out, tile):
+        rows = slice(start, start + tile)
+        sources = torch.where(table[rows] < 0, len(feats), table[rows]).flatten()
+        yield rows, padded.index_select(0, sources).reshape(-1, table.shape[1] * channels)
 
 
 class _MaxPool(torch.autograd.Function):

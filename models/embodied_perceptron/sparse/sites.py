@@ -11,7 +11,6 @@ fastest; odd kernels are centred, even kernels reach from 0 to k - 1.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -194,21 +193,35 @@ def kernel_offsets(kernel_size: int) -> list[tuple[int, int, int]]:
     return [(x, y, z) for z in reach for y in reach for x in reach]
 
 
-@dataclass(frozen=True, eq=False)
+Pairs = tuple[tuple[torch.Tensor, torch.Tensor], ...]
+
+
 class KernelMap:
-    """Pairs of rows per kernel offset.
+    """Which input row lies under which kernel offset of which output row: as pairs of rows per offset, or as a table of
+    the neighbours of every output row. One of them is found first, the CPU's merge finds pairs and the search of other
+    devices a table; the other is made of it when it is asked for.
 
     Attributes:
-        pairs: one (in_rows, out_rows) per offset, each (P_k,) int64 and strictly increasing: within one offset no row
-            occurs twice, so that scattering needs no atomics and its order is fixed.
         identity: the offset at which input and output rows are all rows in order, or None.
         n_in, n_out: sizes of both sets.
     """
 
-    pairs: tuple[tuple[torch.Tensor, torch.Tensor], ...]
-    identity: int | None
-    n_in: int
-    n_out: int
+    def __init__(
+        self, n_in: int, n_out: int, identity: int | None, pairs: Pairs | None = None, table: torch.Tensor | None = None
+    ) -> None:
+        """``pairs`` or ``table``, as the properties of these names."""
+        self.n_in, self.n_out, self.identity = n_in, n_out, identity
+        self._pairs, self._table = pairs, table
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """One (in_rows, out_rows) per offset, each (P_k,) int64 and strictly increasing: within one offset no row
+        occurs twice, so that scattering needs no atomics and its order is fixed."""
+        if self._pairs is not None:
+            return self._pairs
+        assert self._table is not None
+        out_rows = [(column >= 0).nonzero()[:, 0] for column in self._table.unbind(1)]
+        return tuple((self._table[rows, k].long(), rows) for k, rows in enumerate(out_rows))
 
     @property
     def total(self) -> int:
@@ -216,16 +229,29 @@ class KernelMap:
         return sum(len(i) for i, _ in self.pairs)
 
     @cached_property
-    def neighbours(self) -> torch.Tensor:
-        """(n_out, K) int32 the same as a table: the input row under each offset, or -1; on the CPU."""
-        rows = torch.full((self.n_out, len(self.pairs)), -1, dtype=torch.int32)
-        for k, (in_rows, out_rows) in enumerate(self.pairs):
+    def table(self) -> torch.Tensor:
+        """(n_out, K) int32 the input row under each offset, or -1."""
+        if self._table is not None:
+            return self._table
+        assert self._pairs is not None
+        rows = torch.full((self.n_out, len(self._pairs)), -1, dtype=torch.int32)
+        for k, (in_rows, out_rows) in enumerate(self._pairs):
             cpu_kernels.fill_neighbours(rows.numpy(), k, in_rows.numpy(), out_rows.numpy())
         return rows
 
+    @cached_property
     def transposed(self) -> KernelMap:
         """The map of the transposed convolution: the same pairs, read from out to in."""
-        return KernelMap(tuple((o, i) for i, o in self.pairs), self.identity, self.n_out, self.n_in)
+        if self._pairs is not None:
+            pairs = tuple((o, i) for i, o in self._pairs)
+            return KernelMap(self.n_out, self.n_in, self.identity, pairs)
+        assert self._table is not None
+        # what has no neighbour is written to a row behind the last, which is then cut off
+        rows = torch.where(self._table < 0, self.n_in, self._table).long()
+        out_rows = torch.arange(self.n_out, dtype=torch.int32, device=rows.device)[:, None].expand_as(rows)
+        table = rows.new_full((self.n_in + 1, rows.shape[1]), -1, dtype=torch.int32)
+        table = table.scatter_(0, rows, out_rows)[: self.n_in]
+        return KernelMap(self.n_out, self.n_in, self.identity, table=table)
 
 
 def build_kernel_map(
@@ -237,34 +263,28 @@ def build_kernel_map(
         in_keys, out_keys: (N,), (M,) int64 site keys, strictly increasing, on one device.
         kernel_size: edge length of the cubic kernel.
         in_stride: stride of the input sites.
-        same: both are the same set. An odd kernel is then symmetric, and half of the search is saved.
+        same: both are the same set. An odd kernel is then symmetric, and half of the CPU's search is saved.
     """
     steps = [site_key_step(*(v * in_stride for v in offset)) for offset in kernel_offsets(kernel_size)]
     n_in, n_out = in_keys.numel(), out_keys.numel()
-    symmetric = same and kernel_size % 2 == 1
-    searched = len(steps) // 2 if symmetric else len(steps)
-    find = _merge if in_keys.device.type == "cpu" else _search
-    pairs = find(in_keys, out_keys, steps[:searched])
-    if not symmetric:
-        identity = steps.index(0) if same else None
-        return KernelMap(tuple(pairs), identity, n_in, n_out)
-    every = torch.arange(n_in, device=in_keys.device)
+    identity = steps.index(0) if same else None
+    if in_keys.device.type != "cpu":
+        return KernelMap(n_in, n_out, identity, table=_search(in_keys, out_keys, steps))
+    if not (same and kernel_size % 2):
+        return KernelMap(n_in, n_out, identity, tuple(_merge(in_keys, out_keys, steps)))
+    pairs = _merge(in_keys, out_keys, steps[: len(steps) // 2])
+    every = torch.arange(n_in)
     mirrored = [(o, i) for i, o in reversed(pairs)]
-    return KernelMap((*pairs, (every, every), *mirrored), searched, n_in, n_out)
+    return KernelMap(n_in, n_out, identity, (*pairs, (every, every), *mirrored))
 
 
-def _search(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Binary search of every wanted key; any device."""
-    if in_keys.numel() == 0 or out_keys.numel() == 0:
-        empty = torch.empty(0, dtype=torch.int64, device=in_keys.device)
-        return [(empty, empty) for _ in steps]
-    pairs = []
-    for step in steps:
-        wanted = out_keys + step
-        rows = torch.searchsorted(in_keys, wanted).clamp_(max=in_keys.numel() - 1)
-        out_rows = (in_keys[rows] == wanted).nonzero()[:, 0]
-        pairs.append((rows[out_rows], out_rows))
-    return pairs
+def _search(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> torch.Tensor:
+    """(M, K) int32 :attr:`KernelMap.table` by one binary search of all that is wanted; any device, nothing waits."""
+    if in_keys.numel() == 0:
+        return torch.full((len(out_keys), len(steps)), -1, dtype=torch.int32, device=in_keys.device)
+    wanted = out_keys[:, None] + torch.tensor(steps, device=in_keys.device)
+    rows = torch.searchsorted(in_keys, wanted).clamp_(max=in_keys.numel() - 1)
+    return torch.where(in_keys[rows] == wanted, rows, -1).to(torch.int32)
 
 
 def _merge(in_keys: torch.Tensor, out_keys: torch.Tensor, steps: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -247,3 +247,17 @@ def test_disturbed_pictures_have_features_of_their_own(homes: Path, tmp_path: Pa
     assert min(counts) >= 1
     again = task.samples.sample(0, np.random.default_rng(4)).features[0]
     assert torch.equal(again, drawn[4])
+
+
+def test_an_encoder_that_learns_sees_disturbed_pictures_too(homes: Path) -> None:
+    options = {"cache": str(homes / ".prepared"), "pictures": "1"}
+    task = build_task(TrainingRun.of(options, task="detection", data=homes, views=3))
+    assert isinstance(task, SceneTask)
+    assert task.end_to_end
+    cache = task.samples.sources[0].cache
+    drawn = [task.samples.sample(0, np.random.default_rng(i)).colors for i in range(12)]
+    pictures = cache.colors(cache[0], range(3))
+    as_they_are = [torch.equal(colors, pictures) for colors in drawn]
+    assert 0 < sum(as_they_are) < 12
+    assert len({colors.numpy().tobytes() for colors in drawn}) > 12 - sum(as_they_are)  # others each time
+    assert torch.equal(task.samples.sample(0, np.random.default_rng(4)).colors, drawn[4])

@@ -22,7 +22,7 @@ from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.disturb import SiteDisturbance
+from embodied_perceptron_training.training.disturb import SiteDisturbance, disturbed_picture
 from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
 
 ViewChoice = Literal["all", "prefix", "one"]
@@ -97,7 +97,8 @@ class WindowSpec:
         sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
         prefix_share: of the samples that are maps of the first n views, as they are while a robot still looks around.
         disturbance: of the sites.
-        pictures: sets of disturbed pictures that samples show as often as the pictures as they are.
+        pictures: sets of disturbed pictures that samples show as often as the pictures as they are; an encoder that
+            learns too sees other ones each time.
     """
 
     window_m: float = WINDOW_M
@@ -168,7 +169,7 @@ class SampleMaker:
             image_size=size,
             features=tuple(level[shown] for level in self._features(scene, rng)),
             depth_mm=scene.depth_mm[shown].to(torch.int32),
-            colors=self._scenes.colors(scene, shown) if self._colors else None,
+            colors=self._pictures(scene, shown, rng) if self._colors else None,
             occupancy=occupancy,
             occupancy_origin=origin,
             sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if speaks else None,
@@ -216,6 +217,14 @@ class SampleMaker:
     def _features(self, scene: PreparedScene, rng: np.random.Generator) -> tuple[Tensor, ...]:
         variant = int(rng.integers(self.spec.pictures + 1)) if self.spec.pictures and scene.features else 0
         return self._scenes.disturbed_features(scene, variant) if variant else scene.features
+
+    def _pictures(self, scene: PreparedScene, shown: list[int], rng: np.random.Generator) -> Tensor:
+        """(V, H, W, 3) uint8; disturbed ones anew each time, for nothing is kept of what an encoder that learns sees."""
+        colors = self._scenes.colors(scene, shown)
+        if not self.spec.pictures or not rng.integers(self.spec.pictures + 1):
+            return colors
+        kind = float(rng.random())
+        return torch.from_numpy(np.stack([disturbed_picture(color, kind, rng) for color in colors.numpy()]))
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator

@@ -331,7 +331,7 @@ class SceneTask:
         )
         if not training:
             return dataclasses.replace(everything, views=self._views if run.truth_views > self._views else 0)
-        varied = _varied(everything, run, run.pictures if self.config.uses_images and not self.end_to_end else 0)
+        varied = _varied(everything, run, run.pictures if self.config.uses_images else 0)
         return dataclasses.replace(
             varied,
             motion=PAPER_MOTION if self.config.inputs == "xyz" else varied.motion,

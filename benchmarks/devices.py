@@ -1,0 +1,162 @@
+"""The chain on a GPU beside the CPU: time of each stage, the same answers, and the convolutions of both ways in turn.
+
+    python benchmarks/devices.py                        # table, and out/bench/devices.json
+    python benchmarks/devices.py --devices cpu,cuda     # the default; what is not there is left out
+
+A tour of two simulated rooms with the shipped weights: every frame is a keyframe, and after each one the network looks
+at the map. ``network`` keeps the voxels on the CPU, as ``device:=cuda`` does; ``everything`` has them on the device
+too (``volume.device``). Times are of the wall, medians; a GPU is waited for at the end of each stage. Convolutions are
+those of the network's own layers, offset by offset as the CPU does them and whole neighbourhoods at once as devices
+do; the ratio is of the same sites in the same process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from online import again, every_frame, frames_of
+from rich.console import Console
+from rich.table import Table
+
+import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
+
+# isort: split
+import torch
+
+import embodied_perceptron.sparse.engine as engine
+from embodied_perceptron.config import NetworkOptions, PerceptronConfig, VolumeConfig
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.sensors.frame import PosedFrame
+
+OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "devices.json"
+FRAMES, WARM_UP = 24, 8
+SENTENCES = ("the chair that is closest to the door", "the largest cabinet", "a box to the left of the table")
+Row = dict[str, Any]
+
+
+def wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def timed(spent: dict[str, list[float]], name: str, device: str) -> Iterator[None]:
+    wait(device)
+    start = time.perf_counter()
+    yield
+    wait(device)
+    spent[name].append(1e3 * (time.perf_counter() - start))
+
+
+def chain(frames: list[PosedFrame], device: str, whole: bool, weights: str) -> tuple[Row, Perceptron]:
+    """Medians of the stages on one device, and the perception with its map."""
+    volume = VolumeConfig(device=device) if whole else VolumeConfig()
+    config = PerceptronConfig(
+        volume=volume, keyframes=every_frame(len(frames)), network=NetworkOptions(weights=weights, device=device)
+    )
+    it = Perceptron(config, inference=load_inference(weights, device))
+    spent: dict[str, list[float]] = defaultdict(list)
+    for i, frame in enumerate(frames):
+        counts = spent if i >= WARM_UP else defaultdict(list)
+        with timed(counts, "integrate and encode", device):
+            it.integrate(again(frame, 200_000_000 * (i + 1)))
+        with timed(counts, "perceive", device):
+            seen = it.perceive()
+        for name, ms in seen.stage_ms.items():
+            counts[f"perceive: {name}"].append(ms)
+    with timed(spent, "whole map", device):
+        it.predict(float("inf"))
+    try:
+        it.ground_many(SENTENCES)
+        with timed(spent, "three sentences", device):
+            it.ground_many(SENTENCES)
+    except (ImportError, FileNotFoundError) as error:  # no text encoder is installed
+        print(f"no sentences: {error}")
+    ms = {name: float(np.median(values)) for name, values in spent.items()}
+    row: Row = {"device": device, "volume": "device" if whole else "cpu", "ms": ms}
+    if device.startswith("cuda"):
+        row["peak_memory_mb"] = torch.cuda.max_memory_allocated() / 1e6
+    return row, it
+
+
+def same_boxes(a: Perceptron, b: Perceptron) -> Row:
+    """What the last looks of both found, box by box."""
+    left, right = (it.prediction.detections for it in (a, b))  # type: ignore[union-attr]
+    assert left is not None
+    assert right is not None
+    matched = 0
+    for box, score, label in zip(left.boxes, left.scores, left.labels, strict=True):
+        near = np.abs(right.boxes[:, :6] - box[:6]).max(1) < 0.02
+        near &= np.abs(right.scores - score) < 0.02
+        matched += any(right.labels[i] == label for i in np.flatnonzero(near))
+    return {"left": len(left), "right": len(right), "same": matched}
+
+
+def convolutions(it: Perceptron, device: str) -> Row:
+    """Milliseconds of a look, with the convolutions of both ways in turn."""
+    spent: dict[str, list[float]] = defaultdict(list)
+    ways = {"whole": engine._WholeConvolution, "offsets": engine._Convolution}
+    for round_ in range(8):
+        for name, way in ways.items():
+            counts = spent if round_ > 1 else defaultdict(list)
+            with patch.object(engine, "_WholeConvolution", way), timed(counts, name, device):
+                it.predict()
+    ms = {name: float(np.median(values)) for name, values in spent.items()}
+    return {"device": device, "predict_ms": ms, "ratio": ms["offsets"] / ms["whole"]}
+
+
+def show(console: Console, results: Row) -> None:
+    rows = results["chains"]
+    table = Table("ms, median", *(f"{row['device']}, volume on {row['volume']}" for row in rows), title="stages")
+    for name in rows[0]["ms"]:
+        table.add_row(name, *(f"{row['ms'].get(name, float('nan')):.1f}" for row in rows))
+    console.print(table)
+    for name, found in results["same"].items():
+        console.print(f"{name}: {found['same']} boxes of {found['left']} and {found['right']} are the same")
+    for row in results["convolutions"]:
+        console.print(f"a look on {row['device']}: {row['predict_ms']}, offset by offset {row['ratio']:.2f}x")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--devices", default="cpu,cuda")
+    parser.add_argument("--weights", default="tiny", help="a shipped name or a file")
+    parser.add_argument("--out", type=Path, default=OUT)
+    arguments = parser.parse_args()
+    torch.set_num_threads(min(torch.get_num_threads(), 4))  # of small products more threads make no less time
+    devices = [d for d in arguments.devices.split(",") if d == "cpu" or torch.cuda.is_available()]
+    results: Row = {"chains": [], "same": {}, "convolutions": []}
+    first: Perceptron | None = None
+    frames = frames_of(2, FRAMES)
+    for device in devices:
+        for whole in (False,) if device == "cpu" else (False, True):
+            row, it = chain(frames, device, whole, arguments.weights)
+            results["chains"].append(row)
+            if first is None:
+                first = it
+            else:
+                results["same"][f"{device}, volume on {row['volume']}"] = same_boxes(first, it)
+        if device != "cpu":
+            results["convolutions"].append(convolutions(it, device))
+    results["machine"] = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+    }
+    show(Console(width=110), results)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
