@@ -219,7 +219,7 @@ class SampleMaker:
         return self._scenes.disturbed_features(scene, variant) if variant else scene.features
 
     def _pictures(self, scene: PreparedScene, shown: list[int], rng: np.random.Generator) -> Tensor:
-        """(V, H, W, 3) uint8; disturbed ones anew each time, for nothing is kept of what an encoder that learns sees."""
+        """(V, H, W, 3) uint8; disturbed ones anew each time: nothing is kept of what a learning encoder sees."""
         colors = self._scenes.colors(scene, shown)
         if not self.spec.pictures or not rng.integers(self.spec.pictures + 1):
             return colors
