@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
@@ -525,3 +526,38 @@ def test_the_wheel_brings_everything_and_works_without_the_repository(tmp_path: 
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [str(place / "embodied_perceptron" / "weights" / "__init__.py"), "False"]
+
+
+def test_interface_packages_are_built_after_what_they_require_and_every_fault_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder = load_script(ROOT / "ros_ws" / "build_interfaces.py")
+    first, slow, second, last = (
+        builder.InterfacePackage(name, tmp_path, requires)
+        for name, requires in (("a", ()), ("slow", ()), ("b", ("a",)), ("c", ("slow",)))
+    )
+    begun, ended, faulty = [], [], set()
+
+    def build(package: Any, prefix: Path) -> None:
+        assert prefix == tmp_path
+        begun.append((package.name, tuple(ended)))
+        time.sleep(0.2 if package is slow else 0.02)
+        if package.name in faulty:
+            raise RuntimeError(f"building {package.name} failed")
+        ended.append(package.name)
+
+    monkeypatch.setattr(builder, "build", build)
+    assert builder.build_all([slow, first, second, last], tmp_path)
+    before = dict(begun)
+    assert "a" in before["b"]
+    assert "slow" in before["c"]
+    assert "slow" not in before["a"]  # beside it
+    begun.clear()
+    ended.clear()
+    faulty.add("a")
+    capsys.readouterr()
+    assert not builder.build_all([slow, first, second, last], tmp_path)
+    assert "b" not in dict(begun)
+    said = capsys.readouterr()
+    assert said.err == "interfaces: building a failed\n"
+    assert "c built in" in said.out
