@@ -148,3 +148,11 @@ def test_focal_lengths_of_no_camera_are_refused(focal: float) -> None:
         g.Intrinsics(focal, 60.0, 39.5, 29.5, 80, 60)
     with pytest.raises(ValueError, match="fy="):
         g.Intrinsics(60.0, focal, 39.5, 29.5, 80, 60)
+
+
+@given(keys=st.lists(st.integers(-(2**62), 2**62) | st.integers(-2, 2), max_size=40))
+def test_distinct_keys_are_those_of_numpy(keys: list[int]) -> None:
+    array = np.array(keys, np.int64)
+    before = array.copy()
+    np.testing.assert_array_equal(g.distinct_keys(array), np.unique(array))
+    np.testing.assert_array_equal(array, before)

@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.transforms import distinct_keys
 from embodied_perceptron.geometry.trimming import median, trimmed_bounds
 from embodied_perceptron.lift.class_priors import ClassPrior, ClassPriors
 from embodied_perceptron.lift.detections2d import Detections2d
@@ -103,12 +104,12 @@ class LiftedDetection:
     @cached_property
     def distinct_cells_small(self) -> NDArray[np.int64]:
         """(C,) each of them once, ascending."""
-        return np.unique(self.cells_small)
+        return distinct_keys(self.cells_small)
 
     @cached_property
     def distinct_cells_large(self) -> NDArray[np.int64]:
         """(C,) each of them once, ascending."""
-        return np.unique(self.cells_large)
+        return distinct_keys(self.cells_large)
 
 
 def cell_keys(points_m: NDArray[np.float64], size_m: float) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, pack_keys, unpack_keys
+from embodied_perceptron.geometry.transforms import KEY_BITS, MAX_COORDINATE, distinct_keys, pack_keys, unpack_keys
 from embodied_perceptron.mapping.voxels import VoxelRows
 
 BLOCK_BITS = 3
@@ -329,7 +329,7 @@ def split_coords(coords: NDArray[np.integer[Any]]) -> tuple[NDArray[np.int64], N
 def within_budget(rows: VoxelRows, max_blocks: int, center_m: NDArray[np.float64], block_m: float) -> VoxelRows:
     """Of sorted rows those of the ``max_blocks`` blocks, ``block_m`` metres wide, nearest to ``center_m``."""
     block_keys, _ = split_coords(rows.coords.numpy())
-    distinct = np.unique(block_keys)
+    distinct = distinct_keys(block_keys)
     if len(distinct) <= max_blocks:
         return rows
     centers = (unpack_keys(torch.from_numpy(distinct)).numpy() + 0.5) * block_m

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_from_dict
-from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, unpack_keys
+from embodied_perceptron.geometry.transforms import Intrinsics, check_transform, distinct_keys, unpack_keys
 from embodied_perceptron.mapping.blocks import split_coords
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.voxels import COLOR, HITS, OFFSET, OFFSET_UNITS, RECORD, VoxelRows
@@ -214,7 +214,7 @@ def read_volume(path: str | Path, config: VolumeConfig) -> SavedVolume:
         raise MapFileError(f"{path} has voxel_size_m={saved.voxel_size_m}, this volume has {config.voxel_size_m}")
     rows = unpack_voxels(path, tensors)
     keyframes = unpack_keyframes(path, tensors, header.get("keyframes"))
-    blocks = len(np.unique(split_coords(rows.coords.numpy())[0]))
+    blocks = len(distinct_keys(split_coords(rows.coords.numpy())[0]))
     if blocks > config.max_blocks:
         raise MapFileError(f"{path} has {blocks} blocks, this volume takes max_blocks={config.max_blocks}")
     taken = header.get("keyframes_taken")

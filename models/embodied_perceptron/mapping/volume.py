@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import ConfigError, KeyframeConfig, VolumeConfig, config_to_dict
 from embodied_perceptron.geometry.boxes import check_boxes, points_in_boxes
-from embodied_perceptron.geometry.transforms import Intrinsics, pack_keys, voxel_centers
+from embodied_perceptron.geometry.transforms import Intrinsics, distinct_keys, pack_keys, voxel_centers
 from embodied_perceptron.mapping.blocks import BLOCK_EDGE, BLOCK_VOXELS, BlockTable, split_coords, within_budget
 from embodied_perceptron.mapping.correction import Correction, correct, move_voxels
 from embodied_perceptron.mapping.export import DEFAULT_FEATURES, VolumeCopy, Window
@@ -363,7 +363,7 @@ class FeatureVolume:
     def _put(self, rows: VoxelRows) -> None:
         """Voxels into an empty map that has room for them."""
         block_keys, local = split_coords(rows.coords.numpy())
-        self._blocks.acquire(np.unique(block_keys), np.zeros(3), np.inf)
+        self._blocks.acquire(distinct_keys(block_keys), np.zeros(3), np.inf)
         self._store.put(self._blocks.lookup(block_keys), local, rows)
         self._voxels = len(rows)
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 
-from embodied_perceptron.geometry.transforms import FloatArray
+from embodied_perceptron.geometry.transforms import FloatArray, distinct_keys
 
 _UP = np.array([0.0, 0.0, 1.0])
 _ENOUGH_POINTS = 60_000
@@ -60,8 +60,7 @@ def estimate_floor_z(
     cell = cells[:, 0] * (int(cells[:, 1].max()) + 1) + cells[:, 1]
     layers = int(layer.max()) + 1
     # distinct ground cells per layer
-    occupied = np.unique(cell * layers + layer)
-    area = np.bincount(occupied % layers, minlength=layers) * cell_m**2
+    area = np.bincount(distinct_keys(cell * layers + layer) % layers, minlength=layers) * cell_m**2
     # walls cover the same little ground in every layer: what counts is what stands out of the layers around
     around = median_filter(area, size=2 * max(1, round(_AROUND_M / bin_m)) + 1, mode="constant")
     # a surface between two bins, and its noise, fill neighbouring layers
