@@ -40,7 +40,8 @@ class TorchEngine:
         else:
             kernel_map = in_sites.kernel_map(out_sites, kernel_size)
         device = feats.device.type
-        if torch.is_autocast_enabled(device):  # here, so that gradients come back in the precision of their tensors
+        if torch.is_autocast_enabled(device) and feats.dtype != torch.float64:  # which autocast leaves alone
+            # here, so that gradients come back in the precision of their tensors
             dtype = torch.get_autocast_dtype(device)
             feats, kernel = feats.to(dtype), kernel.to(dtype)
         arithmetic = _Convolution if device == "cpu" else _WholeConvolution
