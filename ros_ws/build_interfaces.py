@@ -209,8 +209,8 @@ def build_all(packages: Sequence[InterfacePackage], prefix: Path) -> bool:
         for package in packages:
             running[package.name] = pool.submit(build_one, package)
     faults = dict.fromkeys(str(fault) for future in running.values() if (fault := future.exception()) is not None)
-    for fault in faults:
-        print(f"interfaces: {fault}", file=sys.stderr)
+    for said in faults:
+        print(f"interfaces: {said}", file=sys.stderr)
     return not faults
 
 
