@@ -4,10 +4,10 @@
     python benchmarks/devices.py --devices cpu,cuda     # the default; what is not there is left out
 
 A tour of two simulated rooms with the shipped weights: every frame is a keyframe, and after each one the network looks
-at the map. ``network`` keeps the voxels on the CPU, as ``device:=cuda`` does; ``everything`` has them on the device
-too (``volume.device``). Times are of the wall, medians; a GPU is waited for at the end of each stage. Convolutions are
-those of the network's own layers, offset by offset as the CPU does them and whole neighbourhoods at once as devices
-do; the ratio is of the same sites in the same process.
+at the map. The voxels stay on the CPU, as with ``device:=cuda``, or lie on the device too (``volume.device``). Times
+are of the wall, medians; a GPU is waited for at the end of each stage; its memory is the peak of the process so far.
+Convolutions are those of the network's own layers, offset by offset as the CPU does them and whole neighbourhoods at
+once as devices do; the ratio is of the same sites in the same process.
 """
 
 from __future__ import annotations

@@ -160,6 +160,9 @@ def test_under_autocast_halves_are_multiplied_and_gradients_keep_their_precision
     torch.testing.assert_close(y.float(), expected, rtol=0.1, atol=0.2)
     grads = torch.autograd.grad(y.float().square().sum(), [x.feats, *layers.parameters()])
     assert {g.dtype for g in grads} == {torch.float32}
+    precise = x.replace(x.feats.double())
+    with torch.autocast("cpu", torch.bfloat16):  # leaves doubles alone
+        assert SparseConv(8, 8).double()(precise).feats.dtype == torch.float64
 
 
 @settings(max_examples=25, deadline=None)

@@ -225,22 +225,22 @@ class _Sample:
     seen: torch.Tensor
 
 
-def _project(view: View, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(N, 3) -> u, v, depth, each (N,) float64.
+def _project(projections: torch.Tensor, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(..., 3, 4) projections, (N, 3) -> u, v, depth, each (..., N) float64.
 
     Written out instead of a matrix product: the result for one point must not depend on which other points are computed
     with it, and a product's summation order depends on its size.
     """
-    P = view.projection.to(points.device)
+    P = projections.to(points.device)[..., None]
     x, y, z = points.unbind(dim=1)
-    rows = [x * P[i, 0] + y * P[i, 1] + z * P[i, 2] + P[i, 3] for i in range(3)]
+    rows = [x * P[..., i, 0, :] + y * P[..., i, 1, :] + z * P[..., i, 2, :] + P[..., i, 3, :] for i in range(3)]
     safe = rows[2].clamp(min=MIN_DEPTH_M)
     return rows[0] / safe, rows[1] / safe, rows[2]
 
 
 def visible(view: View, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float = 0.0) -> torch.Tensor:
     """(N,) bool: in front of the camera, in frame, and (where tested) not hidden."""
-    return _visible(view, *_project(view, points), config, radius_m)
+    return _visible(view, *_project(view.projection, points), config, radius_m)
 
 
 def _visible(
@@ -249,7 +249,7 @@ def _visible(
     h, w = view.image_size
     if config.conventions.unmasked_views:
         return (u > 0) & (u < w) & (v > 0) & (v < h) & (depth > 0)
-    seen = (u >= -0.5) & (u < w - 0.5) & (v >= -0.5) & (v < h - 0.5) & (depth > MIN_DEPTH_M)
+    seen = _in_frame(view.image_size, u, v, depth)
     if config.occlusion_margin_m is None:
         return seen
     if view.depth_m is None:
@@ -258,9 +258,19 @@ def _visible(
     rows = seen.nonzero()[:, 0]
     column = _cell(u[rows], w, image.shape[1])
     row = _cell(v[rows], h, image.shape[0])
-    measured = image[row, column].double()
-    hidden = (measured > 0) & (depth[rows] > measured + (config.occlusion_margin_m + radius_m))
+    hidden = _hidden(image[row, column], depth[rows], config.occlusion_margin_m + radius_m)
     return seen.index_put((rows[hidden],), torch.zeros((), dtype=torch.bool, device=seen.device))
+
+
+def _in_frame(image_size: tuple[int, int], u: torch.Tensor, v: torch.Tensor, depth: torch.Tensor) -> torch.Tensor:
+    h, w = image_size
+    return (u >= -0.5) & (u < w - 0.5) & (v >= -0.5) & (v < h - 0.5) & (depth > MIN_DEPTH_M)
+
+
+def _hidden(measured_m: torch.Tensor, depth_m: torch.Tensor, margin_m: float) -> torch.Tensor:
+    """Whether points lie behind what was measured where they project to; 0 = nothing was."""
+    measured = measured_m.double()
+    return (measured > 0) & (depth_m > measured + margin_m)
 
 
 def _cell(pixel: torch.Tensor, size: int, cells: int) -> torch.Tensor:
@@ -298,7 +308,7 @@ def _sample_by_tensors(
     view: View, level: int, points: torch.Tensor, config: ViewSamplingConfig, radius_m: float
 ) -> _Sample:
     """On any device."""
-    u, v, depth = _project(view, points)
+    u, v, depth = _project(view.projection, points)
     seen = _visible(view, u, v, depth, config, radius_m)
     feature_map = view.levels[level]
     h, w = feature_map.shape[:2]
@@ -383,23 +393,16 @@ def _add_views_at_once(
 ) -> None:  # fmt: skip
     """:func:`add_view` of every view, to the bit, where a launch costs more than the arithmetic: all views are read
     together, and added one after the other, so that the order of sums is fixed."""
-    projections = torch.stack([view.projection for view in views]).to(points.device)  # (V, 3, 4)
     features = torch.stack([view.levels[level] for view in views])  # (V, h, w, C)
-    if features.shape[-1] != total.shape[1]:
-        raise ValueError(f"level {level} has {features.shape[-1]} channels, expected {total.shape[1]}")
-    x, y, z = points.unbind(dim=1)
-    P = projections[..., None]
-    u, v, depth = (x * P[:, i, 0] + y * P[:, i, 1] + z * P[:, i, 2] + P[:, i, 3] for i in range(3))  # (V, N)
-    safe = depth.clamp(min=MIN_DEPTH_M)
-    u, v = u / safe, v / safe
+    _check_channels(features, level, total)
+    u, v, depth = _project(torch.stack([view.projection for view in views]), points)  # (V, N)
     image_h, image_w = views[0].image_size
-    seen = (u >= -0.5) & (u < image_w - 0.5) & (v >= -0.5) & (v < image_h - 0.5) & (depth > MIN_DEPTH_M)
-    view, site = seen.nonzero(as_tuple=True)  # by view
+    view, site = _in_frame(views[0].image_size, u, v, depth).nonzero(as_tuple=True)  # by view
     u, v, depth = u[view, site], v[view, site], depth[view, site]
     if config.occlusion_margin_m is not None:
         images = torch.stack([found for one in views if (found := one.depth_m) is not None])
-        measured = images[view, _cell(v, image_h, images.shape[1]), _cell(u, image_w, images.shape[2])].double()
-        clear = ~((measured > 0) & (depth > measured + (config.occlusion_margin_m + radius_m)))
+        measured = images[view, _cell(v, image_h, images.shape[1]), _cell(u, image_w, images.shape[2])]
+        clear = ~_hidden(measured, depth, config.occlusion_margin_m + radius_m)
         view, site, u, v = view[clear], site[clear], u[clear], v[clear]
     h, w = features.shape[1:3]
     index = (view * h + _cell(v, image_h, h)) * w + _cell(u, image_w, w)
@@ -416,8 +419,7 @@ def add_view(
 ) -> None:  # fmt: skip
     """Add one view to the sums, in place; ``subset``: rows of the sums that ``points`` stand for (None = all)."""
     feature_map = view.levels[level]
-    if feature_map.shape[-1] != total.shape[1]:
-        raise ValueError(f"level {level} has {feature_map.shape[-1]} channels, expected {total.shape[1]}")
+    _check_channels(feature_map, level, total)
     halves = feature_map.dtype == torch.float16 and not feature_map.requires_grad
     if halves and total.dtype == torch.float32 and _is_compiled(points, config):
         features = feature_map.flatten(0, 1).view(torch.int16).contiguous().numpy().view(np.uint16)
@@ -431,6 +433,11 @@ def add_view(
         rows, seen = subset[rows], subset[seen]
     total.index_add_(0, rows, sample.feats.to(total.dtype))
     count.index_add_(0, seen, torch.ones_like(seen, dtype=count.dtype))
+
+
+def _check_channels(features: torch.Tensor, level: int, total: torch.Tensor) -> None:
+    if features.shape[-1] != total.shape[1]:
+        raise ValueError(f"level {level} has {features.shape[-1]} channels, expected {total.shape[1]}")
 
 
 def view_lookup(

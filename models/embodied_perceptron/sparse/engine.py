@@ -213,13 +213,13 @@ def _multiply_gathered(feats: torch.Tensor, kernel: torch.Tensor, kernel_map: Ke
 
 def _gathered_tiles(feats: torch.Tensor, kernel_map: KernelMap) -> Iterator[tuple[slice, torch.Tensor]]:
     """Tiles of output rows and their (T, K * Cin) neighbourhoods."""
-    table, channels = kernel_map.table, feats.shape[1]
-    padded = torch.cat([feats, feats.new_zeros(1, channels)])  # its last row is read where there is no neighbour
-    tile = max(_DEVICE_TILE_NUMBERS // (table.shape[1] * channels), 1)
+    sources, channels = kernel_map.sources, feats.shape[1]
+    padded = torch.cat([feats, feats.new_zeros(1, channels)])
+    width = sources.shape[1] * channels
+    tile = max(_DEVICE_TILE_NUMBERS // width, 1)
     for start in range(0, kernel_map.n_out, tile):
         rows = slice(start, start + tile)
-        sources = torch.where(table[rows] < 0, len(feats), table[rows]).flatten()
-        yield rows, padded.index_select(0, sources).reshape(-1, table.shape[1] * channels)
+        yield rows, padded.index_select(0, sources[rows].flatten()).reshape(-1, width)
 
 
 class _MaxPool(torch.autograd.Function):

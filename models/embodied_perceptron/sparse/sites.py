@@ -17,7 +17,13 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from embodied_perceptron.geometry.transforms import MAX_SAMPLES, floor_site_keys, site_key_step, unpack_site_keys
+from embodied_perceptron.geometry.transforms import (
+    MAX_SAMPLES,
+    distinct_keys,
+    floor_site_keys,
+    site_key_step,
+    unpack_site_keys,
+)
 from embodied_perceptron.sparse import cpu_kernels
 
 
@@ -58,8 +64,7 @@ def unique_keys(keys: torch.Tensor) -> torch.Tensor:
         return distinct
     found = np.empty(len(keys), np.int64)
     found = found[: cpu_kernels.without_repetitions(keys.numpy(), found)]  # floored sorted keys repeat in runs
-    found.sort()
-    return torch.from_numpy(found[: cpu_kernels.without_repetitions(found, found)])
+    return torch.from_numpy(distinct_keys(found))
 
 
 class Sites:
@@ -240,14 +245,18 @@ class KernelMap:
         return rows
 
     @cached_property
+    def sources(self) -> torch.Tensor:
+        """(n_out, K) as :attr:`table`, but ``n_in`` where no input row lies: that of a row of zeros behind the last."""
+        return torch.where(self.table < 0, self.n_in, self.table)
+
+    @cached_property
     def transposed(self) -> KernelMap:
         """The map of the transposed convolution: the same pairs, read from out to in."""
         if self._pairs is not None:
             pairs = tuple((o, i) for i, o in self._pairs)
             return KernelMap(self.n_out, self.n_in, self.identity, pairs)
         assert self._table is not None
-        # what has no neighbour is written to a row behind the last, which is then cut off
-        rows = torch.where(self._table < 0, self.n_in, self._table).long()
+        rows = self.sources.long()  # what has no neighbour is written to a row behind the last, which is then cut off
         out_rows = torch.arange(self.n_out, dtype=torch.int32, device=rows.device)[:, None].expand_as(rows)
         table = rows.new_full((self.n_in + 1, rows.shape[1]), -1, dtype=torch.int32)
         table = table.scatter_(0, rows, out_rows)[: self.n_in]
