@@ -93,16 +93,13 @@ class Detections:
     def __post_init__(self) -> None:
         if self.boxes.ndim != 2 or self.boxes.shape[1] != 9:
             raise ValueError(f"boxes must be (B, 9), got {self.boxes.shape}")
-        if self.scores.shape != (len(self.boxes),) or len(self.labels) != len(self.boxes):
-            raise ValueError(
-                f"{len(self.boxes)} boxes, but scores are {self.scores.shape} and there are {len(self.labels)} labels"
-            )
+        if len(self.labels) != len(self.boxes):
+            raise ValueError(f"{len(self.boxes)} boxes, but there are {len(self.labels)} labels")
+        _check_scores(self.scores, len(self.boxes))
         if not np.isfinite(self.boxes).all():
             raise ValueError(f"box {int(np.argwhere(~np.isfinite(self.boxes))[0, 0])} has non-finite entries")
         if not (self.boxes[:, 3:6] > 0).all():
             raise ValueError(f"box {int(np.argwhere(~(self.boxes[:, 3:6] > 0))[0, 0])} has a size that is not positive")
-        if not ((self.scores >= 0) & (self.scores <= 1)).all():
-            raise ValueError(f"scores must be in [0, 1], got {self.scores.tolist()}")
         if self.shares is not None:
             if len(self.shares) != len(self.boxes):
                 raise ValueError(f"{len(self.boxes)} boxes, but {len(self.shares)} shares")
@@ -118,10 +115,26 @@ class Detections:
         """Those with at least ``min_score``, in the same order."""
         return self.take(np.flatnonzero(self.scores >= min_score))
 
-    def take(self, rows: NDArray[np.integer[Any]]) -> Detections:
-        """Some of them, in the order of ``rows``."""
-        shares = None if self.shares is None else tuple(self.shares[i] for i in rows)
-        return Detections(self.boxes[rows], self.scores[rows], tuple(self.labels[i] for i in rows), shares)
+    def take(self, rows: NDArray[np.integer[Any]], scores: NDArray[np.float64] | None = None) -> Detections:
+        """Some of them, in the order of ``rows``; with ``scores``, one for each of these, in place of their own.
+
+        Raises ``ValueError`` for scores that are none. Boxes are not looked at anew: they are checked and canonical.
+        """
+        if scores is not None:
+            _check_scores(scores, len(rows))
+        taken = object.__new__(Detections)
+        object.__setattr__(taken, "boxes", self.boxes[rows])
+        object.__setattr__(taken, "scores", self.scores[rows] if scores is None else scores)
+        object.__setattr__(taken, "labels", tuple(self.labels[i] for i in rows))
+        object.__setattr__(taken, "shares", None if self.shares is None else tuple(self.shares[i] for i in rows))
+        return taken
+
+
+def _check_scores(scores: NDArray[np.float64], count: int) -> None:
+    if scores.shape != (count,):
+        raise ValueError(f"{count} boxes, but scores are {scores.shape}")
+    if not ((scores >= 0) & (scores <= 1)).all():
+        raise ValueError(f"scores must be in [0, 1], got {scores.tolist()}")
 
 
 UNNAMED = "object"  # label of what is found by shape alone

@@ -291,6 +291,7 @@ def test_losses_by_hand() -> None:
     assert [float(v) for v in criterion([], shares).values()] == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_comparisons_between_look_alikes_are_learned() -> None:
     """Things of one class, told apart by which of them is nearest to another thing: never seen rooms are answered."""
     torch.manual_seed(0)

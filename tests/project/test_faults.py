@@ -114,6 +114,7 @@ def test_memory_that_grows_is_not_healthy(faults: ModuleType) -> None:
     assert not tally.healthy
 
 
+@pytest.mark.slow
 def test_queries_beyond_their_rate_are_answered_unread(faults: ModuleType, tmp_path: Path) -> None:
     rig = faults.Rig(tmp_path)
     try:

@@ -42,6 +42,24 @@ def test_detections_and_candidates_take_the_canonical_form():
     assert np.array_equal(seen.take(np.arange(200)).boxes, seen.boxes)  # to the bit: nothing drifts
 
 
+def test_what_is_taken_is_what_the_constructor_makes_of_it():
+    """Rows are taken without another look at them, several times in every prediction."""
+    rng = np.random.default_rng(1)
+    boxes = np.concatenate([rng.normal(size=(50, 3)), rng.uniform(0.1, 2, (50, 3)), rng.uniform(-3, 3, (50, 3))], 1)
+    labels, shares = tuple(f"name {k}" for k in range(50)), tuple({f"name {k}": 0.5} for k in range(50))
+    seen = Detections(boxes, rng.uniform(size=50), labels, shares)
+    rows, scores = rng.permutation(50)[:20], rng.uniform(size=20)
+    for given, own in ((None, seen.scores[rows]), (scores, scores)):
+        taken = seen.take(rows, given)
+        twin = Detections(boxes[rows], own, tuple(labels[k] for k in rows), tuple(shares[k] for k in rows))
+        np.testing.assert_array_equal(taken.boxes, twin.boxes)
+        np.testing.assert_array_equal(taken.scores, twin.scores)
+        assert (taken.labels, taken.shares) == (twin.labels, twin.shares)
+    for wrong in (scores + 1.0, scores * np.nan, scores[:3]):
+        with pytest.raises(ValueError, match="scores"):
+            seen.take(rows, wrong)
+
+
 def test_canonical_arrays_stay_to_the_bit_and_upside_down_ones_are_turned():
     box = np.array([CHAIR])
     assert np.array_equal(canonical_boxes(box), box)

@@ -463,6 +463,7 @@ def click_at(page, x, y):
     actions.click().perform()
 
 
+@pytest.mark.slow
 def test_what_is_clicked_on_is_named_and_corrected(viewer, browser):
     told = []
 

@@ -49,9 +49,7 @@ class Naming:
         nameless = np.array([label == UNNAMED for label in found.labels], bool)
         if not nameless.any():
             return found
-        rows, scores = self(found.boxes, found.scores, nameless)
-        shares = None if found.shares is None else tuple(found.shares[i] for i in rows)
-        return Detections(found.boxes[rows], scores, tuple(found.labels[i] for i in rows), shares)
+        return found.take(*self(found.boxes, found.scores, nameless))
 
     def __call__(self, boxes: F64, scores: F64, nameless: NDArray[np.bool_]) -> tuple[NDArray[np.int64], F64]:
         """Which of (N, 9) boxes stay, in the order of their new scores, and these; ``nameless`` (N,) bool.

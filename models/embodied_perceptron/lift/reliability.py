@@ -104,7 +104,7 @@ class Reliability:
             best = best_names(found.boxes, things, named, scores[named])
             scores[things] = probabilities(self.things, thing_features(found.take(things), snapshot, best))
         order = np.argsort(-scores, kind="stable")
-        return Detections(found.boxes, scores, found.labels, found.shares).take(order)
+        return found.take(order, scores[order])
 
     def doubts(self, labels: Sequence[str]) -> F64:
         """(N,) log-odds in [-2, 0] by which names are right seldomer than on homes like those of training.

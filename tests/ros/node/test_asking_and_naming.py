@@ -107,6 +107,7 @@ def test_names_corrections_and_questions(tmp_path):
         assert (answer.status, answer.candidates[0].id, answer.user_name) == (1, number, "Anna's <b>crate</b>")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_viewer_of_a_live_node(tmp_path):
     pytest.importorskip("viser", reason="viser is absent (extra web)")
@@ -125,6 +126,7 @@ def test_the_viewer_of_a_live_node(tmp_path):
         assert f"Anna's crate {number}" in page.text()
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_said_by_name(tmp_path):
     pytest.importorskip("viser", reason="viser is absent (extra web)")
     import socket

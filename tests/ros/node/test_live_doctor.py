@@ -216,7 +216,11 @@ def test_every_illness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ros
 @pytest.mark.parametrize(
-    ("late_s", "severity"), [pytest.param(0.4, Severity.WARNING, marks=pytest.mark.slow), (0.9, Severity.ERROR)]
+    ("late_s", "severity"),
+    [
+        pytest.param(0.4, Severity.WARNING, marks=pytest.mark.slow),
+        pytest.param(0.9, Severity.ERROR, marks=pytest.mark.slow),
+    ],
 )
 def test_late_transforms_are_named(monkeypatch: pytest.MonkeyPatch, late_s: float, severity: Severity) -> None:
     with robot(monkeypatch, tf_late_s=late_s) as machine:

@@ -94,7 +94,11 @@ assert after == before, {key: (before.get(key), n) for key, n in after.items() i
 """
 
 
-@pytest.mark.parametrize("script", [COMPILED_AFTER_WARM_UP, COMPILED_AFTER_WARM_UP_WITH_NETWORK])
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(COMPILED_AFTER_WARM_UP, marks=pytest.mark.slow), COMPILED_AFTER_WARM_UP_WITH_NETWORK],
+    ids=["geometry", "network"],
+)
 def test_nothing_is_compiled_after_the_warm_up(script):
     """In a process of its own: other tests compile, too."""
     command = [sys.executable, "-c", script]

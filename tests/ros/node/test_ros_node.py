@@ -511,6 +511,7 @@ def test_lifecycle(tmp_path):
         assert peer.state() == "finalized"
 
 
+@pytest.mark.slow
 def test_simulation_time_that_jumps_back(tmp_path):
     with running_node(tmp_path, use_sim_time=True) as (_, peer):
         clock = [100 * S]
@@ -549,6 +550,7 @@ def test_simulation_time_that_jumps_back(tmp_path):
         peer.wait_value("map", "voxels", lambda v: int(v) == pytest.approx(voxels, rel=0.05))
 
 
+@pytest.mark.slow
 def test_output_frame_follows_its_transform_and_two_cameras(tmp_path):
     parameters = {"cameras": "[front, rear]", "output_frame": "map"}
     for camera in ("front", "rear"):
@@ -589,6 +591,7 @@ def test_output_frame_follows_its_transform_and_two_cameras(tmp_path):
         wait_until(lambda: cloud_to_rows(clouds[-1])["x"].max() == pytest.approx(23.0, abs=0.06))
 
 
+@pytest.mark.slow
 def test_corrected_keyframes_move_the_map(tmp_path):
     pytest.importorskip("rerun")
     parameters = {"keyframe_path_topic": "/slam/path", "viewer": "rerun", "viewer_file": str(tmp_path / "live.rrd")}

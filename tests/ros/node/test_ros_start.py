@@ -71,7 +71,7 @@ def test_it_answers_while_it_compiles(starting: Starting) -> None:
     assert peer.state() == "configuring"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_it_stops_while_it_compiles(starting: Starting, number: int) -> None:
     wait_until(lambda: "compiling" in starting.peer.value("node", "message"), START_S, starting.process.output)
     told_s = time.monotonic()
@@ -95,7 +95,7 @@ def shared_memory_of(pid: int) -> set[Path]:
     return {Path(path) for path in re.findall(r"/dev/shm/fastdds_[0-9a-f]{16}\b", maps)}
 
 
-@pytest.mark.parametrize("state", ["configuring", "active"])
+@pytest.mark.parametrize("state", ["configuring", pytest.param("active", marks=pytest.mark.slow)])
 def test_it_leaves_no_shared_memory_behind(tmp_path: Path, state: str) -> None:
     with own_domain() as domain:
         process = NodeProcess(domain, tmp_path / "node.log", "-p", "weights:=''")
@@ -142,6 +142,7 @@ def test_it_ends_after_the_callback_at_work() -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_manager_may_configure_it(tmp_path: Path) -> None:
     """By ~/change_state: the answer comes when it is done, and others are answered meanwhile."""
     arguments = ("-p", "autostart:=false", "-p", "weights:=none")

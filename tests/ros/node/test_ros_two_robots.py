@@ -76,6 +76,7 @@ def names(pairs: list[tuple[str, Any]]) -> set[str]:
     return {name for name, _ in pairs}
 
 
+@pytest.mark.slow
 def test_each_node_hears_and_answers_its_own_robot_alone(tmp_path: Path) -> None:
     with two_robots(tmp_path) as peer:
         answers = {name: peer.listen(f"/{name}/perception/grounding", GroundingResult) for name in ROBOTS}

@@ -162,6 +162,7 @@ def test_player_holds_back_until_somebody_listens(folder: Path, listener: Listen
     assert listener.received["color/image_raw"] == []
 
 
+@pytest.mark.slow
 def test_player_waits_for_a_node_that_configures(folder: Path, listener: Listener, domain: int) -> None:
     """Its timeout of 5 s counts only from the moment that the node's diagnostics stop telling of a configuration."""
     diagnostics = listener.node.create_publisher(DiagnosticArray, "/diagnostics", 10)
@@ -177,6 +178,7 @@ def test_player_waits_for_a_node_that_configures(folder: Path, listener: Listene
     assert len(listener.received["color/image_raw"]) == FRAMES
 
 
+@pytest.mark.slow
 def test_player_says_that_the_node_is_inactive(folder: Path, listener: Listener, domain: int) -> None:
     diagnostics = listener.node.create_publisher(DiagnosticArray, "/diagnostics", 10)
     timer = listener.node.create_timer(

@@ -144,6 +144,7 @@ def sheet(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([x.ravel(), y.ravel(), np.zeros(x.size)], 1), faces
 
 
+@pytest.mark.slow
 def test_an_open_sheet_keeps_its_outline_with_few_faces() -> None:
     vertices, faces = decimation.decimated(*sheet(20), 12)
     assert len(faces) <= 12
@@ -154,6 +155,7 @@ def test_an_open_sheet_keeps_its_outline_with_few_faces() -> None:
     np.testing.assert_allclose(vertices[faces].reshape(-1, 3).max(0), (1, 1, 0), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_fine_box_becomes_twelve_faces() -> None:
     flat, faces = sheet(8)
     turns = (np.eye(3), np.eye(3)[[0, 2, 1]], np.eye(3)[[2, 1, 0]])  # the sheet's normal along z, y, x

@@ -51,6 +51,7 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_with_twice_the_batch(tmp_path: Path) -> None:
     """Every scene has its own number of points and classes, so that losses agree only where normalisers are reduced; a
     step with NaN in one process is left out by both."""

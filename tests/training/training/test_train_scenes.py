@@ -294,7 +294,7 @@ class Meeting:
         return mean
 
 
-@pytest.mark.parametrize("lacking", [(), ("occupancy",), ("sentences",)])
+@pytest.mark.parametrize("lacking", [(), pytest.param(("occupancy",), marks=pytest.mark.slow), ("sentences",)])
 def test_two_halves_of_a_batch_have_the_losses_and_gradients_of_the_whole(
     homes: Path, lacking: tuple[str, ...]
 ) -> None:
