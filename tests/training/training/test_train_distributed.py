@@ -7,6 +7,7 @@ import os
 import socket
 from pathlib import Path
 
+import pytest
 import torch
 import torch.multiprocessing
 from support.toy_task import ToyTask
