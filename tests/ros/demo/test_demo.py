@@ -337,6 +337,7 @@ def test_demo_on_the_simulated_drive(tmp_path: Path) -> None:
     assert 0 < result.results["map_error_m"] <= 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.ros
 @pytest.mark.timeout(180)
 def test_replay_of_a_small_folder_over_topics(tmp_path: Path) -> None:

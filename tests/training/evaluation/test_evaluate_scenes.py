@@ -267,6 +267,7 @@ def test_names_that_the_benchmark_lacks_are_left_out_and_counted(root: Path, wei
     assert run_record(plain, "")["classes_that_the_benchmark_lacks"] == {}
 
 
+@pytest.mark.slow
 def test_figures_do_not_depend_on_workers_or_on_what_else_is_scored(root: Path, weights: Path) -> None:
     spec = EvaluationSpec(str(root), "test", str(weights), ("detection", "occupancy"), views=3)
     alone = evaluate(spec, workers=1)

@@ -55,7 +55,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[8, pytest.param(14, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=[5, pytest.param(14, marks=pytest.mark.slow)])
 def homes(request: pytest.FixtureRequest) -> list[Home]:
     return [build_home(seed, HomeSpec(0, version=2)) for seed in range(request.param)]
 

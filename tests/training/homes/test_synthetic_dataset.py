@@ -87,6 +87,7 @@ def test_dataset_reads_it_and_depth_lies_on_the_home(root: Path) -> None:
     assert masks[1][tuple(cells[inside].T)].mean() > 0.95
 
 
+@pytest.mark.slow
 def test_same_seed_same_files_whatever_the_workers_and_interruptions(root: Path, tmp_path: Path) -> None:
     first = contents(root)
     again = tmp_path / "again"
