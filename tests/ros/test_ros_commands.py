@@ -110,6 +110,7 @@ def test_demo_of_nothing_is_an_error(app: typer.Typer, tmp_path: Path) -> None:
     assert "nothing" in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.ros
 @pytest.mark.timeout(180)
 def test_perceive_ends_its_node_on_interrupt(tmp_path: Path) -> None:

@@ -270,7 +270,7 @@ class Rover(Robot):
         pytest.param({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's", marks=pytest.mark.slow),
         pytest.param({"focal_scale": 0.85}, "focal length", "images look like focal length", marks=pytest.mark.slow),
         pytest.param({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf", marks=pytest.mark.slow),
-        ({"focal_depth_scale": 1.15}, "registration", ""),
+        pytest.param({"focal_depth_scale": 1.15}, "registration", "", marks=pytest.mark.slow),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
 )

@@ -191,6 +191,7 @@ def test_player_says_that_the_node_is_inactive(folder: Path, listener: Listener,
     assert "the node is inactive" in process.stdout.read()
 
 
+@pytest.mark.slow
 def test_player_ends_on_interrupt(folder: Path, listener: Listener, domain: int, tmp_path: Path) -> None:
     listener.subscribe_all()
     report = tmp_path / "report.json"

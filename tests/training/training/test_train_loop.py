@@ -218,6 +218,7 @@ def _hold(folder: Path, connection: Any) -> None:
     mine.close()
 
 
+@pytest.mark.slow
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
     here, connection = multiprocessing.Pipe()
     process = started(_hold, tmp_path, connection)
