@@ -179,7 +179,7 @@ def build(package: InterfacePackage, prefix: Path) -> None:
         *(cmake, "-G", "Ninja", "-S", str(package.source), "-B", str(folder)),
         *(f"-DCMAKE_INSTALL_PREFIX={prefix}", f"-DCMAKE_PREFIX_PATH={prefix}", "-DBUILD_TESTING=OFF"),
         *("-DCMAKE_BUILD_TYPE=Release", f"-DPython3_EXECUTABLE={sys.executable}"),
-        f"-DCMAKE_PROJECT_INCLUDE={ROS_WS / 'wheels_only' / 'fewer_passes.cmake'}",
+        f"-DCMAKE_PROJECT_INCLUDE={ROS_WS / 'wheels_only' / 'headers_once.cmake'}",
     ]
     with log.open("w", encoding="utf-8") as output:
         for command in (configure, [cmake, "--build", str(folder)], [cmake, "--install", str(folder)]):

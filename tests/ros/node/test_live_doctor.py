@@ -216,11 +216,7 @@ def test_every_illness_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.ros
 @pytest.mark.parametrize(
-    ("late_s", "severity"),
-    [
-        pytest.param(0.4, Severity.WARNING, marks=pytest.mark.slow),
-        pytest.param(0.9, Severity.ERROR, marks=pytest.mark.slow),
-    ],
+    ("late_s", "severity"), [pytest.param(0.4, Severity.WARNING, marks=pytest.mark.slow), (0.9, Severity.ERROR)]
 )
 def test_late_transforms_are_named(monkeypatch: pytest.MonkeyPatch, late_s: float, severity: Severity) -> None:
     with robot(monkeypatch, tf_late_s=late_s) as machine:
@@ -270,7 +266,7 @@ class Rover(Robot):
         pytest.param({"clock_behind_s": 100.0}, "clock offset", "s behind this machine's", marks=pytest.mark.slow),
         pytest.param({"focal_scale": 0.85}, "focal length", "images look like focal length", marks=pytest.mark.slow),
         pytest.param({"depth_factor": np.inf}, "depth +Inf", "depth images are +Inf", marks=pytest.mark.slow),
-        pytest.param({"focal_depth_scale": 1.15}, "registration", "", marks=pytest.mark.slow),
+        ({"focal_depth_scale": 1.15}, "registration", ""),
     ],
     ids=lambda v: "-".join(v) if isinstance(v, dict) else "",
 )

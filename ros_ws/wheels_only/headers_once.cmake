@@ -1,7 +1,7 @@
 # Messages are generated into dozens of small C++ files that all read the same large headers. Compiling the files of a
 # library as one, or reading the headers once for all of them, takes a third of the time; the libraries are the same.
 # Given to a package's build as CMAKE_PROJECT_INCLUDE, so that its own CMakeLists.txt stays as it is.
-function(compile_headers_once)
+function(read_headers_once)
   get_property(targets DIRECTORY PROPERTY BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
     if(target MATCHES "__rosidl_typesupport_(cpp|fastrtps_c|fastrtps_cpp)$")
@@ -19,4 +19,4 @@ function(compile_headers_once)
     endif()
   endforeach()
 endfunction()
-cmake_language(DEFER CALL compile_headers_once)
+cmake_language(DEFER CALL read_headers_once)
