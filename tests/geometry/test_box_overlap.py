@@ -195,6 +195,23 @@ def test_twin_equals_kernel_on_many_pairs() -> None:
     torch.testing.assert_close(twin, bx.paired_iou(a, b), atol=1e-12, rtol=0)
 
 
+def test_twin_equals_kernel_on_boxes_that_stand() -> None:
+    """Turned about z alone; many by right angles, with faces in common, one in the other, or the same."""
+    a, b = random_boxes(600, seed=40, room_m=1.0), random_boxes(600, seed=41, room_m=1.0)
+    a[:, 7:], b[:, 7:] = 0.0, 0.0
+    b[:300, 6] = a[:300, 6] + math.pi / 2 * (torch.arange(300) % 4)
+    b[:100, :3], b[100:150] = a[:100, :3], a[100:150]
+    b[150:200], b[150:200, 2] = a[150:200], a[150:200, 2] + a[150:200, 5]
+    b[200:250], b[200:250, 3:6] = a[200:250], 0.5 * a[200:250, 3:6]
+    leaning = b.clone()
+    leaning[:, 7] = 1e-7  # goes the way of all boxes
+    iou = bx.paired_iou(a, b)
+    assert (iou > 0.05).sum() > 150
+    torch.testing.assert_close(bx.paired_iou(a.clone().requires_grad_(), b).detach(), iou, atol=1e-12, rtol=0)
+    torch.testing.assert_close(bx.paired_iou(a, leaning), iou, atol=1e-5, rtol=0)
+    torch.testing.assert_close(bx.paired_iou(b, a), iou, atol=1e-12, rtol=0)
+
+
 def test_paired_iou_gradients() -> None:
     a, b = random_boxes(12, seed=37, room_m=0.5), random_boxes(12, seed=38, room_m=0.5)
     a.requires_grad_()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.small_networks import small_config, small_network, small_scene
 
-from embodied_perceptron.inference.loading import GridConv, fold_batch_norms
+from embodied_perceptron.inference.loading import GridConv, QuickElu, fold_batch_norms
 from embodied_perceptron.nn.neck import TopDownNeck
 from embodied_perceptron.sparse.conv import SparseBatchNorm
 
@@ -61,3 +61,12 @@ def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     scale = float(expected.detach().abs().max())
     torch.testing.assert_close(found.detach(), expected.detach(), rtol=0.0, atol=1e-5 * (1 + scale))
+
+
+def test_quick_elu_is_elu() -> None:
+    x = torch.tensor([-float("inf"), -50.0, -3.0, -1e-4, 0.0, 1e-4, 2.0, float("inf"), float("nan")])
+    quick = fold_batch_norms(torch.nn.Sequential(torch.nn.ELU()))[0]
+    assert isinstance(quick, QuickElu)
+    torch.testing.assert_close(quick(x), torch.nn.functional.elu(x), atol=1e-7, rtol=0, equal_nan=True)
+    kept = fold_batch_norms(torch.nn.Sequential(torch.nn.ELU(alpha=0.5)))[0]
+    assert isinstance(kept, torch.nn.ELU)

@@ -21,6 +21,7 @@ from embodied_perceptron.lift.reliability import (
     Reliability,
     _best_rival,
     best_names,
+    borne_out,
     box_features,
     name_log_odds,
 )
@@ -74,6 +75,18 @@ def test_voxels_are_counted_as_the_slow_twin_counts_them(seed):
     assert inside.sum() > 100
 
 
+def features_of(boxes, snapshot):
+    return box_features(boxes, borne_out(boxes.boxes, snapshot), 0.0, {}, shipped_priors())
+
+
+def test_a_box_under_several_names_is_borne_out_as_it_is_alone():
+    rng = np.random.default_rng(4)
+    snapshot, boxes = snapshot_of(rng.uniform(-1.5, 1.5, (3000, 3))), random_boxes(rng, 12)
+    several = boxes[rng.integers(0, 12, 40)]
+    alone = np.concatenate([borne_out(box[None], snapshot) for box in several])
+    np.testing.assert_array_equal(borne_out(several, snapshot), alone)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_rivals_are_those_of_all_pairs(seed):
     rng = np.random.default_rng(10 + seed)
@@ -100,9 +113,9 @@ def test_evidence_of_the_map_speaks_for_a_box():
     """A closed thing, a box with nothing in it, and a piece of something that goes on, by the same score."""
     shell = np.random.default_rng(0).uniform(-0.25, 0.25, (4000, 3))
     shell[:, 2] = shell[:, 2] * 1.8 + 0.45
-    table = box_features(found(CHAIR, 0.5, "chair"), snapshot_of(shell), 0.0, {}, shipped_priors())
-    nothing = box_features(found(CHAIR, 0.5, "chair"), snapshot_of(shell + 5.0), 0.0, {}, shipped_priors())
-    piece = box_features(found(CHAIR, 0.5, "chair"), snapshot_of(shell * [3, 3, 1]), 0.0, {}, shipped_priors())
+    table = features_of(found(CHAIR, 0.5, "chair"), snapshot_of(shell))
+    nothing = features_of(found(CHAIR, 0.5, "chair"), snapshot_of(shell + 5.0))
+    piece = features_of(found(CHAIR, 0.5, "chair"), snapshot_of(shell * [3, 3, 1]))
     surface, closed = FEATURES.index("surface"), FEATURES.index("closed")
     assert table[0, surface] > nothing[0, surface] + 1
     assert table[0, closed] > piece[0, closed] + 0.1
@@ -112,7 +125,7 @@ def test_evidence_of_the_map_speaks_for_a_box():
 
 def test_what_cannot_be_a_bed_is_held_down_by_geometry():
     both = Detections(np.array([CARPET, CARPET]), np.array([0.5, 0.5]), ("bed", "carpet"))
-    table = box_features(both, snapshot_of(np.zeros((1, 3))), 0.0, {}, shipped_priors())
+    table = features_of(both, snapshot_of(np.zeros((1, 3))))
     bed, carpet = table[:, FEATURES.index("plausible")]
     assert bed < carpet - 1.0
     assert carpet == pytest.approx(0.0, abs=0.1)
@@ -185,7 +198,7 @@ def test_a_thing_that_is_there_by_name_and_map_is_likely_there():
     by_name = dict(zip(named.labels, named.scores, strict=True))["object"]
     assert by_name > by_map > in_the_air
     # by hand: score, named, surface and closed as of a name's own box, and the thinnest edge
-    table = box_features(beside.take(np.array([1])), voxels, 0.0, {}, shipped_priors())[0]
+    table = features_of(beside.take(np.array([1])), voxels)[0]
     of = dict(zip(FEATURES, table, strict=True))
     p = dict(zip(named.labels, named.scores, strict=True))["chair"]
     expected = -3.0 + 0.5 * (0.0 + np.log(p / (1 - p)) + of["surface"] + of["closed"] + np.log(0.5))

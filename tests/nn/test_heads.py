@@ -11,10 +11,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_perceptron.geometry.boxes import box_iou, euler_to_matrix, matrix_to_sixd, rotations
+from embodied_perceptron.geometry.boxes import (
+    box_iou,
+    euler_to_matrix,
+    matrix_to_euler,
+    matrix_to_sixd,
+    paired_iou,
+    rotations,
+)
 from embodied_perceptron.nn.detection import (
     DetectionHead,
     DetectionLevel,
+    _side_by_side,
     boxes_from_faces,
     decode_detections,
     decode_faces,
@@ -32,6 +40,8 @@ from embodied_perceptron.nn.occupancy import (
     decode_occupancy,
 )
 from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
+from embodied_perceptron.sparse.conv import SparseConv
+from embodied_perceptron.sparse.engine import get_engine
 from embodied_perceptron.sparse.ops import best_rows
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -291,6 +301,32 @@ def test_all_nine_degrees_are_kept() -> None:
     (cut,) = decode_detections([level], conventions=RELEASED)
     torch.testing.assert_close(cut.boxes[0, :7], TILTED[0, :7], atol=1e-5, rtol=1e-5)
     assert cut.boxes[0, 7:].tolist() == [0.0, 0.0]
+
+
+def test_a_lean_below_half_a_degree_is_none() -> None:
+    """The same solids, upside down or not; released boxes stay as they are said."""
+    leaning = torch.tensor([[0.0, 0, 0, 2, 1, 0.5, 0.3, 0.004, -0.003], [5.0, 0, 0, 2, 1, 0.5, 0.3, 0.02, 0.0]])
+    flipped = leaning.clone()
+    flipped[:, 6:] = matrix_to_euler(rotations(leaning) @ torch.diag(torch.tensor([1.0, -1.0, -1.0])))
+    for boxes in (leaning, flipped):
+        (found,) = decode_detections([level_of(boxes, torch.tensor([[2.0], [1.0]]))])
+        assert found.boxes[0, 7:].tolist() == [0.0, 0.0]
+        assert found.boxes[0, 6].item() == pytest.approx(0.3, abs=2e-3)
+        assert paired_iou(found.boxes[:1].double(), leaning[:1].double()).item() > 0.97
+        torch.testing.assert_close(rotations(found.boxes[1:]), rotations(boxes[1:]), atol=1e-5, rtol=1e-5)
+
+
+def test_pointwise_layers_side_by_side_are_those_layers() -> None:
+    torch.manual_seed(0)
+    x = SparseTensor(Sites(torch.arange(40), 1, 1, get_engine()), torch.randn(40, 6))
+    layers = [SparseConv(6, 3, 1), SparseConv(6, 5, 1, bias=True), None, SparseConv(6, 1, 1, bias=True)]
+    for layer in layers[1::2]:
+        torch.nn.init.normal_(layer.bias)
+    for layer, out in zip(layers, _side_by_side(layers, x.feats), strict=True):
+        if layer is None:
+            assert out is None
+        else:
+            torch.testing.assert_close(out, layer(x).feats)
 
 
 def test_suppression_is_by_volume_not_by_footprint() -> None:

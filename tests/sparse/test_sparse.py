@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -393,6 +394,19 @@ def test_rows_of_other_sites_are_found_by_walking_as_by_searching() -> None:
         a, b = random_tensor(1, n, 1).sites, random_tensor(2, m, 1).sites
         assert torch.equal(a.rows_of(b), a.find(b.keys))
         assert torch.equal(a.rows_of(a), torch.arange(n))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_are_found_in_any_order_as_by_binary_search(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    keys = torch.from_numpy(np.unique(rng.integers(0, 4000, 900)))
+    sites = Sites(keys, 1, 1, get_engine())
+    near = np.clip(2000 + rng.integers(-5, 6, 700).cumsum(), -50, 4050)
+    for wanted in (torch.from_numpy(rng.integers(-50, 4050, 500)), torch.from_numpy(near), keys, keys[:0]):
+        at = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        assert torch.equal(sites.find(wanted), torch.where(keys[at] == wanted, at, -1))
+    assert sites.derive(keys[:1], 1).find(keys[:3]).tolist() == [0, -1, -1]
+    assert sites.derive(keys[:0], 1).find(keys[:3]).tolist() == [-1, -1, -1]
 
 
 def test_prune() -> None:

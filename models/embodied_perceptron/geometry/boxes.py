@@ -249,14 +249,11 @@ def upright_boxes(boxes: Tensor) -> Tensor:
 # overlap
 
 
-def _prepare(boxes: Tensor, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _prepare(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
     """Checked centres, half sizes and rotations as contiguous float64 arrays."""
-    b = check_boxes(boxes, name).detach().to("cpu", torch.float64)
-    return (
-        np.ascontiguousarray(b[:, :3].numpy()),
-        np.ascontiguousarray(0.5 * b[:, 3:6].numpy()),
-        np.ascontiguousarray(rotations(b).numpy()),
-    )
+    checked = check_boxes(boxes, name).detach().to("cpu", torch.float64)
+    parts: tuple[F64, F64, F64] = overlap.frames(checked.contiguous().numpy())
+    return parts
 
 
 def box_iou(a: Tensor, b: Tensor) -> Tensor:

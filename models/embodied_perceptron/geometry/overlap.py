@@ -6,7 +6,8 @@ divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box
     volume(a and b) = sum over faces f of b of  integral of clamp(p_x, -h_x, h_x) over f cut by the slabs,
                                                  projected along x (signed by the direction that the face looks in)
 
-because on the cuts themselves F has no normal component. So only the faces of ``b`` are clipped, in the plane, against
+because on the cuts themselves F has no normal component. Of two boxes that stand upright the same holds one dimension
+lower, for the area that their footprints have in common, and what they share of their height is a difference. So only the faces of ``b`` are clipped, in the plane, against
 four half planes; there is no search for coplanar faces, no cap polygon and no case that can fail: every term is
 continuous in the boxes, and a face that lies in a face of ``a`` adds the same from either side of it. Boxes without
 volume come out as zero.
@@ -30,6 +31,22 @@ Array = NDArray[np.float64]
 # 4 -> 6 -> 9 -> 13 -> 19 by the slabs, then -> 28 -> 42 by the two x limits.
 _MAX_CORNERS = 48
 _OUTSIDE, _ACROSS, _INSIDE = 0, 1, 2
+
+
+@njit(cache=True, nogil=True)
+def frames(boxes: Array) -> tuple[Array, Array, Array]:
+    """(N, 9) of :mod:`.boxes` -> (N, 3) centres, (N, 3) half sizes, (N, 3, 3) rotations."""
+    n = boxes.shape[0]
+    center, half, rot = np.empty((n, 3)), np.empty((n, 3)), np.empty((n, 3, 3))
+    for i in range(n):
+        for k in range(3):
+            center[i, k], half[i, k] = boxes[i, k], 0.5 * boxes[i, 3 + k]
+        ca, cb, cg = math.cos(boxes[i, 6]), math.cos(boxes[i, 7]), math.cos(boxes[i, 8])
+        sa, sb, sg = math.sin(boxes[i, 6]), math.sin(boxes[i, 7]), math.sin(boxes[i, 8])
+        rot[i, 0, 0], rot[i, 0, 1], rot[i, 0, 2] = ca * cg - sa * sb * sg, -sa * cb, ca * sg + sa * sb * cg
+        rot[i, 1, 0], rot[i, 1, 1], rot[i, 1, 2] = sa * cg + ca * sb * sg, ca * cb, sa * sg - ca * sb * cg
+        rot[i, 2, 0], rot[i, 2, 1], rot[i, 2, 2] = -cb * sg, sb, cb * cg
+    return center, half, rot
 
 
 @njit(cache=True, nogil=True)
@@ -174,6 +191,44 @@ def _intersection(half_a: Array, half_b: Array, rot: Array, shift: Array, polygo
 
 
 @njit(cache=True, nogil=True)
+def _mean_of_clamped(x0: float, x1: float, limit: float) -> float:
+    """Mean of ``clamp(x, -limit, limit)`` on the way from x0 to x1."""
+    low, high = min(x0, x1), max(x0, x1)
+    if low >= limit:
+        return limit
+    if high <= -limit:
+        return -limit
+    first, last = max(low, -limit), min(high, limit)
+    if first == low and last == high:
+        return 0.5 * (low + high)
+    return (0.5 * (last - first) * (first + last) + limit * ((high - last) - (first - low))) / (high - low)
+
+
+@njit(cache=True, nogil=True)
+def _intersection_upright(half_a: Array, half_b: Array, rot: Array, shift: Array) -> float:
+    """:func:`_intersection` of boxes whose third axes both point up: a quarter of the time."""
+    height = min(half_a[2], shift[2] + half_b[2]) - max(-half_a[2], shift[2] - half_b[2])
+    if height <= 0.0:
+        return 0.0
+    area = 0.0
+    for c in range(4):  # counter-clockwise from corner to corner
+        u0 = half_b[0] if c in (1, 2) else -half_b[0]
+        v0 = half_b[1] if c in (2, 3) else -half_b[1]
+        u1 = half_b[0] if c in (0, 1) else -half_b[0]
+        v1 = half_b[1] if c in (1, 2) else -half_b[1]
+        y0, y1 = shift[1] + rot[1, 0] * u0 + rot[1, 1] * v0, shift[1] + rot[1, 0] * u1 + rot[1, 1] * v1
+        from_y, to_y = min(max(y0, -half_a[1]), half_a[1]), min(max(y1, -half_a[1]), half_a[1])
+        if from_y == to_y:
+            continue  # beside the slab, or parallel to x
+        x0, x1 = shift[0] + rot[0, 0] * u0 + rot[0, 1] * v0, shift[0] + rot[0, 0] * u1 + rot[0, 1] * v1
+        slope = (x1 - x0) / (y1 - y0)
+        from_x = x0 + (from_y - y0) * slope
+        to_x = x1 - (y1 - to_y) * slope
+        area += (to_y - from_y) * _mean_of_clamped(from_x, to_x, half_a[0])
+    return max(area, 0.0) * height
+
+
+@njit(cache=True, nogil=True)
 def _world_bounds(center: Array, half: Array, rot: Array) -> tuple[Array, Array, Array]:
     """(N, 3) lower and upper corners of the boxes' axis-aligned bounds, and (N,) volumes."""
     n = center.shape[0]
@@ -211,10 +266,13 @@ def _iou_of_pair(
     """IoU of one pair of boxes with volume; may return 0 when it cannot exceed ``threshold`` (0 for exact values)."""
     rot, absolute, shift = small[:3], small[3:6], small[6]
     _relative(center_a, rot_a, center_b, rot_b, rot, shift, absolute)
-    bound = _overlap_bound(half_a, half_b, absolute, rot, shift) * (1.0 + 1e-9)
-    if bound <= threshold * (volume_a + volume_b - bound):
-        return 0.0
-    inter = _intersection(half_a, half_b, rot, shift, polygon, work)
+    if rot_a[2, 2] == 1.0 and rot_b[2, 2] == 1.0:
+        inter = _intersection_upright(half_a, half_b, rot, shift)
+    else:
+        bound = _overlap_bound(half_a, half_b, absolute, rot, shift) * (1.0 + 1e-9)
+        if bound <= threshold * (volume_a + volume_b - bound):
+            return 0.0
+        inter = _intersection(half_a, half_b, rot, shift, polygon, work)
     inter = min(max(inter, 0.0), min(volume_a, volume_b))
     return float(inter / (volume_a + volume_b - inter))
 

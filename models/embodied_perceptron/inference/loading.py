@@ -112,7 +112,19 @@ def fold_batch_norms(module: ModuleT) -> ModuleT:
                 conv.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             elif type(conv) is nn.Conv3d:
                 setattr(parent, name, GridConv(conv))
+            elif type(conv) is nn.ELU and conv.alpha == 1.0:
+                setattr(parent, name, QuickElu())
     return module
+
+
+class QuickElu(nn.Module):
+    """ELU for inference; on the CPU by ``exp`` instead of the slower ``expm1``: the same to 1e-7."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Any shape."""
+        if x.device.type != "cpu":
+            return functional.elu(x)
+        return torch.maximum(x, x.clamp(max=0.0).exp().sub(1.0))
 
 
 class GridConv(nn.Module):

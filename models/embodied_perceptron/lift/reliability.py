@@ -97,12 +97,13 @@ class Reliability:
         plain = np.array([label == UNNAMED for label in found.labels], bool)
         named, things = np.flatnonzero(~plain), np.flatnonzero(plain)
         scores = found.scores.copy()
+        evidence = borne_out(found.boxes, snapshot)
         if len(named):
-            table = box_features(found.take(named), snapshot, floor_z_m, self.names, self.priors)
+            table = box_features(found.take(named), evidence[named], floor_z_m, self.names, self.priors)
             scores[named] = probabilities(self.weights, table)
         if self.things and len(things):
             best = best_names(found.boxes, things, named, scores[named])
-            scores[things] = probabilities(self.things, thing_features(found.take(things), snapshot, best))
+            scores[things] = probabilities(self.things, thing_features(found.take(things), evidence[things], best))
         order = np.argsort(-scores, kind="stable")
         return found.take(order, scores[order])
 
@@ -162,26 +163,24 @@ def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:
 
 def box_features(
     found: Detections,
-    snapshot: VoxelSnapshot,
+    evidence: F64,
     floor_z_m: float,
     names: Mapping[str, tuple[int, int]],
     priors: ClassPriors,
 ) -> F64:
-    """(N, 7) :data:`FEATURES` of each box."""
+    """(N, 7) :data:`FEATURES` of each box; ``evidence``: of :func:`borne_out`."""
     boxes = found.boxes
     name = {label: name_log_odds(names, label) for label in set(found.labels)}
     plausible = [
         priors.log_plausibility(label, box, floor_z_m, whole=False)
         for label, box in zip(found.labels, boxes, strict=True)
     ]
-    surface, closed = _borne_out(boxes, snapshot)
     return np.stack(
         [
             log_odds(found.scores),
             np.array([name[label] for label in found.labels]),
             np.maximum(plausible, _LEAST_PLAUSIBLE),
-            surface,
-            closed,
+            *evidence.T,
             _best_rival(boxes, found.scores) - found.scores,
             np.log(boxes[:, 3:6].min(axis=1)),
         ],
@@ -189,11 +188,11 @@ def box_features(
     )
 
 
-def thing_features(found: Detections, snapshot: VoxelSnapshot, best: F64) -> F64:
-    """(N, 5) :data:`THING_FEATURES` of boxes without a name; ``best``: of :func:`best_names`."""
-    surface, closed = _borne_out(found.boxes, snapshot)
+def thing_features(found: Detections, evidence: F64, best: F64) -> F64:
+    """(N, 5) :data:`THING_FEATURES` of boxes without a name; ``evidence``: of :func:`borne_out`, ``best``: of
+    :func:`best_names`."""
     thin = np.log(found.boxes[:, 3:6].min(axis=1))
-    return np.stack([log_odds(found.scores), log_odds(best), surface, closed, thin], axis=1)
+    return np.stack([log_odds(found.scores), log_odds(best), *evidence.T, thin], axis=1)
 
 
 def best_names(boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64], probability: F64) -> F64:
@@ -206,8 +205,9 @@ def best_names(boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64], 
     return best[things]
 
 
-def _borne_out(boxes: F64, snapshot: VoxelSnapshot) -> tuple[F64, F64]:
-    """The features surface and closed of (N, 9) boxes."""
+def borne_out(boxes: F64, snapshot: VoxelSnapshot) -> F64:
+    """(N, 2) the features surface and closed of (N, 9) boxes."""
+    boxes, which = np.unique(boxes, axis=0, return_inverse=True)  # one thing under several names
     inside, beside, _ = count_voxels(snapshot, boxes, _AROUND_M, widened_m=0.0)
     dx, dy, dz = boxes[:, 3], boxes[:, 4], boxes[:, 5]
     # as many voxels of the usual size as would cover half of the box
@@ -215,7 +215,7 @@ def _borne_out(boxes: F64, snapshot: VoxelSnapshot) -> tuple[F64, F64]:
     half_cover = (dx * dy + dx * dz + dy * dz) / _REFERENCE_VOXEL_M**2
     surface: F64 = np.log(inside * to_usual / (half_cover + _FEW) + 0.02)
     closed: F64 = np.log((inside * to_usual + _FEW) / ((inside + beside) * to_usual + _FEW))
-    return surface, closed
+    return np.stack([surface, closed], axis=1)[which]
 
 
 def _best_rival(boxes: F64, scores: F64) -> F64:

@@ -7,6 +7,7 @@ radians.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +29,7 @@ Pruning = Literal["class", "object"]
 MAX_LOG_SIZE = 10.0
 # sizes and face distances of refined queries are never smaller, as in the released code
 MIN_SIZE_M = 0.02
+_NO_LEAN_DEG = 0.5
 _ALMOST = 1 - 1e-5  # far beyond the rounding of a score
 _VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing
 
@@ -251,7 +253,12 @@ class DetectionHead(nn.Module):
         return [predictions[level] for level in range(len(features))], features
 
     def _predict(self, level: int, out: SparseTensor) -> DetectionLevel:
-        regression = self.regression(out).feats
+        by_object = self.object if level > 0 else None
+        layers = [self.center, self.regression, self.classify, by_object, self.presence]
+        center, regression, classes, objects, presence = _side_by_side(layers, out.feats)
+        assert center is not None
+        assert regression is not None
+        assert classes is not None
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
         points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
         if self.anchor_shift:
@@ -261,13 +268,23 @@ class DetectionHead(nn.Module):
             sites=out.sites,
             points_m=points_m,
             anchors_m=anchors_m,
-            center_logits=self.center(out).feats,
+            center_logits=center,
             distances_m=distances,
             rotation=regression[:, self._rotation],
-            class_logits=self.classify(out).feats,
-            object_logits=self.object(out).feats if self.object is not None and level > 0 else None,
-            presence_logits=None if self.presence is None else self.presence(out).feats,
+            class_logits=classes,
+            object_logits=objects,
+            presence_logits=presence,
         )
+
+
+def _side_by_side(layers: Sequence[SparseConv | None], feats: Tensor) -> list[Tensor | None]:
+    """Outputs of pointwise layers on the same features, by one product: half of the time of one after the other."""
+    there = [layer for layer in layers if layer is not None]
+    zero = feats.new_zeros(1)
+    biases = [zero.expand(1, layer.out_channels) if layer.bias is None else layer.bias for layer in there]
+    out = torch.addmm(torch.cat(biases, 1), feats, torch.cat([layer.kernel for layer in there], 1))
+    parts = iter(out.split([layer.out_channels for layer in there], 1))
+    return [None if layer is None else next(parts) for layer in layers]
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -314,13 +331,24 @@ def decode_detections(
             rows = first + rows[best_rows(best[rows], max_per_level)]
             score = label_logits(level, rows).sigmoid()
             score = score * level.center_logits[rows].sigmoid().pow(conventions.centerness_power)
-            box = boxes_from_faces(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
-            boxes.append(box)
+            parts = faces_to_parts(level.anchors_m[rows], level.distances_m[rows], level.rotation[rows])
+            boxes.append(make_boxes(*parts) if conventions.level_boxes else _standing(*parts))
             scores.append(score)
         results.append(
             suppress(torch.cat(boxes), torch.cat(scores), min_score, iou_threshold, conventions, max_candidates)
         )
     return results
+
+
+def _standing(centers: Tensor, sizes: Tensor, R: Tensor) -> Tensor:
+    """:func:`~..geometry.boxes.make_boxes`, but what leans by less than :data:`_NO_LEAN_DEG` stands: such an angle is
+    noise of the regression (0.02 degrees in the middle), and boxes that stand overlap by their footprints alone."""
+    boxes = make_boxes(centers, sizes, R)
+    stands = R[:, 2, 2].abs() > math.cos(math.radians(_NO_LEAN_DEG))
+    alpha = torch.atan2(R[:, 1, 0], R[:, 0, 0])
+    boxes[:, 6] = torch.where(stands, alpha, boxes[:, 6])
+    boxes[:, 7:] = torch.where(stands[:, None], 0.0, boxes[:, 7:])
+    return boxes
 
 
 def label_logits(level: DetectionLevel, rows: Tensor) -> Tensor:

@@ -129,6 +129,35 @@ def rows_of(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np
 
 
 @numba.njit(cache=True, nogil=True)
+def find(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+    """As :func:`rows_of`, but ``wanted`` in any order; fast where each lies near the one before."""
+    n, at = keys.shape[0], 0
+    for i in range(wanted.shape[0]):
+        key, step = wanted[i], 1
+        # first of the keys that are not below is in [low, high]
+        if at < n and keys[at] < key:
+            low = at + 1
+            while at + step < n and keys[at + step] < key:
+                low = at + step + 1
+                step *= 2
+            high = min(at + step, n)
+        else:
+            high = at
+            while at - step >= 0 and keys[at - step] >= key:
+                high = at - step
+                step *= 2
+            low = max(at - step + 1, 0)
+        while low < high:
+            middle = (low + high) // 2
+            if keys[middle] < key:
+                low = middle + 1
+            else:
+                high = middle
+        at = low
+        rows[i] = at if at < n and keys[at] == key else -1
+
+
+@numba.njit(cache=True, nogil=True)
 def fill_neighbours(rows: NDArray[np.int32], k: int, in_rows: NDArray[np.int64], out_rows: NDArray[np.int64]) -> None:
     """``rows[out_rows, k] = in_rows``."""
     for i in range(in_rows.shape[0]):

@@ -174,6 +174,10 @@ class Sites:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
         if len(self) == 0:
             return torch.full_like(keys, -1)
+        if self.device.type == "cpu":
+            found = torch.empty(keys.shape, dtype=torch.int64)
+            cpu_kernels.find(self.keys.numpy(), keys.contiguous().numpy(), found.numpy())
+            return found
         rows = torch.searchsorted(self.keys, keys).clamp_(max=len(self) - 1)
         return torch.where(self.keys[rows] == keys, rows, -1)
 

@@ -29,6 +29,7 @@ from embodied_perceptron.lift.reliability import (
     NO_NAME,
     THING_FEATURES,
     Reliability,
+    borne_out,
     box_features,
     log_odds,
     name_log_odds,
@@ -118,7 +119,8 @@ class _Work:
         matched = matches_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
         snapshot = perceptron.volume.snapshot()
-        table = box_features(found, snapshot, prediction.floor_z_m, {}, shipped_priors())
+        evidence = borne_out(found.boxes, snapshot)
+        table = box_features(found, evidence, prediction.floor_z_m, {}, shipped_priors())
         return SceneBoxTable(
             table, found.scores, found.labels, right, _things(things, found.boxes, snapshot, scene.things())
         )
@@ -133,7 +135,7 @@ def _things(things: Detections, named: F64, snapshot: VoxelSnapshot, truth: F64)
     boxes = np.concatenate([things.boxes, named])
     rows = np.arange(len(boxes))
     thing, name = same_things(boxes, rows[: len(things)], rows[len(things) :])
-    features = thing_features(things, snapshot, np.full(len(things), 0.5))
+    features = thing_features(things, borne_out(things.boxes, snapshot), np.full(len(things), 0.5))
     return ThingTable(features, right, np.stack([thing, name - len(things)], axis=1))
 
 
