@@ -6,10 +6,10 @@ divergence 1 inside of a's x slab and 0 outside. The divergence theorem over box
     volume(a and b) = sum over faces f of b of  integral of clamp(p_x, -h_x, h_x) over f cut by the slabs,
                                                  projected along x (signed by the direction that the face looks in)
 
-because on the cuts themselves F has no normal component. Of two boxes that stand upright the same holds one dimension
-lower, for the area that their footprints have in common, and what they share of their height is a difference. So only the faces of ``b`` are clipped, in the plane, against
+because on the cuts themselves F has no normal component. So only the faces of ``b`` are clipped, in the plane, against
 four half planes; there is no search for coplanar faces, no cap polygon and no case that can fail: every term is
-continuous in the boxes, and a face that lies in a face of ``a`` adds the same from either side of it. Boxes without
+continuous in the boxes, and a face that lies in a face of ``a`` adds the same from either side of it. Of two boxes that
+stand upright the same holds one dimension lower, for the area that their footprints have in common. Boxes without
 volume come out as zero.
 
 Everything here works on centres, half sizes and rotations (columns are a box's axes); the public functions on nine
@@ -225,7 +225,7 @@ def _intersection_upright(half_a: Array, half_b: Array, rot: Array, shift: Array
         from_x = x0 + (from_y - y0) * slope
         to_x = x1 - (y1 - to_y) * slope
         area += (to_y - from_y) * _mean_of_clamped(from_x, to_x, half_a[0])
-    return max(area, 0.0) * height
+    return float(max(area, 0.0) * height)
 
 
 @njit(cache=True, nogil=True)

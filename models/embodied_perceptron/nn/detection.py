@@ -283,7 +283,7 @@ def _side_by_side(layers: Sequence[SparseConv | None], feats: Tensor) -> list[Te
     zero = feats.new_zeros(1)
     biases = [zero.expand(1, layer.out_channels) if layer.bias is None else layer.bias for layer in there]
     out = torch.addmm(torch.cat(biases, 1), feats, torch.cat([layer.kernel for layer in there], 1))
-    parts = iter(out.split([layer.out_channels for layer in there], 1))
+    parts = iter(torch.split(out, [layer.out_channels for layer in there], dim=1))
     return [None if layer is None else next(parts) for layer in layers]
 
 
