@@ -221,9 +221,8 @@ def _intersection_upright(half_a: Array, half_b: Array, rot: Array, shift: Array
         if from_y == to_y:
             continue  # beside the slab, or parallel to x
         x0, x1 = shift[0] + rot[0, 0] * u0 + rot[0, 1] * v0, shift[0] + rot[0, 0] * u1 + rot[0, 1] * v1
-        slope = (x1 - x0) / (y1 - y0)
-        from_x = x0 + (from_y - y0) * slope
-        to_x = x1 - (y1 - to_y) * slope
+        from_x = x0 + (from_y - y0) / (y1 - y0) * (x1 - x0)
+        to_x = x1 - (y1 - to_y) / (y1 - y0) * (x1 - x0)
         area += (to_y - from_y) * _mean_of_clamped(from_x, to_x, half_a[0])
     return float(max(area, 0.0) * height)
 
