@@ -319,14 +319,13 @@ def test_a_lean_below_half_a_degree_is_none() -> None:
 def test_pointwise_layers_side_by_side_are_those_layers() -> None:
     torch.manual_seed(0)
     x = SparseTensor(Sites(torch.arange(40), 1, 1, get_engine()), torch.randn(40, 6))
-    layers = [SparseConv(6, 3, 1), SparseConv(6, 5, 1, bias=True), None, SparseConv(6, 1, 1, bias=True)]
-    for layer in layers[1::2]:
-        torch.nn.init.normal_(layer.bias)
-    for layer, out in zip(layers, _side_by_side(layers, x.feats), strict=True):
-        if layer is None:
-            assert out is None
-        else:
-            torch.testing.assert_close(out, layer(x).feats)
+    layers = {"a": SparseConv(6, 3, 1), "b": SparseConv(6, 5, 1, bias=True), "c": SparseConv(6, 1, 1, bias=True)}
+    for name in "bc":
+        torch.nn.init.normal_(layers[name].bias)
+    found = _side_by_side(layers, x.feats)
+    assert list(found) == list(layers)
+    for name, layer in layers.items():
+        torch.testing.assert_close(found[name], layer(x).feats)
 
 
 def test_suppression_is_by_volume_not_by_footprint() -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.transforms import Intrinsics, world_to_voxel
 from embodied_perceptron.results import VoxelSnapshot
+from embodied_perceptron.sparse.cpu_kernels import first_not_below
 
 _BLOCK_BITS = 3  # rays cross empty space by blocks of 8 voxels
 _MAX_BLOCKS = 1 << 26  # of the dense table
@@ -91,14 +92,8 @@ def _occupied_blocks(
 
 @njit(cache=True, nogil=True)
 def _has(keys: NDArray[np.int64], key: int) -> bool:
-    low, high = 0, len(keys)
-    while low < high:
-        middle = (low + high) // 2
-        if keys[middle] < key:
-            low = middle + 1
-        else:
-            high = middle
-    return low < len(keys) and keys[low] == key
+    at = first_not_below(keys, key, 0, len(keys))
+    return bool(at < len(keys) and keys[at] == key)
 
 
 @njit(cache=True, nogil=True)

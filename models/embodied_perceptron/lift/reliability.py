@@ -215,7 +215,7 @@ def borne_out(boxes: F64, snapshot: VoxelSnapshot) -> F64:
     half_cover = (dx * dy + dx * dz + dy * dz) / _REFERENCE_VOXEL_M**2
     surface: F64 = np.log(inside * to_usual / (half_cover + _FEW) + 0.02)
     closed: F64 = np.log((inside * to_usual + _FEW) / ((inside + beside) * to_usual + _FEW))
-    return np.stack([surface, closed], axis=1)[which]
+    return np.stack([surface, closed], axis=1)[which.reshape(-1)]  # NumPy 2.0 gives it a second axis
 
 
 def _best_rival(boxes: F64, scores: F64) -> F64:

@@ -8,7 +8,7 @@ radians.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -253,12 +253,13 @@ class DetectionHead(nn.Module):
         return [predictions[level] for level in range(len(features))], features
 
     def _predict(self, level: int, out: SparseTensor) -> DetectionLevel:
-        by_object = self.object if level > 0 else None
-        layers = [self.center, self.regression, self.classify, by_object, self.presence]
-        center, regression, classes, objects, presence = _side_by_side(layers, out.feats)
-        assert center is not None
-        assert regression is not None
-        assert classes is not None
+        layers = {"center": self.center, "regression": self.regression, "classes": self.classify}
+        if self.object is not None and level > 0:
+            layers["object"] = self.object
+        if self.presence is not None:
+            layers["presence"] = self.presence
+        said = _side_by_side(layers, out.feats)
+        regression = said["regression"]
         distances = (regression[:, :6] * self.scales[level]).clamp(max=MAX_LOG_SIZE).exp()
         points_m = anchors_m = self.conventions.site_points(out.sites, self.voxel_size_m, torch.float32)
         if self.anchor_shift:
@@ -268,23 +269,21 @@ class DetectionHead(nn.Module):
             sites=out.sites,
             points_m=points_m,
             anchors_m=anchors_m,
-            center_logits=center,
+            center_logits=said["center"],
             distances_m=distances,
             rotation=regression[:, self._rotation],
-            class_logits=classes,
-            object_logits=objects,
-            presence_logits=presence,
+            class_logits=said["classes"],
+            object_logits=said.get("object"),
+            presence_logits=said.get("presence"),
         )
 
 
-def _side_by_side(layers: Sequence[SparseConv | None], feats: Tensor) -> list[Tensor | None]:
+def _side_by_side(layers: Mapping[str, SparseConv], feats: Tensor) -> dict[str, Tensor]:
     """Outputs of pointwise layers on the same features, by one product: half of the time of one after the other."""
-    there = [layer for layer in layers if layer is not None]
-    zero = feats.new_zeros(1)
-    biases = [zero.expand(1, layer.out_channels) if layer.bias is None else layer.bias for layer in there]
-    out = torch.addmm(torch.cat(biases, 1), feats, torch.cat([layer.kernel for layer in there], 1))
-    parts = iter(torch.split(out, [layer.out_channels for layer in there], dim=1))
-    return [None if layer is None else next(parts) for layer in layers]
+    every = layers.values()
+    biases = [feats.new_zeros(1, layer.out_channels) if layer.bias is None else layer.bias for layer in every]
+    out = torch.addmm(torch.cat(biases, 1), feats, torch.cat([layer.kernel for layer in every], 1))
+    return dict(zip(layers, torch.split(out, [layer.out_channels for layer in every], dim=1), strict=True))
 
 
 # --------------------------------------------------------------------------------------------------------------------

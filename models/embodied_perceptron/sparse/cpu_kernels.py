@@ -129,12 +129,23 @@ def rows_of(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np
 
 
 @numba.njit(cache=True, nogil=True)
+def first_not_below(keys: NDArray[np.int64], key: int, low: int, high: int) -> int:
+    """First row of the sorted ``keys`` in [low, high) that is not below ``key``; ``high`` where there is none."""
+    while low < high:
+        middle = (low + high) // 2
+        if keys[middle] < key:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@numba.njit(cache=True, nogil=True)
 def find(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
     """As :func:`rows_of`, but ``wanted`` in any order; fast where each lies near the one before."""
     n, at = keys.shape[0], 0
     for i in range(wanted.shape[0]):
         key, step = wanted[i], 1
-        # first of the keys that are not below is in [low, high]
         if at < n and keys[at] < key:
             low = at + 1
             while at + step < n and keys[at + step] < key:
@@ -147,13 +158,7 @@ def find(keys: NDArray[np.int64], wanted: NDArray[np.int64], rows: NDArray[np.in
                 high = at - step
                 step *= 2
             low = max(at - step + 1, 0)
-        while low < high:
-            middle = (low + high) // 2
-            if keys[middle] < key:
-                low = middle + 1
-            else:
-                high = middle
-        at = low
+        at = first_not_below(keys, key, low, high)
         rows[i] = at if at < n and keys[at] == key else -1
 
 

@@ -36,7 +36,7 @@ from embodied_perceptron.lift.reliability import (
     probabilities,
     thing_features,
 )
-from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.calibration import check_writable, reliability_error
 from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, cached_predictor, load, scene_names
@@ -115,18 +115,17 @@ class _Work:
         every = prediction.detections.above(LEAST_SCORE)
         plain = np.array([label == UNNAMED for label in every.labels], bool)
         found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
+        evidence = borne_out(every.boxes, perceptron.volume.snapshot())
         right = np.zeros(len(found), bool)
         matched = matches_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
-        snapshot = perceptron.volume.snapshot()
-        evidence = borne_out(found.boxes, snapshot)
-        table = box_features(found, evidence, prediction.floor_z_m, {}, shipped_priors())
+        table = box_features(found, evidence[~plain], prediction.floor_z_m, {}, shipped_priors())
         return SceneBoxTable(
-            table, found.scores, found.labels, right, _things(things, found.boxes, snapshot, scene.things())
+            table, found.scores, found.labels, right, _things(things, found.boxes, evidence[plain], scene.things())
         )
 
 
-def _things(things: Detections, named: F64, snapshot: VoxelSnapshot, truth: F64) -> ThingTable | None:
+def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingTable | None:
     if len(things) == 0:
         return None
     right = np.zeros(len(things), bool)
@@ -135,7 +134,7 @@ def _things(things: Detections, named: F64, snapshot: VoxelSnapshot, truth: F64)
     boxes = np.concatenate([things.boxes, named])
     rows = np.arange(len(boxes))
     thing, name = same_things(boxes, rows[: len(things)], rows[len(things) :])
-    features = thing_features(things, borne_out(things.boxes, snapshot), np.full(len(things), 0.5))
+    features = thing_features(things, evidence, np.full(len(things), 0.5))
     return ThingTable(features, right, np.stack([thing, name - len(things)], axis=1))
 
 
