@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,6 +13,7 @@ from support.online_world import CLASSES, config, inference, walk
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.lift.class_priors import shipped_priors
+from embodied_perceptron.lift.company import Company
 from embodied_perceptron.lift.fusion import fuse_detections
 from embodied_perceptron.lift.reliability import (
     FEATURES,
@@ -19,11 +21,14 @@ from embodied_perceptron.lift.reliability import (
     NO_NAME,
     THING_FEATURES,
     Reliability,
-    _best_rival,
     best_names,
+    best_rivals,
     borne_out,
     box_features,
+    log_odds,
     name_log_odds,
+    rivals_of,
+    sigmoid,
 )
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, VoxelSnapshot
@@ -76,7 +81,7 @@ def test_voxels_are_counted_as_the_slow_twin_counts_them(seed):
 
 
 def features_of(boxes, snapshot):
-    return box_features(boxes, borne_out(boxes.boxes, snapshot), 0.0, {}, shipped_priors())
+    return box_features(boxes, borne_out(boxes.boxes, snapshot), rivals_of(boxes), 0.0, {}, shipped_priors())
 
 
 def test_a_box_under_several_names_is_borne_out_as_it_is_alone():
@@ -94,11 +99,12 @@ def test_rivals_are_those_of_all_pairs(seed):
     boxes[40:] = boxes[:20] + np.concatenate([rng.normal(0, 0.05, (20, 3)), np.zeros((20, 6))], axis=1)
     iou = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes)).numpy()
     np.fill_diagonal(iou, 0.0)
-    counts = scores >= LEAST_SCORE  # neither as a rival nor as one that has rivals
-    iou[~counts], iou[:, ~counts] = 0.0, 0.0
+    iou[:, scores < LEAST_SCORE] = 0.0  # such a box may have rivals, and is none
     expected = np.where(iou > 0.25, scores[None], 0.0).max(axis=1)
     assert (expected > 0).sum() > 20
-    np.testing.assert_allclose(_best_rival(boxes, scores), expected)
+    rivals = rivals_of(Detections(boxes, scores, ("chair",) * 60))
+    np.testing.assert_allclose(best_rivals(scores, rivals), expected)
+    assert {tuple(p) for p in zip(rivals.of, rivals.by, strict=True)} == {tuple(p) for p in np.argwhere(iou > 0.25)}
 
 
 def test_a_name_that_is_often_wrong_is_worth_less():
@@ -165,6 +171,27 @@ def test_probabilities_come_best_first_and_boxes_stay():
     assert sorted(zip(map(tuple, after.boxes.round(9)), after.labels, strict=True)) == keys
     nothing = Detections(np.zeros((0, 9)), np.zeros(0), ())
     assert len(Reliability(ONES, {})(nothing, snapshot_of(np.zeros((1, 3))), 0.0)) == 0
+
+
+def test_company_changes_what_a_box_alone_is_worth_and_what_is_there_under_its_name():
+    """Beside a bed, a chair is likelier here than by itself; and so is the thing that is called a chair."""
+    tells = np.zeros((2, 2, 1))
+    tells[:, 0] = 1.0  # a bed near by counts twice, one in the room once
+    company = Company(("bed", "chair"), np.array([[0.0], [0.8]]), tells, np.array([0.0, -0.1]), 1.25)
+    alone = Reliability((4.0, *ONES[1:]), {}, things=(0.0, *[0.5] * len(THING_FEATURES)))
+    together = dataclasses.replace(alone, company=company)
+    bed = np.array([1.0, 0.0, 0.3, 0.9, 2.0, 0.6, 0, 0, 0])
+    before = Detections(np.array([bed, CHAIR, CHAIR]), np.array([0.8, 0.5, 0.4]), ("bed", "chair", "object"))
+    rng = np.random.default_rng(3)
+    voxels = snapshot_of(rng.uniform([-0.4, -0.4, 0.0], [0.4, 0.4, 0.8], (4000, 3)))
+    said = [model(before, voxels, 0.0) for model in (alone, together)]
+    a, b = (dict(zip(each.labels, each.scores, strict=True)) for each in said)
+    assert 0.2 < a["bed"] < 0.99
+    odds = {label: float(log_odds(np.array(p))) for label, p in a.items()}
+    assert b["bed"] == pytest.approx(float(sigmoid(np.array(1.25 * odds["bed"]))))
+    expected = 1.25 * odds["chair"] - 0.1 + 0.8 * 2 * a["bed"]
+    assert b["chair"] == pytest.approx(float(sigmoid(np.array(expected))))
+    assert b["object"] > a["object"]
 
 
 def test_what_has_no_name_changes_no_name_and_without_a_model_keeps_its_score():
@@ -245,6 +272,7 @@ def test_names_are_told_by_probabilities(monkeypatch):
         ({"features": list(FEATURES), "weights": [float("nan")] * 8, "names": {}}, "finite"),
         ({"features": list(FEATURES), "weights": list(ONES), "names": {"bowl": [1, 2]}}, "bowl"),
         ({"features": ["score"], "weights": list(ONES), "names": {}}, "reads score"),
+        ({"features": list(FEATURES), "weights": list(ONES), "names": {}, "company": {"names": []}}, "radii_m"),
         ({"weights": []}, "no model of scores"),
         ({"features": list(FEATURES), "weights": list(ONES), "names": ["chair"]}, "no model of scores"),
     ],
@@ -256,11 +284,13 @@ def test_what_is_no_model_is_refused(values, message):
 
 def test_a_model_survives_a_file():
     for things in ((), tuple(0.2 * k for k in range(6))):
-        model = Reliability(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)}, things)
+        company = Company(("chair",), np.ones((1, 2)), np.ones((2, 1, 2)), np.ones(1)) if things else None
+        model = Reliability(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)}, things, company)
         again = Reliability.of_dict(json.loads(json.dumps(model.as_dict())))
         assert again.weights == pytest.approx(model.weights)
         assert again.things == pytest.approx(model.things)
         assert again.names == model.names
+        assert (again.company is None) == (company is None)
     assert Reliability.of_calibration({}) is None
 
 

@@ -17,6 +17,9 @@ Features of a box, all of them logarithms or differences, so that one weight eac
     rival       the best score of another box that claims much of the place, less the own one
     thin        smallest edge
 
+Where the model knows what names say of each other (:class:`~.company.Company`), the likeliest things around a box
+change that probability.
+
 Of a box without a name, of which the network says that something is there, the probability of that is made likewise,
 of its score, surface, edges and thinness, and of
 
@@ -31,12 +34,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import Bounds, paired_iou
 from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
+from embodied_perceptron.lift.company import Company, Rivals, find_rivals
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.object_map import count_voxels
 
@@ -49,7 +51,6 @@ _LEAST_PLAUSIBLE = -6.0
 NO_NAME = 0.02  # probability of a name that no box says
 _AROUND_M = 0.05
 _FEW = 5.0  # voxels that say nothing yet
-_RIVAL_IOU = 0.25
 _REFERENCE_VOXEL_M = 0.02
 _AT_HOME = math.log(0.7 / 0.3)  # log-odds that a published name is right on homes like those of training
 _LARGEST_DOUBT = 2.0
@@ -65,6 +66,7 @@ class Reliability:
         weights: of a constant and of each of :data:`FEATURES`.
         names: name -> (said, right) of boxes of at least :data:`COUNTED_SCORE`.
         things: as ``weights``, of :data:`THING_FEATURES`; () for a network that tells no things without a name.
+        company: what names say of each other; None where each box is judged for itself.
         priors: sizes and heights of things.
 
     Raises ``ValueError`` naming what is no such model.
@@ -73,6 +75,7 @@ class Reliability:
     weights: tuple[float, ...]
     names: Mapping[str, tuple[int, int]]
     things: tuple[float, ...] = ()
+    company: Company | None = None
     priors: ClassPriors = field(default_factory=shipped_priors)
 
     def __post_init__(self) -> None:
@@ -99,13 +102,20 @@ class Reliability:
         scores = found.scores.copy()
         evidence = borne_out(found.boxes, snapshot)
         if len(named):
-            table = box_features(found.take(named), evidence[named], floor_z_m, self.names, self.priors)
-            scores[named] = probabilities(self.weights, table)
+            scores[named] = self._of_names(found.take(named), evidence[named], floor_z_m)
         if self.things and len(things):
             best = best_names(found.boxes, things, named, scores[named])
             scores[things] = probabilities(self.things, thing_features(found.take(things), evidence[things], best))
         order = np.argsort(-scores, kind="stable")
         return found.take(order, scores[order])
+
+    def _of_names(self, found: Detections, evidence: F64, floor_z_m: float) -> F64:
+        rivals = rivals_of(found)
+        table = box_features(found, evidence, rivals, floor_z_m, self.names, self.priors)
+        odds = weighed(self.weights, table)
+        if self.company is not None:
+            odds = self.company(found.boxes, found.labels, odds, rivals)
+        return sigmoid(odds)
 
     def doubts(self, labels: Sequence[str]) -> F64:
         """(N,) log-odds in [-2, 0] by which names are right seldomer than on homes like those of training.
@@ -121,6 +131,8 @@ class Reliability:
         known = {"features": list(FEATURES), "weights": [round(w, 5) for w in self.weights], "names": names}
         if self.things:
             known |= {"thing_features": list(THING_FEATURES), "things": [round(w, 5) for w in self.things]}
+        if self.company is not None:
+            known["company"] = self.company.as_dict()
         return known
 
     @classmethod
@@ -137,6 +149,7 @@ class Reliability:
             names = {str(name): (int(said), int(right)) for name, (said, right) in values["names"].items()}
             of_things = tuple(values.get("thing_features", THING_FEATURES))
             things = tuple(float(w) for w in values.get("things", ()))
+            company = values.get("company")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"no model of scores: {error!r}") from error
         if features != FEATURES:
@@ -144,13 +157,24 @@ class Reliability:
         if of_things != THING_FEATURES:
             known = ", ".join(THING_FEATURES)
             raise ValueError(f"the model of things without a name reads {', '.join(of_things)}; known: {known}")
-        return cls(weights, names, things)
+        return cls(weights, names, things, None if company is None else Company.of_dict(company))
+
+
+def weighed(weights: Sequence[float], table: F64) -> F64:
+    """(N,) log-odds of a logistic model with a constant and one weight per column of (N, C) ``table``."""
+    odds: F64 = weights[0] + table @ np.array(weights[1:])
+    return odds
+
+
+def sigmoid(odds: F64) -> F64:
+    """(N,) probabilities of log-odds."""
+    probability: F64 = 1.0 / (1.0 + np.exp(-odds))
+    return probability
 
 
 def probabilities(weights: Sequence[float], table: F64) -> F64:
-    """(N,) of a logistic model with a constant and one weight per column of (N, C) ``table``."""
-    probability: F64 = 1.0 / (1.0 + np.exp(-(weights[0] + table @ np.array(weights[1:]))))
-    return probability
+    """(N,) of :func:`weighed`."""
+    return sigmoid(weighed(weights, table))
 
 
 def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:
@@ -164,11 +188,12 @@ def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:
 def box_features(
     found: Detections,
     evidence: F64,
+    rivals: Rivals,
     floor_z_m: float,
     names: Mapping[str, tuple[int, int]],
     priors: ClassPriors,
 ) -> F64:
-    """(N, 7) :data:`FEATURES` of each box; ``evidence``: of :func:`borne_out`."""
+    """(N, 7) :data:`FEATURES` of each box; ``evidence``: of :func:`borne_out`, ``rivals``: of :func:`rivals_of`."""
     boxes = found.boxes
     name = {label: name_log_odds(names, label) for label in set(found.labels)}
     plausible = [
@@ -181,7 +206,7 @@ def box_features(
             np.array([name[label] for label in found.labels]),
             np.maximum(plausible, _LEAST_PLAUSIBLE),
             *evidence.T,
-            _best_rival(boxes, found.scores) - found.scores,
+            best_rivals(found.scores, rivals) - found.scores,
             np.log(boxes[:, 3:6].min(axis=1)),
         ],
         axis=1,
@@ -218,19 +243,16 @@ def borne_out(boxes: F64, snapshot: VoxelSnapshot) -> F64:
     return np.stack([surface, closed], axis=1)[which.reshape(-1)]  # NumPy 2.0 gives it a second axis
 
 
-def _best_rival(boxes: F64, scores: F64) -> F64:
-    """(N,) best score of another box with IoU above 0.25; 0 without one. Of boxes that no fit ever sees none counts."""
-    best = np.zeros(len(boxes))
-    seen = np.flatnonzero(scores >= LEAST_SCORE)  # of a benchmark's boxes of any score hardly a tenth
-    bounds, volume = Bounds.of(boxes[seen]), boxes[seen, 3:6].prod(axis=1)
-    i, j = bounds.pairs_within(bounds, 0.0)
-    # each pair once; IoU cannot exceed the ratio of the volumes
-    near = (i < j) & (np.minimum(volume[i], volume[j]) > _RIVAL_IOU * np.maximum(volume[i], volume[j]))
-    i, j = seen[i[near]], seen[j[near]]
-    if len(i):
-        rivals = paired_iou(torch.from_numpy(boxes[i]), torch.from_numpy(boxes[j])).numpy() > _RIVAL_IOU
-        np.maximum.at(best, i[rivals], scores[j[rivals]])
-        np.maximum.at(best, j[rivals], scores[i[rivals]])
+def rivals_of(found: Detections) -> Rivals:
+    """What claims the place of others; of boxes that no fit ever sees none counts: hardly a tenth of a benchmark's
+    boxes of any score is left."""
+    return find_rivals(found.boxes, np.flatnonzero(found.scores >= LEAST_SCORE))
+
+
+def best_rivals(scores: F64, rivals: Rivals) -> F64:
+    """(N,) best score of another box that claims the place; 0 without one."""
+    best = np.zeros(len(scores))
+    np.maximum.at(best, rivals.of, scores[rivals.by])
     return best
 
 

@@ -35,8 +35,15 @@ def tables(
         log_odds = -1.0 + 1.5 * features[:, SCORE] + known + surface * features[:, SURFACE] + rival * features[:, RIVAL]
         right = rng.uniform(size=boxes) < 1 / (1 + np.exp(-log_odds))
         scores = 1 / (1 + np.exp(-features[:, SCORE]))
-        made.append(SceneBoxTable(features, scores, labels, right))
+        made.append(SceneBoxTable(apart(boxes), features, scores, labels, right))
     return made
+
+
+def apart(count: int) -> np.ndarray:
+    """Boxes that are no company: 20 m from each other."""
+    boxes = np.tile([0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0], (count, 1))
+    boxes[:, 0] = 20.0 * np.arange(count)
+    return boxes
 
 
 def test_weights_are_those_that_made_the_truth():
@@ -71,7 +78,7 @@ def test_features_that_say_nothing_gain_nothing():
     """A model must not look better on homes that were left out than what there is to know."""
     rng = np.random.default_rng(1)
     noise = [
-        SceneBoxTable(t.features, t.scores, ("chair",) * len(t.scores), rng.uniform(size=len(t.scores)) < t.scores)
+        dataclasses.replace(t, labels=("chair",) * len(t.scores), right=rng.uniform(size=len(t.scores)) < t.scores)
         for t in tables(2, surface=0.0)
     ]
     found = fit_tables(noise)
@@ -122,6 +129,7 @@ def test_the_best_name_fills_its_column():
 
 def test_counts_are_of_boxes_that_count():
     table = SceneBoxTable(
+        apart(3),
         np.zeros((3, len(FEATURES))),
         np.array([0.5, 0.19, 0.3]),
         ("chair", "chair", "bed"),
@@ -141,7 +149,7 @@ def test_too_little_is_said():
     (one, two) = tables(3, count=2)
     with pytest.raises(EvaluationError, match="1 scenes"):
         fit_tables([one])
-    wrong = SceneBoxTable(two.features, two.scores, two.labels, np.zeros(len(two.scores), bool))
+    wrong = dataclasses.replace(two, right=np.zeros(len(two.scores), bool))
     with pytest.raises(EvaluationError, match="0 of 600 right"):
         fit_tables([wrong, wrong])
     assert set(fit_tables([one, two]).at_precision) == set(PRECISIONS)

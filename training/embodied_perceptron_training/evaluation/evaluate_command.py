@@ -107,16 +107,20 @@ def calibrate_scores(
     data: Annotated[Path, typer.Option(file_okay=False, help="Homes with harder sensors than those of training.")],
     weights: FittedWeights,
     split: FittedSplit = "val",
+    also: Annotated[
+        list[Path] | None, typer.Option(file_okay=False, help="Further homes, of the same split; may be repeated.")
+    ] = None,
     write: Annotated[bool, typer.Option("--write", help="Store the model in the weights file.")] = False,
     scenes: Scenes = None,
     views: Views = VIEWS,
     workers: Processes = PROCESSES,
     out: MetricsFolder = None,
 ) -> None:
-    """What scores are worth once the map is asked: probabilities that name and box are right. Before ``calibrate``."""
+    """What scores are worth once the map and the things around are asked: probabilities that name and box are right.
+    Before ``calibrate``."""
     from embodied_perceptron_training.evaluation.report import run_reliability  # torch loads only when needed
 
-    figures = run_reliability(data, weights, split, write, scenes, views, workers)
+    figures = run_reliability([data, *(also or ())], weights, split, write, scenes, views, workers)
     if out is not None:
         write_metrics(figures, out)
 

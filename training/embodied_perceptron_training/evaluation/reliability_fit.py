@@ -2,9 +2,10 @@
 
 Of every home the network looks once at the map of all views. A box is right where a thing of its name lies within IoU
 0.25, a box without a name where anything does, each thing once, the best scores first. Names are counted over all
-homes; for the model's own fit the counts of a box come from the other homes, so that no name explains itself. What the
-fit is worth is measured on homes that were left out of it: the curve of reliability, and how many boxes are right at a
-wanted precision, by the network's own score and by the model's.
+homes; for the model's own fit the counts of a box come from the other homes, so that no name explains itself. What
+names say of each other (:mod:`.company_fit`) is fitted to what models of other homes say of each box, and kept where it
+tells more of homes that it never met. What the fit is worth is measured on homes that were left out of it: the curve of
+reliability, and how many boxes are right at a wanted precision, by the network's own score and by the model's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,17 +36,23 @@ from embodied_perceptron.lift.reliability import (
     log_odds,
     name_log_odds,
     probabilities,
+    rivals_of,
+    sigmoid,
     thing_features,
+    weighed,
 )
 from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.calibration import check_writable, reliability_error
+from embodied_perceptron_training.evaluation.company_fit import JudgedBoxes, fit_company
 from embodied_perceptron_training.evaluation.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.object_states import matches_by_name
 from embodied_perceptron_training.evaluation.parallel import CorruptSceneError, EvaluationError, Workers, map_scenes
 from embodied_perceptron_training.evaluation.scene_tasks import mapped_scene
 
 F64 = NDArray[np.float64]
+_Home = TypeVar("_Home")
+_Model = TypeVar("_Model")
 
 PRECISIONS = (0.9, 0.8, 0.7, 0.6)
 _NAME = FEATURES.index("name")
@@ -67,8 +75,10 @@ class ThingTable:
 
 @dataclass(frozen=True, eq=False)
 class SceneBoxTable:
-    """Boxes of one home: (N, 7) features (without the name's), (N,) scores, names, and whether they are right."""
+    """Boxes of one home: (N, 9) themselves, (N, 7) features (without the name's), (N,) scores, names, and whether they
+    are right."""
 
+    boxes: F64
     features: F64
     scores: F64
     labels: tuple[str, ...]
@@ -84,6 +94,7 @@ class ReliabilityFit:
         at_precision: wanted precision -> (right by the network's score, right by the model).
         curve: per tenth of probability (boxes, mean probability, share that is right).
         error: mean gap between probability and share, over boxes of at least 0.1.
+        log_loss: mean of a box, judged by itself and in company.
         things: boxes without a name, how many of them are right, and their ``error``.
     """
 
@@ -94,6 +105,7 @@ class ReliabilityFit:
     at_precision: Mapping[float, tuple[int, int]]
     curve: tuple[tuple[int, float, float], ...]
     error: float
+    log_loss: tuple[float, float]
     skipped: Mapping[str, str]
     things: tuple[int, int, float] = (0, 0, 0.0)
 
@@ -119,10 +131,9 @@ class _Work:
         right = np.zeros(len(found), bool)
         matched = matches_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
-        table = box_features(found, evidence[~plain], prediction.floor_z_m, {}, shipped_priors())
-        return SceneBoxTable(
-            table, found.scores, found.labels, right, _things(things, found.boxes, evidence[plain], scene.things())
-        )
+        table = box_features(found, evidence[~plain], rivals_of(found), prediction.floor_z_m, {}, shipped_priors())
+        of_things = _things(things, found.boxes, evidence[plain], scene.things())
+        return SceneBoxTable(found.boxes, table, found.scores, found.labels, right, of_things)
 
 
 def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingTable | None:
@@ -138,20 +149,22 @@ def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingT
     return ThingTable(features, right, np.stack([thing, name - len(things)], axis=1))
 
 
-def fit_reliability(
-    spec: EvaluationSpec, workers: Workers = 1, progress: Callable[[str], None] | None = None
-) -> ReliabilityFit:
-    """Fit the model to all scenes of ``spec``.
+def judge_boxes(
+    spec: EvaluationSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
+) -> tuple[list[SceneBoxTable], Mapping[str, str]]:
+    """What the network finds in all scenes of ``spec``, and why which scenes were skipped.
 
-    Raises :class:`EvaluationError` when fewer than two scenes are left or nothing that is found is right, and what
-    opening the data set or the weights raises.
+    Raises what opening the data set or the weights raises.
     """
     outcome = map_scenes(_Work(spec), scene_names(spec), workers, progress)
-    return fit_tables(outcome.results, outcome.skipped)
+    return list(outcome.results), outcome.skipped
 
 
 def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | None = None) -> ReliabilityFit:
-    """:func:`fit_reliability` of what was found already."""
+    """Fit the model to scenes of :func:`judge_boxes`.
+
+    Raises :class:`EvaluationError` when fewer than two scenes are left or nothing that is found is right.
+    """
     tables = [table for table in tables if len(table.scores)]
     right = np.concatenate([table.right for table in tables]) if tables else np.zeros(0, bool)
     if len(tables) < 2 or not right.any() or right.all():
@@ -159,23 +172,26 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
             f"{len(tables)} scenes with boxes, {int(right.sum())} of {len(right)} right: too little to learn from"
         )
     scores = np.concatenate([table.scores for table in tables])
-    left_out = np.zeros(len(right))
-    starts = np.cumsum([0, *(len(table.scores) for table in tables)])
-    for part in _parts(len(tables)):
-        model = _fit([table for i, table in enumerate(tables) if i not in part])
-        for i in part:
-            left_out[starts[i] : starts[i + 1]] = _probabilities(model, tables[i])
     model = _fit(tables)
-    of_names = [left_out[starts[i] : starts[i + 1]] for i in range(len(tables))]
+    odds = _left_out(tables, _fit, _odds)
+    judged = [JudgedBoxes(t.boxes, t.labels, z, t.right) for t, z in zip(tables, odds, strict=True)]
+    heard = _left_out(judged, fit_company, lambda known, home: home.with_company(known))
+    log_loss = _log_loss(odds, right), _log_loss(heard, right)
+    company = None
+    if log_loss[1] < log_loss[0]:
+        company, odds = fit_company(judged), heard
+    of_names = [sigmoid(z) for z in odds]
+    left_out = np.concatenate(of_names)
     weights, things = _fit_things([table.things for table in tables], of_names)
     return ReliabilityFit(
-        dataclasses.replace(model, things=weights),
+        dataclasses.replace(model, things=weights, company=company),
         len(tables),
         len(right),
         int(right.sum()),
         {p: (_right_at(scores, right, p), _right_at(left_out, right, p)) for p in PRECISIONS},
         _curve(left_out, right),
         _error(left_out, right),
+        log_loss,
         dict(skipped or {}),
         things,
     )
@@ -186,7 +202,7 @@ def _error(probability: F64, right: NDArray[np.bool_]) -> float:
     return reliability_error(list(zip(probability[sure].tolist(), right[sure].tolist(), strict=True)))
 
 
-def store_reliability(weights: str, found: ReliabilityFit, spec: EvaluationSpec) -> Path:
+def store_reliability(weights: str, found: ReliabilityFit, specs: Sequence[EvaluationSpec]) -> Path:
     """Store the model in a weights file, atomically, with what it comes from; tensors stay as they are.
 
     Raises :class:`EvaluationError` for shipped weights, ``CheckpointError`` when it is no weights file.
@@ -196,10 +212,10 @@ def store_reliability(weights: str, found: ReliabilityFit, spec: EvaluationSpec)
     known = checkpoint.extra.get("calibration")
     entry = {
         **found.model.as_dict(),
-        "data": Path(spec.data).name,
-        "split": spec.split,
+        "data": ", ".join(Path(spec.data).name for spec in specs),
+        "split": ", ".join(dict.fromkeys(spec.split for spec in specs)),
         "scenes": found.scenes,
-        "views": spec.views,
+        "views": max(spec.views for spec in specs),
         "boxes": found.boxes,
         "error": round(found.error, 4),
     }
@@ -226,8 +242,24 @@ def _with_names(table: SceneBoxTable, names: Mapping[str, tuple[int, int]]) -> F
     return filled
 
 
-def _probabilities(model: Reliability, table: SceneBoxTable) -> F64:
-    return probabilities(model.weights, _with_names(table, model.names))
+def _odds(model: Reliability, table: SceneBoxTable) -> F64:
+    return weighed(model.weights, _with_names(table, model.names))
+
+
+def _left_out(
+    homes: Sequence[_Home], fit: Callable[[Sequence[_Home]], _Model], says: Callable[[_Model, _Home], F64]
+) -> list[F64]:
+    """What is said of each home by a model that was fitted without it."""
+    said: dict[int, F64] = {}
+    for part in _parts(len(homes)):
+        model = fit([home for i, home in enumerate(homes) if i not in part])
+        said |= {i: says(model, homes[i]) for i in part}
+    return [said[i] for i in range(len(homes))]
+
+
+def _log_loss(odds: Sequence[F64], right: NDArray[np.bool_]) -> float:
+    z = np.concatenate(odds)
+    return float((np.logaddexp(0.0, z) - z * right).mean())
 
 
 def _parts(count: int) -> list[set[int]]:

@@ -42,10 +42,16 @@ from embodied_perceptron_training.evaluation.evaluate import (
     cached_predictor,
     evaluate,
     load,
+    scene_names,
 )
 from embodied_perceptron_training.evaluation.parallel import EvaluationError, Workers
 from embodied_perceptron_training.evaluation.pictures import compare, draw_scene, rank_scenes, save_picture
-from embodied_perceptron_training.evaluation.reliability_fit import fit_reliability, store_reliability
+from embodied_perceptron_training.evaluation.reliability_fit import (
+    SceneBoxTable,
+    fit_tables,
+    judge_boxes,
+    store_reliability,
+)
 from embodied_perceptron_training.evaluation.scene_tasks import is_in_benchmark
 
 METRICS, TABLES, RUN = "metrics.json", "metrics.md", "run.json"
@@ -316,21 +322,31 @@ def run_calibration(
 
 
 def run_reliability(
-    data: Path, weights: str, split: str, write: bool, scenes: int | None = None, views: int = 20, workers: int = 1
+    data: Sequence[Path], weights: str, split: str, write: bool, scenes: int | None, views: int, workers: int
 ) -> dict[str, float]:
-    """Fit what scores are worth, print what the fit gains, and with ``write`` store it in the weights file.
+    """Fit what scores are worth to all of ``data``, print what the fit gains, store it in the weights with ``write``.
 
-    Returns the boxes that are right at each wanted precision, before and after, and ``error``, the gap between
-    probability and share of right ones in percent. Raises what ``fit_reliability`` raises, and ``EvaluationError`` for
-    weights that cannot be written.
+    Returns the boxes that are right at each wanted precision, before and after, ``error``, the gap between probability
+    and share of right ones in percent, and what company is worth. Raises what ``judge_boxes`` and ``fit_tables`` raise,
+    and ``EvaluationError`` for weights that cannot be written.
     """
     if write:
         check_writable(weights)  # known before, not after
-    spec = EvaluationSpec(str(data), split, weights, ("detection",), scenes, views)
+    specs = [EvaluationSpec(str(folder), split, weights, ("detection",), scenes, views) for folder in data]
     console = Console()
-    with _progress("calibrate-scores", spec, console) as show:
-        found = fit_reliability(spec, workers, show)
-    counted = f"{found.boxes} boxes of {found.scenes} scenes of {data.name} ({split}), {found.right} right"
+    for spec in specs:  # known before the first is read, not after
+        with _open_split(spec):
+            scene_names(spec)
+    tables: list[SceneBoxTable] = []
+    skipped: dict[str, str] = {}
+    for spec in specs:
+        with _progress(f"calibrate-scores {Path(spec.data).name}", spec, console) as show:
+            more, failed = judge_boxes(spec, workers, show)
+        tables += more
+        skipped |= failed
+    found = fit_tables(tables, skipped)
+    folders = ", ".join(folder.name for folder in data)
+    counted = f"{found.boxes} boxes of {found.scenes} scenes of {folders} ({split}), {found.right} right"
     table = Table(title=f"{counted}; by models that were fitted without the scene")
     for name in ("probability", "boxes", "mean %", "right %"):
         table.add_column(name, justify="right")
@@ -351,10 +367,14 @@ def run_reliability(
     console.print(gains)
     weighed = ", ".join(f"{n} {w:+.2f}" for n, w in zip(FEATURES, found.model.weights[1:], strict=True))
     console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
+    alone, heard = found.log_loss
+    figures |= {"log_loss/alone": alone, "log_loss/company": heard}
+    kept = "names read the things around them" if found.model.company is not None else "each box by itself"
+    console.print(f"log loss {alone:.4f} a box by itself, {heard:.4f} in company: {kept}", markup=False)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     if write:
-        console.print(f"stored in {store_reliability(weights, found, spec)}", markup=False)
+        console.print(f"stored in {store_reliability(weights, found, specs)}", markup=False)
     return figures
 
 
@@ -434,10 +454,15 @@ def _draw_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], path: Path
 def _progress(title: str, spec: EvaluationSpec, console: Console) -> Iterator[Callable[[int, int], None]]:
     """A bar while scenes are done; raises :class:`EvaluationError` where the data set is not there."""
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with _open_split(spec), Progress(*columns, console=console) as progress:
+        bar = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)
+
+
+@contextmanager
+def _open_split(spec: EvaluationSpec) -> Iterator[None]:
     try:
-        with Progress(*columns, console=console) as progress:
-            bar = progress.add_task(title, total=None)
-            yield lambda done, total: progress.update(bar, completed=done, total=total)
+        yield
     except FileNotFoundError as error:
         message = f"{spec.data} holds no split {spec.split!r} in EmbodiedScan's layout: {error}"
         raise EvaluationError(message) from error
