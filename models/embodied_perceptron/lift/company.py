@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 
 from embodied_perceptron.geometry.boxes import Bounds, paired_iou
 
@@ -99,7 +100,7 @@ class Company:
         z = self.scale * odds
         z[known] += self.offset[label[known]]
         present, likeliest = company(boxes, label, odds, rivals)
-        heard = np.einsum("rnp,rpd->nd", likeliest, self.tells[:, present])
+        heard = np.tensordot(likeliest, self.tells[:, present].astype(np.float32), axes=((0, 1), (0, 1)))
         z[known] += (heard[known] * self.reads[label[known]]).sum(axis=1)
         return z
 
@@ -142,7 +143,7 @@ def find_rivals(boxes: F64, seen: Rows) -> Rivals:
 
 
 def company(boxes: F64, label: Rows, odds: F64, rivals: Rivals) -> tuple[Rows, NDArray[np.float32]]:
-    """The names that speak, (P,) ascending, and (R, N, P) the best probability of each within each radius of each box.
+    """The names that speak, (P,) ascending, and (R, P, N) the best probability of each within each radius of each box.
 
     Args:
         boxes: (N, 9).
@@ -154,17 +155,17 @@ def company(boxes: F64, label: Rows, odds: F64, rivals: Rivals) -> tuple[Rows, N
     speaks = rivals.seen[(probability[rivals.seen] >= LEAST_WITNESS) & (label[rivals.seen] >= 0)]
     speaks = speaks[np.argsort(label[speaks], kind="stable")]
     present, first = np.unique(label[speaks], return_index=True)
-    likeliest = np.zeros((len(RADII_M), len(boxes), len(present)), np.float32)
+    likeliest = np.zeros((len(RADII_M), len(present), len(boxes)), np.float32)
     if len(speaks) == 0:
         return present, likeliest
-    column = np.full(len(boxes), -1)
-    column[speaks] = np.arange(len(speaks))
-    apart_m = np.linalg.norm(boxes[:, None, :3] - boxes[None, speaks, :3], axis=2)
-    apart_m[speaks, np.arange(len(speaks))] = np.inf
-    told = column[rivals.by] >= 0
-    apart_m[rivals.of[told], column[rivals.by[told]]] = np.inf
-    said = probability[speaks].astype(np.float32)
+    row = np.full(len(boxes), -1)
+    row[speaks] = np.arange(len(speaks))
+    apart_m2 = cdist(boxes[speaks, :3], boxes[:, :3], "sqeuclidean")
+    apart_m2[np.arange(len(speaks)), speaks] = np.inf
+    told = row[rivals.by] >= 0
+    apart_m2[row[rivals.by[told]], rivals.of[told]] = np.inf
+    said = probability[speaks, None].astype(np.float32)
     for r, radius_m in enumerate(RADII_M):
-        heard = np.where(apart_m < radius_m, said, np.float32(0.0))
-        likeliest[r] = np.maximum.reduceat(heard, first, axis=1)
+        heard = said * (apart_m2 < radius_m**2)
+        likeliest[r] = np.maximum.reduceat(heard, first, axis=0)
     return present, likeliest

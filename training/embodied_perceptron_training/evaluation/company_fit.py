@@ -66,9 +66,9 @@ def fit_company(homes: Sequence[JudgedBoxes]) -> Company:
 def _heard(home: JudgedBoxes, label: NDArray[np.int64], names: int) -> csr_matrix:
     """(N, R K) what each box hears of each name within each radius."""
     present, likeliest = company(home.boxes, label, home.odds, home.rivals())
-    radius, row, column = likeliest.nonzero()
-    values = likeliest[radius, row, column].astype(np.float64)
-    return csr_matrix((values, (row, radius * names + present[column])), (len(label), len(RADII_M) * names))
+    radius, other, row = likeliest.nonzero()
+    values = likeliest[radius, other, row].astype(np.float64)
+    return csr_matrix((values, (row, radius * names + present[other])), (len(label), len(RADII_M) * names))
 
 
 def _fit(
