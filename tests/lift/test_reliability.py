@@ -13,7 +13,7 @@ from support.online_world import CLASSES, config, inference, walk
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.lift.class_priors import shipped_priors
-from embodied_perceptron.lift.company import Company
+from embodied_perceptron.lift.company import RADII_M, Company
 from embodied_perceptron.lift.fusion import fuse_detections
 from embodied_perceptron.lift.reliability import (
     FEATURES,
@@ -175,8 +175,8 @@ def test_probabilities_come_best_first_and_boxes_stay():
 
 def test_company_changes_what_a_box_alone_is_worth_and_what_is_there_under_its_name():
     """Beside a bed, a chair is likelier here than by itself; and so is the thing that is called a chair."""
-    tells = np.zeros((2, 2, 1))
-    tells[:, 0] = 1.0  # a bed near by counts twice, one in the room once
+    tells = np.zeros((len(RADII_M), 2, 1))
+    tells[-2:, 0] = 1.0  # a bed near by counts twice, one in the room once
     company = Company(("bed", "chair"), np.array([[0.0], [0.8]]), tells, np.array([0.0, -0.1]), 1.25)
     alone = Reliability((4.0, *ONES[1:]), {}, things=(0.0, *[0.5] * len(THING_FEATURES)))
     together = dataclasses.replace(alone, company=company)
@@ -284,7 +284,7 @@ def test_what_is_no_model_is_refused(values, message):
 
 def test_a_model_survives_a_file():
     for things in ((), tuple(0.2 * k for k in range(6))):
-        company = Company(("chair",), np.ones((1, 2)), np.ones((2, 1, 2)), np.ones(1)) if things else None
+        company = Company(("chair",), np.ones((1, 2)), np.ones((len(RADII_M), 1, 2)), np.ones(1)) if things else None
         model = Reliability(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)}, things, company)
         again = Reliability.of_dict(json.loads(json.dumps(model.as_dict())))
         assert again.weights == pytest.approx(model.weights)

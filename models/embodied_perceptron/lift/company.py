@@ -26,7 +26,7 @@ from scipy.spatial.distance import cdist
 
 from embodied_perceptron.geometry.boxes import Bounds, paired_iou
 
-RADII_M = (1.5, 5.0)
+RADII_M = (0.8, 2.0, 5.0)
 LEAST_WITNESS = 0.05  # probability of a box that speaks for others
 SAME_PLACE_IOU = 0.25
 

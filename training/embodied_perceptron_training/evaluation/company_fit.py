@@ -19,7 +19,7 @@ from embodied_perceptron.lift.company import RADII_M, Company, Rivals, company, 
 
 F64 = NDArray[np.float64]
 
-_DIRECTIONS = 8
+_DIRECTIONS = 16
 _RIDGE = 15.0
 _LEAST_ODDS = -4.0  # no company makes a name of what is less likely
 _STEPS = 200
