@@ -448,7 +448,7 @@ class ScorePolicy:
 
     def of_probabilities(self) -> ScorePolicy:
         """The same where scores are probabilities of :class:`~.lift.reliability.Reliability`."""
-        return dataclasses.replace(self, keep_share=0.4, candidate_share=0.1, answer_share=0.1, raw_decode=0.1)
+        return dataclasses.replace(self, keep_share=0.4, candidate_share=0.06, answer_share=0.06, raw_decode=0.1)
 
     @property
     def keep(self) -> float:

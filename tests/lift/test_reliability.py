@@ -324,3 +324,12 @@ def test_shipped_weights_bring_a_model():
     assert weight["plausible"] >= 0
     assert weight["surface"] >= 0
     assert weight["rival"] <= 0
+
+
+def test_shipped_names_know_their_company():
+    company = Reliability.of_calibration(load_inference("tiny").calibration).company
+    at = {name: k for k, name in enumerate(company.names)}
+    told = np.einsum("kd,rjd->kj", company.reads, company.tells)  # three boxes of the name, one within each radius
+
+    for name, friend, stranger in (("counter", "stove", "bed"), ("wardrobe", "bed", "couch"), ("table", "couch", "bed")):
+        assert told[at[name], at[friend]] > told[at[name], at[stranger]] + 1.0

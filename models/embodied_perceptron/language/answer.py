@@ -39,6 +39,10 @@ VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
 _SAME_NAME, _SAME_THING, _SAME_KIND, _ANY_KIN = 0.85, 0.75, 0.35, 0.15
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
+# Scores of the map's own boxes are probabilities, or near them, and count once; those of an unknown detector spread less
+# and count twice. Chosen on 64 generated homes of the training split; on validation homes 0.6 and 0.8 points more of
+# the sentences are answered right.
+_OF_THE_MAP = 0.5
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
 _UNSURE = 0.02  # score of a proposed box that says little
 _AS_GOOD = 0.75  # of the best one's probability: just as good
@@ -218,7 +222,10 @@ class _Answer:
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
-        self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra, confirmed=self.confirmed)
+        trust = 1.0 if low_confidence is None else _OF_THE_MAP
+        self.scorer = Scorer(
+            meaning, self.geometry, self.labels, scores, color, extra, confirmed=self.confirmed, confidence=trust
+        )
         conditions = [c for c in meaning.constraints if c.weight >= 1.0]
         words = len(meaning.text.split())
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None

@@ -106,6 +106,7 @@ class Scorer:
         extra: (N,) further evidence in [0, 1] (a neural grounder's), or None.
         category: (N,) how well each object answers to the target's noun; None = by the lexicon.
         confirmed: so many objects, the first, are known to be there; the others may not be. None = all.
+        confidence: how much the objects' scores count, as a share of what those of an unknown detector do.
     """
 
     def __init__(
@@ -118,8 +119,10 @@ class Scorer:
         extra: F64 | None = None,
         category: F64 | None = None,
         confirmed: int | None = None,
+        confidence: float = 1.0,
     ) -> None:
         assert meaning.target is not None
+        self.confidence = confidence
         self.confirmed = geometry.n if confirmed is None else confirmed
         self.meaning = meaning
         self.g = geometry
@@ -184,7 +187,7 @@ class Scorer:
     def evidence(self) -> Evidence:
         """All terms, superlatives among the objects that satisfy the rest."""
         w = WEIGHTS
-        confidence = w["confidence"] * np.log(self.scores + _EPS)
+        confidence = self.confidence * w["confidence"] * np.log(self.scores + _EPS)
         log_score = w["category"] * np.log(self.category + _EPS) + w["duplicate"] * np.log(self.duplicate + _EPS)
         constraints = [self._in_sight(c) for c in self.meaning.constraints]
         plain = [c for c in constraints if not c.is_superlative]
@@ -218,7 +221,9 @@ class Scorer:
         assert other.target is not None
         if not other.constraints and other.target.noun == self.noun:
             return np.zeros(self.g.n)
-        scorer = Scorer(other, self.g, self.labels, self.scores, self.colors, confirmed=self.confirmed)
+        scorer = Scorer(
+            other, self.g, self.labels, self.scores, self.colors, confirmed=self.confirmed, confidence=self.confidence
+        )
         evidence = scorer.evidence()
         kind = evidence.category
         meant = (kind >= 0.5 * max(float(kind.max(initial=0.0)), 1e-9)) * scorer.plausible(evidence)
