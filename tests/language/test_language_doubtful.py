@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,28 @@ def test_another_name_at_the_same_place_makes_it_less_likely():
     assert ask("the toaster", room, seen(toaster)).status == FOUND
     assert ask("the toaster", room, seen(toaster, ("oven", 0.25, box(7.05)))).status == NOT_FOUND
     assert ask("the toaster", room, seen(toaster, ("oven", 0.25, box(9.0)))).status == FOUND
+
+
+def test_scores_of_the_map_are_probabilities_and_count_once():
+    """Of a surer chair farther off and a likely one beside the plant, the map's own score lets the place decide; an
+    unknown detector's is held against it twice."""
+    plant = thing(1, "plant", (0, 0, 0.5), (0.4, 0.4, 1.0))
+    far, near = (thing(i, "chair", (x, y, 0.45), (0.5, 0.5, 0.9)) for i, x, y in ((2, 1.2, 0.0), (3, 0.0, -0.7)))
+    objects = [plant, dataclasses.replace(far, score=0.9), dataclasses.replace(near, score=0.4)]
+    assert ground_objects("the chair close to the plant", objects).candidates[0].id == 2
+    answer = ask("the chair close to the plant", objects, None)
+    assert (answer.status, answer.candidates[0].id) == (FOUND, 3)
+
+
+def test_a_map_of_probabilities_answers_from_what_is_unlikely_too():
+    """Names are published from a half on, and asked for from 0.03 on: an answer says how unsure it is."""
+    scores = ScorePolicy(0.5).of_probabilities()
+    room = living_room()
+    for score, status in ((0.035, FOUND), (0.025, NOT_FOUND)):
+        low_confidence = LowConfidenceCandidates(room, (), seen(("toaster", score, box(7.0))), scores)
+        answer = ground_objects("the toaster", room, low_confidence=low_confidence)
+        assert answer.status == status, score
+        assert all(c.score < 0.05 for c in answer.candidates)
 
 
 def test_tentative_objects_answer_with_their_id():

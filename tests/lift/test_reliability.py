@@ -331,5 +331,9 @@ def test_shipped_names_know_their_company():
     at = {name: k for k, name in enumerate(company.names)}
     told = np.einsum("kd,rjd->kj", company.reads, company.tells)  # three boxes of the name, one within each radius
 
-    for name, friend, stranger in (("counter", "stove", "bed"), ("wardrobe", "bed", "couch"), ("table", "couch", "bed")):
+    for name, friend, stranger in (
+        ("counter", "stove", "bed"),
+        ("wardrobe", "bed", "couch"),
+        ("table", "couch", "bed"),
+    ):
         assert told[at[name], at[friend]] > told[at[name], at[stranger]] + 1.0

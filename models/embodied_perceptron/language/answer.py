@@ -39,9 +39,8 @@ VOCABULARY = frozenset(ALL_CATEGORIES)
 # how well a label must answer to the noun: one that is a label itself, another one, one of an unknown vocabulary
 _SAME_NAME, _SAME_THING, _SAME_KIND, _ANY_KIN = 0.85, 0.75, 0.35, 0.15
 _SURE_ALONE = 0.5  # score of a proposed box that counts without any label
-# Scores of the map's own boxes are probabilities, or near them, and count once; those of an unknown detector spread less
-# and count twice. Chosen on 64 generated homes of the training split; on validation homes 0.6 and 0.8 points more of
-# the sentences are answered right.
+# Scores of the map's own boxes are probabilities and count once; those of an unknown detector spread less, and twice.
+# Chosen on 64 generated homes; on validation homes 0.6 and 0.8 points more of the sentences are right.
 _OF_THE_MAP = 0.5
 _CONFIDENCE_SHARE = 0.3  # how much the detector's confidences count for "just as good"
 _UNSURE = 0.02  # score of a proposed box that says little
