@@ -1,4 +1,4 @@
-"""A name is likelier among things that it is seen with: a desk by a chair and a monitor, a washbasin by a mirror.
+"""A name is likelier among things that it is seen with: a table by a couch, a counter by a stove.
 
 A network looks at a thing and at little around it. What else is likely there, and how near, tells names apart that a
 shape alone does not. Each name reads the likeliest box of every other name within each of :data:`RADII_M`, and what it

@@ -46,7 +46,7 @@ class JudgedBoxes:
 
 
 def fit_company(homes: Sequence[JudgedBoxes]) -> Company:
-    """The model of all ``homes``. Raises ``ValueError`` where they hold no box that is likely enough to learn from."""
+    """The model of all ``homes``; one that changes nothing where no box is likely enough to learn from."""
     names = tuple(sorted({label for home in homes for label in home.labels}))
     number = {name: k for k, name in enumerate(names)}
     around: list[csr_matrix] = []
@@ -59,7 +59,8 @@ def fit_company(homes: Sequence[JudgedBoxes]) -> Company:
         odds.append(home.odds[likely])
         right.append(home.right[likely])
     if not sum(map(len, label)):
-        raise ValueError(f"none of {len(homes)} homes has a box that is likely enough to learn from")
+        nothing = np.zeros((len(RADII_M), len(names), _DIRECTIONS))
+        return Company(names, nothing[0], nothing, nothing[0, :, 0])
     return _fit(names, vstack(around, format="csr"), *map(np.concatenate, (label, odds, right)))
 
 
