@@ -279,6 +279,9 @@ def test_posteriors_weigh_what_the_network_saw_at_the_place() -> None:
     weights = np.array([0, 0.5**3, 0.25**3])
     np.testing.assert_allclose(class_posteriors([thing], found, row), [weights / weights.sum()])
     assert class_posteriors([], found, row).shape == (0, 3)
+    nameless = Detections(np.stack([box, box]), np.array([0.9, 0.25]), ("object", "table"))
+    weights = np.array([0, 0.5**3, 0.25**3])
+    np.testing.assert_allclose(class_posteriors([thing], nameless, row), [weights / weights.sum()])
 
 
 def test_openlex3d_end_to_end(spec: SuiteSpec, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

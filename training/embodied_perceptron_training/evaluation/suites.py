@@ -30,7 +30,7 @@ from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject
+from embodied_perceptron.results import UNNAMED, Detections, GroundingStatus, Perception, SceneObject
 from embodied_perceptron.scene.identity import overlaps
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.arkitscenerefer import (
@@ -589,7 +589,8 @@ def _detector_classes(perceptron: Perceptron) -> tuple[str, ...]:
 
 def class_posteriors(objects: Sequence[SceneObject], detections: Detections | None, row: Mapping[str, int]) -> F64:
     """(I, K) weights that sum to one: of each class the best score among the network's boxes at the object's place
-    (IoU of at least 0.3), and of its own label the object's score, to the third power.
+    (IoU of at least 0.3), and of its own label the object's score, to the third power. Boxes without a name say nothing
+    of a class.
 
     The scores of one place are those of separate yes-or-no decisions, whose plain mean would be of everything at once;
     the power was chosen on homes that are in no test set.
@@ -598,10 +599,11 @@ def class_posteriors(objects: Sequence[SceneObject], detections: Detections | No
     for i, o in enumerate(objects):
         weights[i, row[o.label]] = max(o.score, 1e-3)
     if objects and detections is not None and len(detections):
-        iou = overlaps(np.stack([o.box for o in objects]), detections.boxes)[0]
+        named = detections.take(np.flatnonzero([label != UNNAMED for label in detections.labels]))
+        iou = overlaps(np.stack([o.box for o in objects]), named.boxes)[0]
         for i, j in np.argwhere(iou >= _SAME_PLACE_IOU).tolist():
-            column = row[detections.labels[j]]
-            weights[i, column] = max(weights[i, column], detections.scores[j])
+            column = row[named.labels[j]]
+            weights[i, column] = max(weights[i, column], named.scores[j])
     weights = weights**_POSTERIOR_POWER
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
