@@ -30,7 +30,7 @@ from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import UNNAMED, Detections, GroundingStatus, Perception, SceneObject
+from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject
 from embodied_perceptron.scene.identity import overlaps
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.evaluation.arkitscenerefer import (
@@ -599,7 +599,7 @@ def class_posteriors(objects: Sequence[SceneObject], detections: Detections | No
     for i, o in enumerate(objects):
         weights[i, row[o.label]] = max(o.score, 1e-3)
     if objects and detections is not None and len(detections):
-        named = detections.take(np.flatnonzero([label != UNNAMED for label in detections.labels]))
+        named = detections.take(np.flatnonzero([label not in UNNAMED for label in detections.labels]))
         iou = overlaps(np.stack([o.box for o in objects]), named.boxes)[0]
         for i, j in np.argwhere(iou >= _SAME_PLACE_IOU).tolist():
             column = row[named.labels[j]]
