@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.lift.reliability import FEATURES, NO_NAME, THING_FEATURES
+from embodied_perceptron_training.evaluation import report
 from embodied_perceptron_training.evaluation.parallel import EvaluationError
 from embodied_perceptron_training.evaluation.reliability_fit import (
     PRECISIONS,
@@ -153,3 +154,33 @@ def test_too_little_is_said():
     with pytest.raises(EvaluationError, match="0 of 600 right"):
         fit_tables([wrong, wrong])
     assert set(fit_tables([one, two]).at_precision) == set(PRECISIONS)
+
+
+def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
+    judged = []
+
+    def judge(spec, *_):
+        judged.append(spec.data)
+        return tables(len(judged), count=4), {}
+
+    monkeypatch.setattr(report, "judge_boxes", judge)
+    monkeypatch.setattr(report, "scene_names", lambda spec: ("a",))
+    folders = [tmp_path / "hard", tmp_path / "more"]
+    figures = report.run_reliability(folders, "tiny", "train", False, None, 20, 1)
+    assert judged == [str(folder) for folder in folders]
+    found = fit_tables([*tables(1, count=4), *tables(2, count=4)])
+    assert figures["right@0.8/model"] == found.at_precision[0.8][1]
+    assert figures["log_loss/alone"] == pytest.approx(found.log_loss[0])
+
+
+def test_a_folder_that_is_missing_is_named_before_the_first_is_read(monkeypatch, tmp_path):
+    monkeypatch.setattr(report, "judge_boxes", lambda *_: pytest.fail("read a folder"))
+
+    def names(spec):
+        if spec.data.endswith("nowhere"):
+            raise FileNotFoundError(spec.data)
+        return ("a",)
+
+    monkeypatch.setattr(report, "scene_names", names)
+    with pytest.raises(EvaluationError, match="nowhere"):
+        report.run_reliability([tmp_path / "hard", tmp_path / "nowhere"], "tiny", "train", False, None, 20, 1)
