@@ -8,6 +8,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy.special import expit
 from support.online_world import CLASSES, config, inference, walk
 
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
@@ -28,7 +29,6 @@ from embodied_perceptron.lift.reliability import (
     log_odds,
     name_log_odds,
     rivals_of,
-    sigmoid,
 )
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Detections, VoxelSnapshot
@@ -188,9 +188,9 @@ def test_company_changes_what_a_box_alone_is_worth_and_what_is_there_under_its_n
     a, b = (dict(zip(each.labels, each.scores, strict=True)) for each in said)
     assert 0.2 < a["bed"] < 0.99
     odds = {label: float(log_odds(np.array(p))) for label, p in a.items()}
-    assert b["bed"] == pytest.approx(float(sigmoid(np.array(1.25 * odds["bed"]))))
+    assert b["bed"] == pytest.approx(float(expit(1.25 * odds["bed"])))
     expected = 1.25 * odds["chair"] - 0.1 + 0.8 * 2 * a["bed"]
-    assert b["chair"] == pytest.approx(float(sigmoid(np.array(expected))))
+    assert b["chair"] == pytest.approx(float(expit(expected)))
     assert b["object"] > a["object"]
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
+from scipy.special import expit
 
 from embodied_perceptron.geometry.boxes import Bounds, paired_iou
 
@@ -151,7 +152,7 @@ def company(boxes: F64, label: Rows, odds: F64, rivals: Rivals) -> tuple[Rows, N
         odds: (N,) log-odds.
         rivals: those of ``boxes``; what counts there may speak.
     """
-    probability = 1.0 / (1.0 + np.exp(-odds))
+    probability = expit(odds)
     speaks = rivals.seen[(probability[rivals.seen] >= LEAST_WITNESS) & (label[rivals.seen] >= 0)]
     speaks = speaks[np.argsort(label[speaks], kind="stable")]
     present, first = np.unique(label[speaks], return_index=True)

@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
@@ -115,7 +116,7 @@ class Reliability:
         odds = weighed(self.weights, table)
         if self.company is not None:
             odds = self.company(found.boxes, found.labels, odds, rivals)
-        return sigmoid(odds)
+        return np.asarray(expit(odds))
 
     def doubts(self, labels: Sequence[str]) -> F64:
         """(N,) log-odds in [-2, 0] by which names are right seldomer than on homes like those of training.
@@ -166,15 +167,9 @@ def weighed(weights: Sequence[float], table: F64) -> F64:
     return odds
 
 
-def sigmoid(odds: F64) -> F64:
-    """(N,) probabilities of log-odds."""
-    probability: F64 = 1.0 / (1.0 + np.exp(-odds))
-    return probability
-
-
 def probabilities(weights: Sequence[float], table: F64) -> F64:
     """(N,) of :func:`weighed`."""
-    return sigmoid(weighed(weights, table))
+    return np.asarray(expit(weighed(weights, table)))
 
 
 def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:

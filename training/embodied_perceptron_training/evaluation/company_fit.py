@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, vstack
+from scipy.special import expit
 
 from embodied_perceptron.lift.company import RADII_M, Company, Rivals, company, find_rivals
 
@@ -38,8 +40,9 @@ class JudgedBoxes:
 
     def with_company(self, known: Company) -> F64:
         """(N,) log-odds of the boxes among each other."""
-        return known(self.boxes, self.labels, self.odds, self.rivals())
+        return known(self.boxes, self.labels, self.odds, self.rivals)
 
+    @cached_property
     def rivals(self) -> Rivals:
         """All of them count: a fit reads none that does not."""
         return find_rivals(self.boxes, np.arange(len(self.boxes)))
@@ -66,7 +69,7 @@ def fit_company(homes: Sequence[JudgedBoxes]) -> Company:
 
 def _heard(home: JudgedBoxes, label: NDArray[np.int64], names: int) -> csr_matrix:
     """(N, R K) what each box hears of each name within each radius."""
-    present, likeliest = company(home.boxes, label, home.odds, home.rivals())
+    present, likeliest = company(home.boxes, label, home.odds, home.rivals)
     radius, other, row = likeliest.nonzero()
     values = likeliest[radius, other, row].astype(np.float64)
     return csr_matrix((values, (row, radius * names + present[other])), (len(label), len(RADII_M) * names))
@@ -89,7 +92,7 @@ def _fit(
         reads, tells, offset, scale = parts(values)
         heard, mine = around @ tells, reads[label]
         z = scale * odds + offset[label] + (heard * mine).sum(axis=1)
-        wrong = (1.0 / (1.0 + np.exp(-z)) - y)[:, None]
+        wrong = (expit(z) - y)[:, None]
         value = np.logaddexp(0.0, z).sum() - z @ y + 0.5 * _RIDGE * (values[:-1] ** 2).sum()
         slopes = (of_name @ (wrong * heard), backward @ (wrong * mine), of_name @ wrong, np.array([odds @ wrong[:, 0]]))
         gradient = np.concatenate([s.ravel() for s in slopes])

@@ -21,6 +21,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.special import expit
 
 from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.lift.class_priors import shipped_priors
@@ -37,7 +38,6 @@ from embodied_perceptron.lift.reliability import (
     name_log_odds,
     probabilities,
     rivals_of,
-    sigmoid,
     thing_features,
     weighed,
 )
@@ -180,7 +180,7 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
     company = None
     if log_loss[1] < log_loss[0]:
         company, odds = fit_company(judged), heard
-    of_names = [sigmoid(z) for z in odds]
+    of_names = [np.asarray(expit(z)) for z in odds]
     left_out = np.concatenate(of_names)
     weights, things = _fit_things([table.things for table in tables], of_names)
     return ReliabilityFit(
