@@ -83,6 +83,24 @@ def test_what_was_seen_is_kept_and_is_what_the_network_sees(homes: Path, weights
         source.window(index, 1)
 
 
+def test_looks_are_those_of_another_network_only_where_the_second_look_reads_something_else() -> None:
+    network = small_network(small_config("all"), seed=3)
+    digest = network_digest(network)
+    changes = {}
+    for part in ("occupancy", "grounding", "backbone", "detection"):
+        parameter = next(value for name, value in network.named_parameters() if name.startswith(f"{part}."))
+        before = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.add_(1.0)
+            changes[part] = network_digest(network) != digest
+            parameter.copy_(before)
+    assert changes == {"occupancy": False, "grounding": False, "backbone": True, "detection": True}
+    alone = small_network(small_config("detection"), seed=3)
+    shared = {k: v for k, v in network.state_dict().items() if k in alone.state_dict()}
+    alone.load_state_dict(shared)
+    assert network_digest(alone) == network_digest(network)
+
+
 def test_scenes_with_rare_classes_come_more_often(
     homes: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -287,14 +287,16 @@ def with_second_look(path: Path) -> tuple[PerceptionNetwork, tuple[str, ...], di
 
 
 def network_digest(network: PerceptionNetwork) -> str:
-    """SHA-256 over everything that decides what a second look reads: the network without what the look learns."""
+    """SHA-256 over everything that decides what a second look reads: the network without what the look learns, and
+    without the decoders of cells and sentences, which read the same features and change none."""
     detection = network.config.detection
     assert detection is not None
     cells = (detection.second_look or SecondLookConfig()).cells
-    config = dataclasses.replace(network.config, detection=dataclasses.replace(detection, second_look=None))
+    alone = dataclasses.replace(detection, second_look=None)
+    config = dataclasses.replace(network.config, detection=alone, occupancy=None, grounding=None)
     digest = hashlib.sha256(repr((config, cells, _LOOKED)).encode())
     for name, value in sorted(network.state_dict().items()):
-        if not name.startswith(_PREFIX):
+        if not name.startswith((_PREFIX, "occupancy.", "grounding.")):
             digest.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
 
