@@ -84,6 +84,14 @@ def test_another_relation_than_the_patterns_found_needs_a_surer_reading(fixed):
     assert _said(parse(text)) == ("lamp", [("farthest", ["couch"])])
 
 
+def test_a_relation_that_the_patterns_found_goes_to_another_object_where_that_is_all_but_certain(fixed):
+    text = "take the chair by the couch that gossips"
+    fixed(Reading("closest", 1, (0,), reader_module.SUREST - 0.01))
+    assert _said(parse(text)) == ("chair", [("near", ["couch"])])
+    fixed(Reading("closest", 1, (0,), reader_module.SUREST + 0.01))
+    assert _said(parse(text)) == ("couch", [("closest", ["chair"])])
+
+
 @pytest.mark.parametrize(("relation", "converse"), [("closest", "closest"), ("on", "supporting")])
 def test_a_bare_clause_is_about_its_subject(fixed, relation, converse):
     fixed(Reading(relation, 1, (0,), 0.99))

@@ -27,7 +27,8 @@ MOST_WORDS = 18  # longer ones are descriptions of a room
 FEW_WORDS = 12  # longer ones may be descriptions: a condition that was read gives way only to a surer reading
 SURE = 0.5  # probability from which a reading stands where a noun is left unread
 SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
-SURER = 0.95  # and where the patterns have read another relation or object
+SURER = 0.94  # and where the patterns have read another relation of the object
+SUREST = 0.98  # and where they have read a relation of another object
 _MOST_CONDITIONS = 1  # where the patterns have read more, a guess loses more than it wins
 
 Span = tuple[int, int]
@@ -182,7 +183,12 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
         reading = replace(reading, relation=_CONVERSE[reading.relation], target=0, anchors=(1,))
     about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
     doubtful = not unattached or (count > FEW_WORDS and patterns.conditions)
-    least = SURER if doubtful else (SURE if about_it else SURE_OF_ANOTHER if not patterns.relations else SURER)
+    if patterns.relations and not about_it:
+        least = SUREST
+    elif doubtful:
+        least = SURER
+    else:
+        least = SURE if about_it else SURE_OF_ANOTHER
     if reading.probability < least:
         return None
     if _agrees(reading, things, patterns):

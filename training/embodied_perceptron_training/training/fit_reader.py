@@ -4,14 +4,14 @@
     python -m embodied_perceptron_training.training.fit_reader --kept OUT  # without the kept phrases, measured on them
 
 Sentences are those of :mod:`.reader_sentences`, their nouns those of generated homes; no sentence of people is read.
-About fifteen minutes on one core. Needs the package of MiniLM.
+About half an hour on one core. Needs the package of MiniLM.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ _HOMES = range(720_000, 720_040)
 _BATCH = 64
 _RATE, _ADAPTER_RATE = 2e-3, 1e-3
 Span = tuple[int, int]
+Draw = Callable[[int], Sequence[Example]]
 
 
 def nouns_of(example: Example) -> list[Span]:
@@ -63,20 +64,27 @@ def prepared(reader: RelationReader, said: Sequence[Example]) -> tuple[NounBatch
     return batch, torch.stack([meant(e, n, batch.nouns.shape[1]) for e, n in zip(said, nouns, strict=True)])
 
 
-def fit(reader: RelationReader, said: Sequence[Example], epochs: int, seed: int) -> None:
-    """Train adapters and head."""
+def fit(reader: RelationReader, draw: Draw, epochs: int, seed: int) -> None:
+    """Train adapters and head.
+
+    Args:
+        reader: to train.
+        draw: epoch -> as many sentences in each, but others: the grammar can say more than one epoch reads.
+        epochs: how many of them.
+        seed: of the order of sentences.
+    """
     trained = reader.trained()
     adapters = [value for name, value in trained.items() if name.endswith((".down", ".up"))]
     head = [value for name, value in trained.items() if not name.endswith((".down", ".up"))]
     groups = [{"params": head, "lr": _RATE}, {"params": adapters, "lr": _ADAPTER_RATE}]
     optimizer = torch.optim.AdamW(groups, weight_decay=0.02)
-    steps = epochs * (1 + (len(said) - 1) // _BATCH)
+    steps = epochs * (1 + (len(draw(0)) - 1) // _BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [_RATE, _ADAPTER_RATE], total_steps=steps)
     rng = np.random.default_rng(seed)
     reader.train()
     for epoch in range(epochs):
         losses = []
-        for pile in batches(said, rng):
+        for pile in batches(draw(epoch), rng):
             batch, right = prepared(reader, pile)
             pairs, nothing = reader(batch)
             chance = torch.cat([pairs.flatten(1), nothing], dim=1).log_softmax(dim=1)
@@ -108,7 +116,7 @@ def measure(reader: RelationReader, said: Sequence[Example]) -> dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kept", type=Path, metavar="OUT", help="leave the kept phrases out, and measure them")
-    parser.add_argument("--per-form", type=int, default=8)
+    parser.add_argument("--per-form", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -116,13 +124,17 @@ def main() -> None:
     reader = RelationReader().load_minilm()
     nouns = home_nouns(_HOMES)
     part: Part = "learned" if arguments.kept else "all"
-    said = examples(part, nouns, arguments.per_form, arguments.seed + 1)
-    print(f"{len(said)} sentences")
-    fit(reader, said, arguments.epochs, arguments.seed)
+    seed = arguments.seed
+
+    def draw(epoch: int) -> list[Example]:
+        return examples(part, nouns, arguments.per_form, 1_000 * seed + 10 * epoch + 1)
+
+    print(f"{len(draw(0))} sentences an epoch")
+    fit(reader, draw, arguments.epochs, seed)
     weights = {name: value.detach().half().contiguous() for name, value in reader.trained().items()}
     save_file(weights, arguments.kept or WEIGHTS)
     if arguments.kept:
-        print(measure(reader, examples("kept", nouns, 2, arguments.seed + 2)))
+        print(measure(reader, examples("kept", nouns, 2, seed + 2)))
 
 
 if __name__ == "__main__":
