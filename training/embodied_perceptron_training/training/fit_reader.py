@@ -78,13 +78,16 @@ def fit(reader: RelationReader, draw: Draw, epochs: int, seed: int) -> None:
     head = [value for name, value in trained.items() if not name.endswith((".down", ".up"))]
     groups = [{"params": head, "lr": _RATE}, {"params": adapters, "lr": _ADAPTER_RATE}]
     optimizer = torch.optim.AdamW(groups, weight_decay=0.02)
-    steps = epochs * (1 + (len(draw(0)) - 1) // _BATCH)
+    said = draw(0)
+    print(f"{len(said)} sentences an epoch", flush=True)
+    steps = epochs * (1 + (len(said) - 1) // _BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, [_RATE, _ADAPTER_RATE], total_steps=steps)
     rng = np.random.default_rng(seed)
     reader.train()
     for epoch in range(epochs):
+        said = draw(epoch) if epoch else said
         losses = []
-        for pile in batches(draw(epoch), rng):
+        for pile in batches(said, rng):
             batch, right = prepared(reader, pile)
             pairs, nothing = reader(batch)
             chance = torch.cat([pairs.flatten(1), nothing], dim=1).log_softmax(dim=1)
@@ -129,7 +132,6 @@ def main() -> None:
     def draw(epoch: int) -> list[Example]:
         return examples(part, nouns, arguments.per_form, 1_000 * seed + 10 * epoch + 1)
 
-    print(f"{len(draw(0))} sentences an epoch")
     fit(reader, draw, arguments.epochs, seed)
     weights = {name: value.detach().half().contiguous() for name, value in reader.trained().items()}
     save_file(weights, arguments.kept or WEIGHTS)
