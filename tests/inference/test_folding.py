@@ -46,7 +46,9 @@ def test_a_convolution_with_a_bias_of_its_own_folds_too() -> None:
     close(fold_batch_norms(neck.out[0])(x).feats, neck.out[0](x).feats)
 
 
-@pytest.mark.parametrize(("size", "stride", "dilation", "bias"), [(3, 1, 1, True), (3, 2, 2, False), (1, 1, 1, False)])
+@pytest.mark.parametrize(
+    ("size", "stride", "dilation", "bias"), [(3, 1, 1, True), (3, 2, 2, False), (1, 1, 1, False), (1, 1, 1, True)]
+)
 def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: int, bias: bool) -> None:
     torch.manual_seed(0)
     conv = torch.nn.Conv3d(6, 5, size, stride, dilation * (size // 2), dilation, bias=bias)
@@ -54,6 +56,8 @@ def test_convolutions_of_grids_are_torchs_own(size: int, stride: int, dilation: 
     assert isinstance(quick, GridConv)
     for x in (torch.randn(1, 6, 9, 8, 7), torch.randn(2, 9, 8, 7, 6).permute(0, 4, 1, 2, 3)):
         close(quick(x), conv(x))
+    groups = torch.nn.Conv3d(6, 4, 1, groups=2)
+    close(GridConv(groups)(x), groups(x))
     with pytest.raises(ValueError, match="only padding by numbers of zeros is known, got same zeros"):
         GridConv(torch.nn.Conv3d(2, 2, 3, padding="same"))
 

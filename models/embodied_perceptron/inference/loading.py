@@ -31,6 +31,7 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import PRESETS, NetworkConfig, with_current_decoding
 from embodied_perceptron.nn.text_encoder import TextEncoder, TextFeatures, TransformerTextEncoder, text_encoder
 from embodied_perceptron.sparse.conv import SparseBatchNorm, SparseConv, SparseTransposedConv
+from embodied_perceptron.sparse.ops import empty_columns
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import (
@@ -145,12 +146,18 @@ class GridConv(nn.Module):
         self.weight, self.bias = conv.weight, conv.bias
         self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
         self.groups = conv.groups
-        self._pointwise = conv.kernel_size == conv.stride == (1, 1, 1) and conv.padding == (0, 0, 0)
+        matrix: torch.Tensor | None = None
+        if conv.kernel_size == conv.stride == (1, 1, 1) and conv.padding == (0, 0, 0) and conv.groups == 1:
+            rows = conv.weight.detach().flatten(1)
+            matrix = functional.pad(rows, (0, 0, 0, empty_columns(len(rows))))
+        self.matrix: torch.Tensor | None
+        self.register_buffer("matrix", matrix, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, Cin, X, Y, Z) -> (B, Cout, X', Y', Z')."""
-        if self._pointwise and self.groups == 1:
-            return functional.linear(x.movedim(1, -1), self.weight.flatten(1), self.bias).movedim(-1, 1)
+        if self.matrix is not None:
+            out = functional.linear(x.movedim(1, -1), self.matrix)[..., : len(self.weight)].movedim(-1, 1)
+            return out if self.bias is None else out.add_(self.bias[:, None, None, None])
         on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
         if on_cpu and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return torch.mkldnn_convolution(

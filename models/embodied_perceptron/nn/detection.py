@@ -19,7 +19,7 @@ from embodied_perceptron.geometry.boxes import euler_to_matrix, footprint_iou, m
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
-from embodied_perceptron.sparse.ops import best_rows
+from embodied_perceptron.sparse.ops import best_rows, empty_columns
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
@@ -282,8 +282,14 @@ def _side_by_side(layers: Mapping[str, SparseConv], feats: Tensor) -> dict[str, 
     """Outputs of pointwise layers on the same features, by one product: half of the time of one after the other."""
     every = layers.values()
     biases = [feats.new_zeros(1, layer.out_channels) if layer.bias is None else layer.bias for layer in every]
-    out = torch.addmm(torch.cat(biases, 1), feats, torch.cat([layer.kernel for layer in every], 1))
-    return dict(zip(layers, torch.split(out, [layer.out_channels for layer in every], dim=1), strict=True))
+    kernels = [layer.kernel for layer in every]
+    widths = [layer.out_channels for layer in every]
+    empty = empty_columns(sum(widths))
+    if empty:
+        biases.append(feats.new_zeros(1, empty))
+        kernels.append(feats.new_zeros(feats.shape[1], empty))
+    out = torch.addmm(torch.cat(biases, 1), feats, torch.cat(kernels, 1))
+    return dict(zip(layers, torch.split(out[:, : sum(widths)], widths, dim=1), strict=True))
 
 
 # --------------------------------------------------------------------------------------------------------------------

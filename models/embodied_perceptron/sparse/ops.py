@@ -71,6 +71,12 @@ def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
     return torch.cat([above, equal[: limit - len(above)]]).sort().values
 
 
+def empty_columns(columns: int) -> int:
+    """How many columns of zeros make a matrix product as wide as processors multiply at once: 16 numbers, two vectors of
+    AVX2 or one of AVX-512. 171 columns take thrice as long as 176, 81 five times as long as 96."""
+    return -columns % 16
+
+
 def interpolate(x: SparseTensor, sites: Sites, renormalize: bool = True) -> torch.Tensor:
     """(M, C) trilinear interpolation of ``x`` at the (usually finer) ``sites``; zero where no corner exists.
 
