@@ -14,7 +14,7 @@ from support.online_world import CLASSES, config, inference, walk
 from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.lift.class_priors import shipped_priors
-from embodied_perceptron.lift.company import RADII_M, Company
+from embodied_perceptron.lift.company import FORM, GAPS_M, OWN_NUMBERS, RELATIONS, Company
 from embodied_perceptron.lift.fusion import fuse_detections
 from embodied_perceptron.lift.reliability import (
     FEATURES,
@@ -26,6 +26,7 @@ from embodied_perceptron.lift.reliability import (
     best_rivals,
     borne_out,
     box_features,
+    box_forms,
     log_odds,
     name_log_odds,
     rivals_of,
@@ -175,9 +176,14 @@ def test_probabilities_come_best_first_and_boxes_stay():
 
 def test_company_changes_what_a_box_alone_is_worth_and_what_is_there_under_its_name():
     """Beside a bed, a chair is likelier here than by itself; and so is the thing that is called a chair."""
-    tells = np.zeros((len(RADII_M), 2, 1))
-    tells[-2:, 0] = 1.0  # a bed near by counts twice, one in the room once
-    company = Company(("bed", "chair"), np.array([[0.0], [0.8]]), tells, np.array([0.0, -0.1]), 1.25)
+    tells = np.zeros((len(RELATIONS), 2, 1))
+    tells[1:3, 0] = 1.0  # a bed beside it counts twice, one in the room once
+    forms = np.zeros((OWN_NUMBERS, 1))
+    forms[FORM.index("top")] = 0.5
+    mean, scale = np.zeros(len(FORM)), np.ones(len(FORM))
+    company = Company(
+        ("bed", "chair"), np.array([[0.0], [0.8]]), tells, forms, mean, scale, np.array([0.0, -0.1]), 1.25
+    )
     alone = Reliability((4.0, *ONES[1:]), {}, things=(0.0, *[0.5] * len(THING_FEATURES)))
     together = dataclasses.replace(alone, company=company)
     bed = np.array([1.0, 0.0, 0.3, 0.9, 2.0, 0.6, 0, 0, 0])
@@ -189,7 +195,7 @@ def test_company_changes_what_a_box_alone_is_worth_and_what_is_there_under_its_n
     assert 0.2 < a["bed"] < 0.99
     odds = {label: float(log_odds(np.array(p))) for label, p in a.items()}
     assert b["bed"] == pytest.approx(float(expit(1.25 * odds["bed"])))
-    expected = 1.25 * odds["chair"] - 0.1 + 0.8 * 2 * a["bed"]
+    expected = 1.25 * odds["chair"] - 0.1 + 0.8 * (2 * a["bed"] + 0.5 * 0.9)  # 0.9 m high
     assert b["chair"] == pytest.approx(float(expit(expected)))
     assert b["object"] > a["object"]
 
@@ -272,7 +278,7 @@ def test_names_are_told_by_probabilities(monkeypatch):
         ({"features": list(FEATURES), "weights": [float("nan")] * 8, "names": {}}, "finite"),
         ({"features": list(FEATURES), "weights": list(ONES), "names": {"bowl": [1, 2]}}, "bowl"),
         ({"features": ["score"], "weights": list(ONES), "names": {}}, "reads score"),
-        ({"features": list(FEATURES), "weights": list(ONES), "names": {}, "company": {"names": []}}, "radii_m"),
+        ({"features": list(FEATURES), "weights": list(ONES), "names": {}, "company": {"names": []}}, "relations none"),
         ({"weights": []}, "no model of scores"),
         ({"features": list(FEATURES), "weights": list(ONES), "names": ["chair"]}, "no model of scores"),
     ],
@@ -282,9 +288,16 @@ def test_what_is_no_model_is_refused(values, message):
         Reliability.of_calibration({"reliability": values})
 
 
+def company_of_chairs():
+    form = np.zeros(len(FORM)), np.ones(len(FORM))
+    return Company(
+        ("chair",), np.ones((1, 2)), np.ones((len(RELATIONS), 1, 2)), np.ones((OWN_NUMBERS, 2)), *form, np.ones(1)
+    )
+
+
 def test_a_model_survives_a_file():
     for things in ((), tuple(0.2 * k for k in range(6))):
-        company = Company(("chair",), np.ones((1, 2)), np.ones((len(RADII_M), 1, 2)), np.ones(1)) if things else None
+        company = company_of_chairs() if things else None
         model = Reliability(tuple(0.1 * k for k in range(8)), {"chair": (10, 8)}, things, company)
         again = Reliability.of_dict(json.loads(json.dumps(model.as_dict())))
         assert again.weights == pytest.approx(model.weights)
@@ -292,6 +305,21 @@ def test_a_model_survives_a_file():
         assert again.names == model.names
         assert (again.company is None) == (company is None)
     assert Reliability.of_calibration({}) is None
+
+
+def test_a_form_is_read_from_the_floor_up():
+    """Edges and height of a box as company reads them; the floor lies 1 m below the world's origin."""
+    table = np.zeros((2, len(FEATURES)))
+    table[:, FEATURES.index("surface")], table[:, FEATURES.index("closed")] = 0.3, -0.2
+    lying = [0.0, 0.0, 0.5, 1.0, 0.2, 2.0, 0.0, 0.0, 0.0]
+    form = dict(zip(FORM, box_forms(np.array([CHAIR, lying]), table, -1.0).T, strict=True))
+    np.testing.assert_allclose(np.exp(form["tall"]), [0.9, 2.0])
+    np.testing.assert_allclose(np.exp(form["long"]), [0.5, 1.0])
+    np.testing.assert_allclose(np.exp(form["short"]), [0.5, 0.2])
+    np.testing.assert_allclose(form["bottom"], [1.0, 0.5])
+    np.testing.assert_allclose(form["top"], [1.9, 2.5])
+    assert form["surface"].tolist() == [0.3, 0.3]
+    assert form["closed"].tolist() == [-0.2, -0.2]
 
 
 def test_the_perceptron_publishes_probabilities():
@@ -329,7 +357,7 @@ def test_shipped_weights_bring_a_model():
 def test_shipped_names_know_their_company():
     company = Reliability.of_calibration(load_inference("tiny").calibration).company
     at = {name: k for k, name in enumerate(company.names)}
-    told = np.einsum("kd,rjd->kj", company.reads, company.tells)  # three boxes of the name, one within each radius
+    told = np.einsum("kd,rjd->kj", company.reads, company.tells[: len(GAPS_M)])  # a box of the name beside it
 
     for name, friend, stranger in (
         ("counter", "stove", "bed"),

@@ -46,6 +46,37 @@ def test_probabilities_follow_from_the_score_of_even_odds():
     assert objects.probabilities(0.5, (ObjectState.STALE,)) == ()
 
 
+def test_what_is_hardly_right_any_more_is_claimed_no_longer():
+    """Two looks said chair, many more at the same thing did not: it is there, but hardly what it was called. Found again
+    it is claimed again; what a user has named never ceases to be."""
+    policy = ScorePolicy(0.5, even=0.22).of_probabilities()
+    objects, named = ObjectMap(), ObjectMap()
+    for each in (objects, named):
+        for i in range(2):
+            each.update(found(A, scores=[0.6], labels=["chair"]), world(A), i, scores=policy)
+        assert ids(each, ObjectState.CONFIRMED) == [1]
+    named.name(1, "grandpa")
+    for i in range(2, 12):
+        for each in (objects, named):
+            each.update(found(), world(A), i, scores=policy)
+    (thing,) = objects.objects()
+    assert thing.score < policy.keep
+    assert thing.state == ObjectState.TENTATIVE
+    assert ids(named, ObjectState.CONFIRMED) == [1]
+    for i in range(12, 20):
+        objects.update(found(A, scores=[0.9], labels=["chair"]), world(A), i, scores=policy)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+
+
+def test_without_probabilities_what_is_there_stays_confirmed():
+    objects = ObjectMap()
+    for i in range(2):
+        objects.update(found(A), world(A), i)
+    for i in range(2, 12):
+        objects.update(found(), world(A), i)
+    assert ids(objects, ObjectState.CONFIRMED) == [1]
+
+
 def test_order_of_detections_does_not_move_ids():
     objects = ObjectMap()
     objects.update(found(A, B, C), world(A, B, C), 0)

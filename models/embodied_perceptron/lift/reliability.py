@@ -18,7 +18,7 @@ Features of a box, all of them logarithms or differences, so that one weight eac
     thin        smallest edge
 
 Where the model knows what names say of each other (:class:`~.company.Company`), the likeliest things around a box
-change that probability.
+and its own form change that probability.
 
 Of a box without a name, of which the network says that something is there, the probability of that is made likewise,
 of its score, surface, edges and thinness, and of
@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.lift.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.lift.company import Company, Rivals, find_rivals
@@ -115,7 +116,7 @@ class Reliability:
         table = box_features(found, evidence, rivals, floor_z_m, self.names, self.priors)
         odds = weighed(self.weights, table)
         if self.company is not None:
-            odds = self.company(found.boxes, found.labels, odds, rivals)
+            odds = self.company(found.boxes, found.labels, odds, rivals, box_forms(found.boxes, table, floor_z_m))
         return np.asarray(expit(odds))
 
     def doubts(self, labels: Sequence[str]) -> F64:
@@ -206,6 +207,14 @@ def box_features(
         ],
         axis=1,
     )
+
+
+def box_forms(boxes: F64, table: F64, floor_z_m: float) -> F64:
+    """(N, 7) :data:`~.company.FORM` of (N, 9) boxes; ``table``: their :data:`FEATURES`."""
+    bounds = Bounds.of(boxes)
+    size = [np.log(boxes[:, 5]), np.log(boxes[:, 3:5].max(axis=1)), np.log(boxes[:, 3:5].min(axis=1))]
+    known = [table[:, FEATURES.index(name)] for name in ("surface", "closed")]
+    return np.stack([*size, bounds.low[:, 2] - floor_z_m, bounds.high[:, 2] - floor_z_m, *known], axis=1)
 
 
 def thing_features(found: Detections, evidence: F64, best: F64) -> F64:

@@ -247,7 +247,8 @@ class ObjectMap:
             reach_m: radius within which the map is kept.
             looked_at: the region of the detections; None = everything. Objects that do not lie in it whole are not
                 missed, and boxes that it cuts do not replace whole ones.
-            scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored.
+            scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored, and an object whose own
+                score has fallen below that is tentative until it is found more often; one that a user named is not.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.pause_s:
@@ -269,7 +270,7 @@ class ObjectMap:
         self._merge_duplicates(near, alone)
         for track in near:
             if track.id in self._tracks:
-                self._set_state(track)
+                self._set_state(track, scores)
                 self._grid.put(track.id, track.box)
 
     def name(self, number: int, user_name: str) -> SceneObject:
@@ -443,13 +444,16 @@ class ObjectMap:
         against = _logit(max(scores.keep, self.config.clutter_score))
         return min(max(_logit(score) - against, 0.0), self.config.max_detection_log_odds)
 
-    def _set_state(self, track: _Track) -> None:
+    def _set_state(self, track: _Track, scores: ScorePolicy) -> None:
         likely = track.log_odds >= 0.0
+        # a thing may well be there whose name and box are hardly right: then nothing is claimed
+        named = bool(track.user_label or track.user_name)
+        named = named or track.probability(self.config, track.reference) >= scores.keep
         state = track.state
-        if likely and track.found >= self.config.confirm_count:
+        if likely and named and track.found >= self.config.confirm_count:
             state = ObjectState.CONFIRMED
-        elif not likely and state == ObjectState.CONFIRMED:
-            state = ObjectState.STALE
+        elif state == ObjectState.CONFIRMED:
+            state = ObjectState.TENTATIVE if likely else ObjectState.STALE
         if state != track.state:
             track.state, track.published = state, None
 

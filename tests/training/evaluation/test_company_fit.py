@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from embodied_perceptron.lift.company import find_rivals
-from embodied_perceptron.lift.reliability import FEATURES
+from embodied_perceptron.lift.company import FORM, find_rivals
+from embodied_perceptron.lift.reliability import FEATURES, box_forms
 from embodied_perceptron_training.evaluation.company_fit import JudgedBoxes, fit_company
 from embodied_perceptron_training.evaluation.reliability_fit import SceneBoxTable, fit_tables
 
@@ -29,8 +29,12 @@ def homes(seed: int, count: int, strength: float = 3.0) -> list[JudgedBoxes]:
         odds = np.concatenate([rng.normal(2.0, 0.5, n - 6), rng.normal(0.0, 0.5, 6)])
         at_home = np.array([0.0 if label == "box" else 1.0 if label in room else -1.0 for label in labels])
         right = rng.uniform(size=n) < 1 / (1 + np.exp(-odds - strength * at_home))
-        made.append(JudgedBoxes(boxes, labels, odds, right))
+        made.append(JudgedBoxes(boxes, labels, odds, right, form_of(boxes)))
     return made
+
+
+def form_of(boxes):
+    return box_forms(boxes, np.zeros((len(boxes), len(FEATURES))), 0.0)
 
 
 def doubt(known, name: str, around: str) -> float:
@@ -40,7 +44,8 @@ def doubt(known, name: str, around: str) -> float:
     boxes[1:, 0] = (1.0, 1.2, 1.4)
     odds = np.array([0.0, 3.0, 3.0, 3.0])
     known = dataclasses.replace(known, offset=np.zeros(len(known.names)))
-    return float(known(boxes, (name, around, around, around), odds, find_rivals(boxes, np.arange(4)))[0])
+    rivals = find_rivals(boxes, np.arange(4))
+    return float(known(boxes, (name, around, around, around), odds, rivals, form_of(boxes))[0])
 
 
 def test_names_learn_their_company():
@@ -49,6 +54,34 @@ def test_names_learn_their_company():
     for name, friend, stranger in (("stove", "oven", "towel"), ("towel", "sink", "stove")):
         assert doubt(known, name, friend) > 0.5 + doubt(known, name, stranger)
     assert abs(doubt(known, "box", "oven") - doubt(known, "box", "towel")) < 0.5
+
+
+def test_names_learn_their_form():
+    """A shelf is seldom low, a stool seldom high, and a box has any height."""
+    rng = np.random.default_rng(6)
+    known = fit_company([shelves_and_stools(rng) for _ in range(100)])
+    odds = np.zeros(6)
+    boxes = np.zeros((6, 9))
+    boxes[:, 0] = 20.0 * np.arange(6)
+    boxes[:, 3:6] = 0.1
+    boxes[:, 2] = (0.3, 1.7) * 3
+    labels = ("shelf", "shelf", "stool", "stool", "box", "box")
+    z = known(boxes, labels, odds, find_rivals(boxes, np.arange(6)), form_of(boxes))
+    assert z[1] > z[0] + 1.0
+    assert z[2] > z[3] + 1.0
+    assert abs(z[4] - z[5]) < 0.7
+
+
+def shelves_and_stools(rng) -> JudgedBoxes:
+    boxes = np.zeros((20, 9))
+    boxes[:, 0] = 20.0 * np.arange(20)
+    boxes[:, 3:6] = 0.1
+    boxes[:, 2] = rng.uniform(0.1, 1.9, 20)
+    labels = tuple(rng.choice(["shelf", "stool", "box"], 20).tolist())
+    odds = rng.normal(0.5, 1.0, 20)
+    sign = np.array([{"shelf": 1.0, "stool": -1.0, "box": 0.0}[label] for label in labels])
+    right = rng.uniform(size=20) < 1 / (1 + np.exp(-odds - 2.0 * sign * (boxes[:, 2] - 1.0)))
+    return JudgedBoxes(boxes, labels, odds, right, form_of(boxes))
 
 
 def test_the_slopes_are_those_of_the_loss(monkeypatch):

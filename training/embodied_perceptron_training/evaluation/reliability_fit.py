@@ -34,6 +34,7 @@ from embodied_perceptron.lift.reliability import (
     Reliability,
     borne_out,
     box_features,
+    box_forms,
     log_odds,
     name_log_odds,
     probabilities,
@@ -60,6 +61,7 @@ _NAMED = THING_FEATURES.index("named")
 _SPEAKING_FOR = ("score", "name", "plausible", "surface", "closed", "named")
 _SPEAKING_AGAINST = ("rival",)
 _PARTS = 6  # of homes, one left out at a time
+_PARTS_OF_COMPANY = 3  # minutes each
 _RIDGE = 1.0
 
 
@@ -75,8 +77,8 @@ class ThingTable:
 
 @dataclass(frozen=True, eq=False)
 class SceneBoxTable:
-    """Boxes of one home: (N, 9) themselves, (N, 7) features (without the name's), (N,) scores, names, and whether they
-    are right."""
+    """Boxes of one home: (N, 9) themselves, (N, 7) features (without the name's), (N,) scores, names, whether they are
+    right, and how high the floor lies."""
 
     boxes: F64
     features: F64
@@ -84,6 +86,7 @@ class SceneBoxTable:
     labels: tuple[str, ...]
     right: NDArray[np.bool_]
     things: ThingTable | None = None
+    floor_z_m: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +136,7 @@ class _Work:
         right[list(matched)] = True
         table = box_features(found, evidence[~plain], rivals_of(found), prediction.floor_z_m, {}, shipped_priors())
         of_things = _things(things, found.boxes, evidence[plain], scene.things())
-        return SceneBoxTable(found.boxes, table, found.scores, found.labels, right, of_things)
+        return SceneBoxTable(found.boxes, table, found.scores, found.labels, right, of_things, prediction.floor_z_m)
 
 
 def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingTable | None:
@@ -174,8 +177,11 @@ def fit_tables(tables: Sequence[SceneBoxTable], skipped: Mapping[str, str] | Non
     scores = np.concatenate([table.scores for table in tables])
     model = _fit(tables)
     odds = _left_out(tables, _fit, _odds)
-    judged = [JudgedBoxes(t.boxes, t.labels, z, t.right) for t, z in zip(tables, odds, strict=True)]
-    heard = _left_out(judged, fit_company, lambda known, home: home.with_company(known))
+    judged = [
+        JudgedBoxes(t.boxes, t.labels, z, t.right, box_forms(t.boxes, t.features, t.floor_z_m))
+        for t, z in zip(tables, odds, strict=True)
+    ]
+    heard = _left_out(judged, fit_company, lambda known, home: home.with_company(known), _PARTS_OF_COMPANY)
     log_loss = _log_loss(odds, right), _log_loss(heard, right)
     company = None
     if log_loss[1] < log_loss[0]:
@@ -247,11 +253,14 @@ def _odds(model: Reliability, table: SceneBoxTable) -> F64:
 
 
 def _left_out(
-    homes: Sequence[_Home], fit: Callable[[Sequence[_Home]], _Model], says: Callable[[_Model, _Home], F64]
+    homes: Sequence[_Home],
+    fit: Callable[[Sequence[_Home]], _Model],
+    says: Callable[[_Model, _Home], F64],
+    parts: int = _PARTS,
 ) -> list[F64]:
     """What is said of each home by a model that was fitted without it."""
     said: dict[int, F64] = {}
-    for part in _parts(len(homes)):
+    for part in _parts(len(homes), parts):
         model = fit([home for i, home in enumerate(homes) if i not in part])
         said |= {i: says(model, homes[i]) for i in part}
     return [said[i] for i in range(len(homes))]
@@ -262,9 +271,9 @@ def _log_loss(odds: Sequence[F64], right: NDArray[np.bool_]) -> float:
     return float((np.logaddexp(0.0, z) - z * right).mean())
 
 
-def _parts(count: int) -> list[set[int]]:
+def _parts(count: int, parts: int = _PARTS) -> list[set[int]]:
     """Numbers of homes, in parts that are left out one at a time."""
-    return [set(range(k, count, _PARTS)) for k in range(min(_PARTS, count))]
+    return [set(range(k, count, parts)) for k in range(min(parts, count))]
 
 
 def _fit(tables: Sequence[SceneBoxTable]) -> Reliability:
