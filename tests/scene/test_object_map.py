@@ -47,8 +47,8 @@ def test_probabilities_follow_from_the_score_of_even_odds():
 
 
 def test_what_is_hardly_right_any_more_is_claimed_no_longer():
-    """Two looks said chair, many more at the same thing did not: it is there, but hardly what it was called. Found again
-    it is claimed again; what a user has named never ceases to be."""
+    """Two looks said chair, many more at the same thing did not: it is there, but hardly what it was called. Found
+    again it is claimed again; what a user has named never ceases to be."""
     policy = ScorePolicy(0.5, even=0.22).of_probabilities()
     objects, named = ObjectMap(), ObjectMap()
     for each in (objects, named):

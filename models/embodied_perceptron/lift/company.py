@@ -11,8 +11,8 @@ the map. Each name reads the likeliest box of every other name in each of :data:
 ``p_max(r, k)`` is the best probability of a box named k that is within one of :data:`GAPS_M` on the ground, has its
 middle within :data:`NEAR_M`, or claims the same place (IoU of more than 0.25; such a box is in no other relation).
 ``own`` are standardised numbers of the box itself, and the squares and products of those that say how large and how
-high it is. Few numbers a name (the rows of ``reads`` and ``tells``) share what they learn: with one weight for each pair
-of names, or two layers of attention, the homes of the fit are learned instead of homes (``docs/training.md``).
+high it is. Few numbers a name (the rows of ``reads`` and ``tells``) share what they learn: with one weight for each
+pair of names, or two layers of attention, the homes of the fit are learned instead of homes (``docs/training.md``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from embodied_perceptron.geometry.boxes import Bounds, paired_iou
 GAPS_M = (0.1, 0.6, 2.0)  # between what two boxes cover of the ground
 NEAR_M = 0.8  # between the middles of two boxes
 RELATIONS = (*(f"within {gap_m} m" for gap_m in GAPS_M), f"middle within {NEAR_M} m", "same place")
-# logarithms of the edges in metres (vertical, longer and shorter horizontal one), ends above the floor in metres, and two
-# features of :mod:`.reliability`
+# logarithms of the edges in metres (vertical, longer and shorter horizontal one), ends above the floor in metres, and
+# two features of :mod:`.reliability`
 FORM = ("tall", "long", "short", "bottom", "top", "surface", "closed")
 LEAST_WITNESS = 0.05  # probability of a box that speaks for others
 SAME_PLACE_IOU = 0.25
@@ -126,8 +126,8 @@ class Company:
         z = self.scale * odds
         z[known] += self.offset[label[known]]
         present, likeliest = company(boxes, label, odds, rivals)
-        told = np.tensordot(likeliest, self.tells[:, present].astype(np.float32), axes=((0, 1), (0, 1)))
-        told = told[known] + own_numbers(form[known], self.form_mean, self.form_scale) @ self.forms
+        heard = np.tensordot(likeliest, self.tells[:, present].astype(np.float32), axes=((0, 1), (0, 1)))
+        told = heard[known] + own_numbers(form[known], self.form_mean, self.form_scale) @ self.forms
         z[known] += (told * self.reads[label[known]]).sum(axis=1)
         return z
 
@@ -151,8 +151,9 @@ class Company:
             raise ValueError(f"no model of what names say of each other: {error!r}") from error
         if relations != RELATIONS or form != FORM:
             raise ValueError(
-                f"what names say of each other was fitted by another version (relations {', '.join(relations) or 'none'}; "
-                f"form {', '.join(form) or 'none'}): fit it again, by evaluate calibrate-scores"
+                "what names say of each other was fitted by another version (relations "
+                f"{', '.join(relations) or 'none'}; form {', '.join(form) or 'none'}): fit it again, by evaluate "
+                "calibrate-scores"
             )
         try:
             tables = {key: np.asarray(values[key], np.float64) for key in _TABLES}

@@ -282,7 +282,7 @@ def _side_by_side(layers: Mapping[str, SparseConv], feats: Tensor) -> dict[str, 
     """Outputs of pointwise layers on the same features, by one product: half of the time of one after the other."""
     every = layers.values()
     biases = [feats.new_zeros(1, layer.out_channels) if layer.bias is None else layer.bias for layer in every]
-    kernels = [layer.kernel for layer in every]
+    kernels: list[Tensor] = [layer.kernel for layer in every]
     widths = [layer.out_channels for layer in every]
     empty = empty_columns(sum(widths))
     if empty:

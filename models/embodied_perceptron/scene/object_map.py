@@ -247,8 +247,8 @@ class ObjectMap:
             reach_m: radius within which the map is kept.
             looked_at: the region of the detections; None = everything. Objects that do not lie in it whole are not
                 missed, and boxes that it cuts do not replace whole ones.
-            scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored, and an object whose own
-                score has fallen below that is tentative until it is found more often; one that a user named is not.
+            scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored, and an object whose
+                own score has fallen below that is tentative until it is found more often, unless a user named it.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.pause_s:

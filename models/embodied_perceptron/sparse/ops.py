@@ -72,8 +72,8 @@ def best_rows(scores: torch.Tensor, limit: int) -> torch.Tensor:
 
 
 def empty_columns(columns: int) -> int:
-    """How many columns of zeros make a matrix product as wide as processors multiply at once: 16 numbers, two vectors of
-    AVX2 or one of AVX-512. 171 columns take thrice as long as 176, 81 five times as long as 96."""
+    """How many columns of zeros make a matrix product as wide as processors multiply at once: 16 numbers, two vectors
+    of AVX2 or one of AVX-512. 171 columns take thrice as long as 176, 81 nearly twice as long as 96."""
     return -columns % 16
 
 

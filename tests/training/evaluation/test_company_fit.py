@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from embodied_perceptron.lift.company import FORM, find_rivals
+from embodied_perceptron.lift.company import find_rivals
 from embodied_perceptron.lift.reliability import FEATURES, box_forms
 from embodied_perceptron_training.evaluation.company_fit import JudgedBoxes, fit_company
 from embodied_perceptron_training.evaluation.reliability_fit import SceneBoxTable, fit_tables

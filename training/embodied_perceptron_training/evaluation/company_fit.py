@@ -2,8 +2,8 @@
 
 Logistic regression of "name and place are right", bilinear in what a name reads and what the names around it and its
 own form tell. The squares of both are penalised alike, which for their product, one number for each pair of names and
-each relation, is the nuclear norm: few directions are enough, however many are allowed. Names read nothing at first. Half of the change is
-kept: it ranks names as well as all of it, and is less sure where homes are others.
+each relation, is the nuclear norm: few directions are enough, however many are allowed. Names read nothing at first.
+Half of the change is kept: it ranks names as well as all of it, and is less sure where homes are others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from scipy.sparse import csr_matrix, hstack, vstack
 from scipy.special import expit
 
 from embodied_perceptron.lift.company import (
-    FORM,
     OWN_NUMBERS,
     RELATIONS,
     Company,
