@@ -77,6 +77,15 @@ def test_without_probabilities_what_is_there_stays_confirmed():
     assert ids(objects, ObjectState.CONFIRMED) == [1]
 
 
+def test_a_map_of_fewer_sightings_than_are_asked_for_now_keeps_its_objects():
+    objects, stricter = ObjectMap(ObjectsConfig(confirm_count=2)), ObjectMap(ObjectsConfig(confirm_count=5))
+    for i in range(2):
+        objects.update(found(A), world(A), i)
+    stricter.load_json(objects.to_json())
+    stricter.update(found(A), world(A), 2)
+    assert ids(stricter, ObjectState.CONFIRMED) == [1]
+
+
 def test_order_of_detections_does_not_move_ids():
     objects = ObjectMap()
     objects.update(found(A, B, C), world(A, B, C), 0)

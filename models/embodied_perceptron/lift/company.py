@@ -41,6 +41,7 @@ SAME_PLACE_IOU = 0.25
 _PRODUCTS = np.triu_indices(FORM.index("top") + 1)  # of the first five, squares among them
 OWN_NUMBERS = len(FORM) + len(_PRODUCTS[0])
 _FARTHEST = 3.0  # standard deviations
+_TABLES = ("reads", "tells", "forms", "form_mean", "form_scale", "offset")  # of a model, as in its file
 
 F64 = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -99,7 +100,7 @@ class Company:
             )
         if self.offset.shape != (count,):
             raise ValueError(f"{count} names have {count} offsets, got {self.offset.shape}")
-        numbers = (self.reads, self.tells, self.forms, self.form_mean, self.form_scale, self.offset)
+        numbers = (getattr(self, key) for key in _TABLES)
         if not all(np.isfinite(v).all() for v in numbers) or not (self.scale > 0 and (self.form_scale > 0).all()):
             raise ValueError("what names say of each other is finite, and its scales above 0")
 
@@ -161,9 +162,6 @@ class Company:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no model of what names say of each other: {error!r}") from error
         return cls(names, **tables, scale=scale)
-
-
-_TABLES = ("reads", "tells", "forms", "form_mean", "form_scale", "offset")
 
 
 def own_numbers(form: F64, mean: F64, scale: F64) -> F64:

@@ -447,12 +447,12 @@ class ObjectMap:
     def _set_state(self, track: _Track, scores: ScorePolicy) -> None:
         likely = track.log_odds >= 0.0
         # a thing may well be there whose name and box are hardly right: then nothing is claimed
-        named = bool(track.user_label or track.user_name)
-        named = named or track.probability(self.config, track.reference) >= scores.keep
+        by_user = bool(track.user_label or track.user_name)
+        claimed = by_user or track.probability(self.config, track.reference) >= scores.keep
         state = track.state
-        if likely and named and track.found >= self.config.confirm_count:
+        if likely and claimed and track.found >= self.config.confirm_count:
             state = ObjectState.CONFIRMED
-        elif state == ObjectState.CONFIRMED:
+        elif state == ObjectState.CONFIRMED and not (likely and claimed):
             state = ObjectState.TENTATIVE if likely else ObjectState.STALE
         if state != track.state:
             track.state, track.published = state, None
