@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+import embodied_perceptron.sparse.blocks as blocks_module
 import embodied_perceptron.sparse.engine as engine_module
 from embodied_perceptron.geometry.transforms import (
     MAX_SITE_COORDINATE,
@@ -20,6 +21,7 @@ from embodied_perceptron.geometry.transforms import (
     unpack_site_keys,
 )
 from embodied_perceptron.sparse import cpu_kernels
+from embodied_perceptron.sparse.blocks import blocks_of
 from embodied_perceptron.sparse.conv import (
     SparseBatchNorm,
     SparseConv,
@@ -148,7 +150,8 @@ def test_whole_neighbourhoods_are_multiplied_as_offsets_are(
     table = KernelMap(kernel_map.n_in, kernel_map.n_out, kernel_map.identity, table=kernel_map.table)
     with patch.object(engine_module, "_DEVICE_TILE_NUMBERS", tile):
         whole = _WholeConvolution.apply(source, kernel, table)
-        assert_same_with_gradients(whole, _Convolution.apply(source, kernel, kernel_map), [source, kernel], seed)
+        by_offsets = _Convolution.apply(source, kernel, lambda: kernel_map, None)
+        assert_same_with_gradients(whole, by_offsets, [source, kernel], seed)
 
 
 def test_under_autocast_halves_are_multiplied_and_gradients_keep_their_precision() -> None:
@@ -291,8 +294,8 @@ def test_compiled_loops_equal_plain_torch(dtype: torch.dtype, crowded: bool, mon
     for compiled in (True, False):
         monkeypatch.setattr(cpu_kernels, "serves", lambda *_, on=compiled: on)
         monkeypatch.setattr(engine_module, "_BLOCK_ROWS", 64)  # several blocks
-        monkeypatch.setattr(engine_module, "_TILE_NUMBERS", 7000)  # and tiles
-        monkeypatch.setattr(engine_module, "_CROWDED", 0.0 if crowded else 1.1)
+        monkeypatch.setattr(blocks_module, "_CHUNK", 7)  # here too
+        monkeypatch.setattr(blocks_module, "_LEAST_FILL", 0.0 if crowded else 1.1)
         x = random_tensor(4, 900, 3, dtype=dtype)
         y = net(x).feats
         grads = torch.autograd.grad(y.square().sum(), [x.feats, *net.parameters()])
@@ -300,6 +303,36 @@ def test_compiled_loops_equal_plain_torch(dtype: torch.dtype, crowded: bool, mon
     for a, b in zip(*results, strict=True):
         precision = 2e-6 if dtype == torch.float32 else 1e-14  # sums of hundreds, in another order
         torch.testing.assert_close(a, b, rtol=0.0, atol=precision * float(b.abs().max()))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    count=st.sampled_from([1, 8, 300, 2500]),
+    stride=st.sampled_from([1, 2, 3]),
+    channels=st.sampled_from([(1, 1), (3, 5), (16, 8)]),
+)
+def test_blocks_are_convolved_as_offsets_are(seed: int, count: int, stride: int, channels: tuple[int, int]) -> None:
+    x = random_tensor(seed, count, channels[0], stride)
+    kernel = torch.randn(27, *channels, dtype=torch.float64, requires_grad=True)
+    with patch.object(blocks_module, "_LEAST_FILL", 0.0):
+        blocks = blocks_of(x.sites)
+    assert blocks is not None
+    found = _Convolution.apply(x.feats, kernel, lambda: x.sites.kernel_map(x.sites, 3), blocks)
+    slow = _Convolution.apply(x.feats, kernel, lambda: x.sites.kernel_map(x.sites, 3), None)
+    assert_same_with_gradients(found, slow, [x.feats, kernel], seed)
+
+
+def test_blocks_are_for_crowded_sites_alone() -> None:
+    coarse = random_tensor(2, 40, 1, stride=2).sites
+    split = coarse.children(2, 2)  # 8 sites each
+    assert blocks_of(split) is not None
+    assert blocks_of(split.derive(split.keys[::2], 1)) is None
+    with patch.object(engine_module, "convolve_blocks", side_effect=AssertionError):
+        layer = SparseConv(1, 4).double()
+        layer(random_tensor(2, 40, 1))  # few sites are not convolved so
+        with pytest.raises(AssertionError):
+            layer(SparseTensor(split, torch.ones(len(split), 1, dtype=torch.float64)))
 
 
 def test_half_precision_runs_without_the_compiled_loops() -> None:

@@ -170,21 +170,6 @@ def fill_neighbours(rows: NDArray[np.int32], k: int, in_rows: NDArray[np.int64],
 
 
 @numba.njit(cache=True, nogil=True)
-def gather_neighbours(feats: Floats, rows: NDArray[np.int32], out: Floats) -> None:
-    """(N, C) features, (M, K) rows, -1 = zeros -> (M, K * C) the neighbours of each site side by side."""
-    channels = feats.shape[1]
-    for i in range(rows.shape[0]):
-        for k in range(rows.shape[1]):
-            row = rows[i, k]
-            if row < 0:
-                for c in range(channels):
-                    out[i, k * channels + c] = 0
-            else:
-                for c in range(channels):
-                    out[i, k * channels + c] = feats[row, c]
-
-
-@numba.njit(cache=True, nogil=True)
 def merge_join(
     in_keys: NDArray[np.int64], out_keys: NDArray[np.int64], steps: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

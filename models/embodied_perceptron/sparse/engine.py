@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Literal
 
@@ -11,18 +11,18 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from embodied_perceptron.sparse import cpu_kernels
+from embodied_perceptron.sparse.blocks import KERNEL_SIZE, Blocks, blocks_of, convolve_blocks
 from embodied_perceptron.sparse.sites import Engine, KernelMap, Sites
 
 EngineName = Literal["auto", "torch", "minkowski"]
 _BLOCK_ROWS = 8192
-_CROWDED = 0.65  # of all places around all sites are sites
-_TILE_NUMBERS = 160_000
 _DEVICE_TILE_NUMBERS = 1 << 25  # 128 MB of gathered float32
 
 
 class TorchEngine:
-    """Plain PyTorch on any device: on the CPU per kernel offset gather, multiply, add into place; elsewhere, where a
-    launch costs more than multiplying zeros, whole neighbourhoods times the whole kernel."""
+    """Plain PyTorch on any device. On the CPU crowded sites are taken block by block, others per kernel offset: gather,
+    multiply, add into place. Elsewhere, where a launch costs more than multiplying zeros, whole neighbourhoods times
+    the whole kernel."""
 
     name = "torch"
 
@@ -35,17 +35,24 @@ class TorchEngine:
         kernel_size: int,
         transposed: bool,
     ) -> torch.Tensor:
-        if transposed:
-            kernel_map = out_sites.kernel_map(in_sites, kernel_size).transposed
-        else:
-            kernel_map = in_sites.kernel_map(out_sites, kernel_size)
+        def kernel_map() -> KernelMap:
+            if transposed:
+                return out_sites.kernel_map(in_sites, kernel_size).transposed
+            return in_sites.kernel_map(out_sites, kernel_size)
+
         device = feats.device.type
         if torch.is_autocast_enabled(device) and feats.dtype != torch.float64:  # which autocast leaves alone
             # here, so that gradients come back in the precision of their tensors
             dtype = torch.get_autocast_dtype(device)
             feats, kernel = feats.to(dtype), kernel.to(dtype)
-        arithmetic = _Convolution if device == "cpu" else _WholeConvolution
-        result: torch.Tensor = arithmetic.apply(feats, kernel, kernel_map)  # type: ignore[no-untyped-call]
+        result: torch.Tensor
+        if device != "cpu":
+            result = _WholeConvolution.apply(feats, kernel, kernel_map())  # type: ignore[no-untyped-call]
+            return result
+        blocks = None
+        if in_sites is out_sites and kernel_size == KERNEL_SIZE and cpu_kernels.serves(feats, kernel):
+            blocks = in_sites.remembered("blocks", blocks_of)
+        result = _Convolution.apply(feats, kernel, kernel_map, blocks)  # type: ignore[no-untyped-call]
         return result
 
     def max_pool(self, feats: torch.Tensor, in_sites: Sites, out_sites: Sites, kernel_size: int) -> torch.Tensor:
@@ -80,14 +87,18 @@ def get_engine(name: EngineName = "auto", device_type: str = "cpu") -> Engine:
 
 
 class _Convolution(torch.autograd.Function):
-    """Keeps only its inputs for the backward pass, not the gathered rows."""
+    """Keeps only its inputs for the backward pass, not the gathered rows. The kernel map is searched for when it is
+    read: blocks do without."""
 
     @staticmethod
-    def forward(ctx: Any, feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
+    def forward(
+        ctx: Any, feats: torch.Tensor, kernel: torch.Tensor, find_map: Callable[[], KernelMap], blocks: Blocks | None
+    ) -> torch.Tensor:
         ctx.save_for_backward(feats, kernel)
-        ctx.kernel_map = kernel_map
-        if cpu_kernels.serves(feats, kernel) and kernel_map.total >= _CROWDED * len(kernel) * kernel_map.n_out:
-            return _multiply_neighbourhoods(feats, kernel, kernel_map)
+        ctx.find_map = find_map
+        if blocks is not None:
+            return convolve_blocks(feats, kernel, blocks)
+        kernel_map = find_map()
         if kernel_map.identity is not None:
             out = feats @ kernel[kernel_map.identity]
         else:
@@ -98,9 +109,9 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+    def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
         feats, kernel = ctx.saved_tensors
-        kernel_map: KernelMap = ctx.kernel_map
+        kernel_map: KernelMap = ctx.find_map()
         pairs = [(k, i, o) for k, (i, o) in enumerate(kernel_map.pairs) if k != kernel_map.identity and len(i)]
         grad_feats = grad_kernel = None
         if ctx.needs_input_grad[0]:
@@ -115,25 +126,7 @@ class _Convolution(torch.autograd.Function):
             if kernel_map.identity is not None:
                 grad_kernel[kernel_map.identity] = feats.t() @ grad_out
             _gather_outer(feats, grad_out, pairs, grad_kernel)
-        return grad_feats, grad_kernel, None
-
-
-def _multiply_neighbourhoods(feats: torch.Tensor, kernel: torch.Tensor, kernel_map: KernelMap) -> torch.Tensor:
-    """The convolution as a product of each site's whole neighbourhood with the whole kernel, on the CPU.
-
-    It multiplies zeros where there is no neighbour, but every output is written once: where three of four neighbours
-    are there, it takes two thirds of the time of adding up offset by offset.
-    """
-    size, rows = kernel[..., 0].numel(), kernel_map.table.numpy()
-    tile = max(_TILE_NUMBERS // size, 16)  # gathered rows stay in the cache
-    gathered = feats.new_empty(min(tile, kernel_map.n_out), size)
-    out = feats.new_empty(kernel_map.n_out, kernel.shape[2])
-    weights, source, target = kernel.reshape(size, -1), feats.detach().contiguous().numpy(), gathered.numpy()
-    for start in range(0, kernel_map.n_out, tile):
-        end = min(start + tile, kernel_map.n_out)
-        cpu_kernels.gather_neighbours(source, rows[start:end], target)
-        torch.mm(gathered[: end - start], weights, out=out[start:end])
-    return out
+        return grad_feats, grad_kernel, None, None
 
 
 def _gather_multiply_scatter(
