@@ -12,9 +12,10 @@ little. They vanished but the surroundings are mapped: the place was seen empty,
 surroundings vanished too: the map forgot the place (memory is bounded), and the object stays as it was. Voxels that
 belong to something else that was found there, in the box of the missing one, are no evidence for it.
 
-An object is *tentative* until it was found in ``confirm_count`` perceptions and is likelier to exist than not, then
-*confirmed*; *stale* when existence has become unlikely although its place still looks occupied. Ids count up from 1
-and are never reused within a map, and the same sequence of updates gives the same ids.
+An object is *tentative* until it was found in ``confirm_count`` perceptions, is likelier to exist than not, and its
+name and box are probably enough right; then *confirmed*; *stale* when existence has become unlikely although its place
+still looks occupied. Ids count up from 1 and are never reused within a map, and the same sequence of updates gives the
+same ids.
 
 Detections and objects are assigned one to one, as :func:`~.identity.association_affinity` allows: a part never takes
 the identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new
@@ -56,9 +57,10 @@ from embodied_perceptron.scene.identity import (
 )
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
-_VERSION = 3
+_VERSION = 4
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 _CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
+_CLAIMED_ANEW = 1.25  # times the score below which nothing is claimed: what lies there does not come and go
 
 # Existence. Shares are of the voxels that were in the box when the object was found, of those that nothing else
 # explains: if it is still there they are about as many (sensors and views differ), if it is gone hardly any.
@@ -70,14 +72,11 @@ def published_score(score: float, looks: int, scores: ScorePolicy, config: Objec
     Looks that found nothing at the place are in the mean with zero. What is published is this, times the probability
     that the object still exists.
     """
-    mean = looks * score / (looks + config.score_prior)
-    return _right(mean, looks, _reference(scores, config), config)
+    return _right(score, looks, _reference(scores, config), config)
 
 
 def _right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> float:
-    """:func:`published_score` of a mean that has the prior in it."""
-    independent = config.independent_looks * looks / (looks + config.score_prior)
-    return _probability(independent * (_logit(mean) - _logit(reference)))
+    return _probability(min(looks, config.independent_looks) * (_logit(mean) - _logit(reference)))
 
 
 def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
@@ -152,7 +151,7 @@ class _Track:
     def rate(self, score: float, config: ObjectsConfig) -> None:
         """One more look at its place: the score of what was found, or zero."""
         self.looks += 1
-        self.score += (score - self.score) / (min(self.looks, config.score_memory) + config.score_prior)
+        self.score += (score - self.score) / min(self.looks, config.score_memory)
 
     def vote(self, shares: Mapping[str, float], score: float, memory: float) -> None:
         self.votes = {name: v * memory for name, v in self.votes.items() if v > 1e-3}
@@ -248,7 +247,7 @@ class ObjectMap:
             looked_at: the region of the detections; None = everything. Objects that do not lie in it whole are not
                 missed, and boxes that it cuts do not replace whole ones.
             scores: below ``publish`` a detection begins no object, below ``keep`` it is ignored, and an object whose
-                own score has fallen below that is tentative until it is found more often, unless a user named it.
+                own score has fallen below that is tentative, unless a user named it, until it is a quarter above.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
         if dt_s > self.config.pause_s:
@@ -446,10 +445,11 @@ class ObjectMap:
 
     def _set_state(self, track: _Track, scores: ScorePolicy) -> None:
         likely = track.log_odds >= 0.0
+        state = track.state
         # a thing may well be there whose name and box are hardly right: then nothing is claimed
         by_user = bool(track.user_label or track.user_name)
-        claimed = by_user or track.probability(self.config, track.reference) >= scores.keep
-        state = track.state
+        least = scores.keep * (1.0 if state == ObjectState.CONFIRMED else _CLAIMED_ANEW)
+        claimed = by_user or track.probability(self.config, track.reference) >= least
         if likely and claimed and track.found >= self.config.confirm_count:
             state = ObjectState.CONFIRMED
         elif state == ObjectState.CONFIRMED and not (likely and claimed):
@@ -604,7 +604,7 @@ class ObjectMap:
         try:
             data = json.loads(text)
             version = data["version"]
-            if version not in (1, 2, _VERSION):
+            if version not in (1, 2, 3, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
             tracks = [_track_from(_as_of_now(entry, version, self.config)) for entry in data["objects"]]
             next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
@@ -626,7 +626,7 @@ def _as_of_now(entry: dict[str, Any], version: int, config: ObjectsConfig) -> di
     """An object of a file of any version with the fields of this one."""
     if version == 1:
         entry = {"looks": 1, "whole": True, **entry}
-    if version < _VERSION:  # had states and scores by rules
+    if version < 3:  # had states and scores by rules
         log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
         weight = min(float(entry["score"]) * float(entry["found"]), config.box_memory)
         entry = {
@@ -636,6 +636,9 @@ def _as_of_now(entry: dict[str, Any], version: int, config: ObjectsConfig) -> di
             "reference": 0.25,
             **entry,
         }
+    if version < 4:  # means were of two looks more, which had found nothing
+        looks = max(min(int(entry["looks"]), config.score_memory), 1)
+        entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
     return entry
 
 

@@ -48,8 +48,8 @@ from embodied_perceptron_training.evaluation.parallel import EvaluationError, Wo
 from embodied_perceptron_training.evaluation.scene_tasks import evaluation_config, is_in_benchmark, object_boxes
 from embodied_perceptron_training.evaluation.scenes import EvaluationScene
 
-EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4)
-SCORES = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
+EVEN = (0.06, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22, 0.25, 0.28, 0.32, 0.36, 0.4, 0.45, 0.5, 0.6)
+SCORES = EVEN
 IOU = 0.25
 _Z90 = 1.6449  # standard deviations
 PERIOD_NS = 500_000_000  # a robot perceives about twice a second, however far apart a benchmark's views are
@@ -115,17 +115,21 @@ class Point:
         published and the share of it that is right, over bins of scores."""
         if not self.published:
             return self.min_score, 0.0
-        errors = [
-            (reliability_error(list(zip(scores, self.right_flags, strict=True))), even)
-            for even, scores in zip(EVEN, self.published, strict=True)
-        ]
-        error, even = min(errors)
+        error, even = min((self.error(even), even) for even in EVEN)
         return even, error
+
+    def error(self, even: float) -> float:
+        """The mean gap between published scores and the share that is right; see :meth:`pairs`."""
+        return reliability_error(self.pairs(even))
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The curve over all scenes, what was skipped and why, and wall seconds."""
+    """The curve over all scenes, what was skipped and why, and wall seconds.
+
+    Attributes:
+        known_even: the score at which a box is as likely right as wrong, of scores that are probabilities.
+    """
 
     curve: tuple[Point, ...]
     scenes: int
@@ -133,6 +137,11 @@ class Calibration:
     seconds: float
     precision: float = 0.0
     nameless_min_score: float | None = None
+    known_even: float | None = None
+
+    def even(self, point: Point) -> tuple[float, float]:
+        """As :attr:`Point.even`, at the known score where there is one."""
+        return point.even if self.known_even is None else (self.known_even, point.error(self.known_even))
 
     @property
     def best(self) -> Point:
@@ -316,7 +325,9 @@ class _Work:
             shift = 0.0 if self.nameless is None or not 0.0 < score < 1.0 else shift_between(self.nameless, score)
             naming = Naming(shift=shift)
             told = [dataclasses.replace(look, found=naming.told(look.found)) for look in looks]
-            policy = dataclasses.replace(cached_predictor(self.spec.weights).scores, publish=score, even=0.0)
+            policy = dataclasses.replace(cached_predictor(self.spec.weights).scores, publish=score)
+            if not policy.are_probabilities:
+                policy = dataclasses.replace(policy, even=0.0)  # which is looked for
             points.append(_point(score, final_map(told, config, policy), truth, things))
         return tuple(points)
 
@@ -387,7 +398,9 @@ def calibrate(
         for points in zip(*outcome.results, strict=True)
     )
     seconds = time.perf_counter() - start
-    found = Calibration(curve, len(outcome.results), outcome.skipped, seconds, precision, nameless)
+    scored = cached_predictor(spec.weights).scores
+    even = scored.even if scored.are_probabilities else None
+    found = Calibration(curve, len(outcome.results), outcome.skipped, seconds, precision, nameless, even)
     if found.best.right == 0:
         raise EvaluationError(f"no object is right at any score, {found.best.true} are there to find")
     return found
@@ -426,6 +439,7 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
     checkpoint = load_checkpoint(path)
     known = checkpoint.extra.get("calibration")
     best = found.best
+    even, error = found.even(best)
     entry = {
         "min_score": best.min_score,
         "precision": round(best.precision, 4),
@@ -435,8 +449,8 @@ def write_calibration(path: Path, found: Calibration, spec: EvaluationSpec) -> N
         "split": spec.split,
         "scenes": found.scenes,
         "views": spec.views,
-        "even_score": best.even[0],
-        "score_error": round(best.even[1], 4),
+        "even_score": even,
+        "score_error": round(error, 4),
     }
     if found.nameless_min_score is not None:
         entry |= {

@@ -299,7 +299,7 @@ def run_calibration(
     for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "things", "right"):
         table.add_column(name, justify="right")
     for p in found.curve:
-        figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, p.even[1])]
+        figures = [f"{100 * value:.1f}" for value in (p.precision, p.recall, p.f1, found.even(p)[1])]
         figures += [str(p.things), str(p.things_right)]
         chosen = "bold" if p == best else None
         table.add_row(f"{p.min_score:g}", str(p.found), str(p.right), *figures, style=chosen)
@@ -315,7 +315,7 @@ def run_calibration(
     if path is not None:
         write_calibration(path, found, spec)
         console.print(f"stored in {path}", markup=False)
-    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1, "score_error": best.even[1]}
+    shares = {"precision": best.precision, "recall": best.recall, "F1": best.f1, "score_error": found.even(best)[1]}
     if best.things:
         shares["things_precision"] = best.things_right / best.things
     return {"min_score": best.min_score, **{name: 100 * value for name, value in shares.items()}}
@@ -385,7 +385,7 @@ def reliability_curves(found: Calibration, stored: ScorePolicy) -> dict[str, tup
     """
     published = min(found.curve, key=lambda p: abs(p.min_score - stored.publish))
     even = min(EVEN, key=lambda score: abs(score - (stored.even or stored.publish)))
-    chosen = {"as published": (published, even), "as calibrated": (found.best, found.best.even[0])}
+    chosen = {"as published": (published, even), "as calibrated": (found.best, found.even(found.best)[0])}
     return {
         f"{title}: min_score {point.min_score:g}, even {e:g}": reliability_curve(point.pairs(e))
         for title, (point, e) in chosen.items()
