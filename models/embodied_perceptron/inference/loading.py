@@ -162,8 +162,9 @@ class GridConv(nn.Module):
         on_cpu = x.device.type == "cpu" and x.dtype == torch.float32
         if on_cpu and torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             if not self.weight.is_contiguous(memory_format=torch.channels_last_3d):  # once; other devices keep theirs
-                ordered = self.weight.detach().contiguous(memory_format=torch.channels_last_3d)
-                self.weight = nn.Parameter(ordered, requires_grad=False)
+                with torch.inference_mode(False):  # a tensor like any other, which may be moved and stored
+                    ordered = self.weight.detach().contiguous(memory_format=torch.channels_last_3d)
+                    self.weight = nn.Parameter(ordered, requires_grad=False)
             x = x.contiguous(memory_format=torch.channels_last_3d)
             return torch.mkldnn_convolution(
                 x, self.weight, self.bias, self.padding, self.stride, self.dilation, self.groups

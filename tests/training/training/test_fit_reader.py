@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from collections import defaultdict
 
@@ -12,7 +13,7 @@ import torch
 from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader
 from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
 from embodied_perceptron_training.training.fit_reader import fit, nouns_of, prepared
-from embodied_perceptron_training.training.reader_sentences import NOTHING, Example, examples, forms
+from embodied_perceptron_training.training.reader_sentences import NOTHING, Example, _grammar, examples, forms
 
 NOUNS = {
     "closest": [("lamp", "couch"), ("chair", "table")],
@@ -40,6 +41,13 @@ def test_no_whole_sentence_tells_two_relations():
         if form.kind in ("whole", "none"):
             told[form.pattern].add(form.relation)
     assert {pattern: names for pattern, names in told.items() if len(names) > 1} == {}
+
+
+def test_right_is_the_mirror_of_left():
+    groups = _grammar()["relations"]
+    left, right = (re.findall(r"\b(?:left|right)\w*", json.dumps(groups[name])) for name in ("left", "right"))
+    turned = {"l": "right", "r": "left"}
+    assert [turned[word[0]] + word.removeprefix("left").removeprefix("right") for word in left] == right
 
 
 def test_learned_and_kept_forms_are_others_and_each_draw_says_others():

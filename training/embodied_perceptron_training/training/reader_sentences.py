@@ -25,6 +25,7 @@ from embodied_perceptron_training.homes.relations import make_scene
 GRAMMAR = Path(__file__).with_name("reader_grammar.json")
 NOTHING = "none"  # the relation of sentences that tell none
 _KEPT_EVERY = 4
+_WARDS = ("", "ward", "wards")
 _OTHER_WAY = {
     "on": "supporting", "supporting": "on", "above": "below", "below": "above", "left": "right", "right": "left",
     "front": "behind", "behind": "front", "closest": "closest", "farthest": "farthest",
@@ -58,12 +59,12 @@ class Example:
 @lru_cache(maxsize=1)
 def _grammar() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(GRAMMAR.read_text(encoding="utf-8"))
-    mirrored = {"left": "right", "right": "left", "leftward": "rightward", "leftwards": "rightwards"}
+    mirrored = {f"{a}{end}": f"{b}{end}" for a, b in (("left", "right"), ("right", "left")) for end in _WARDS}
     for name, group in data["relations"].items():
         if "mirror" not in group:
             continue
         text = json.dumps(data["relations"][group["mirror"]])
-        text = re.sub(r"\b(?:left|right)(?:wards?)?\b", lambda m: mirrored.get(m[0], m[0]), text)
+        text = re.sub(rf"\b(?:{'|'.join(mirrored)})\b", lambda m: mirrored[m[0]], text)
         data["relations"][name] = json.loads(text)
     return data
 
