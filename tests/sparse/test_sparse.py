@@ -289,7 +289,7 @@ def test_batched_equals_single() -> None:
 @pytest.mark.parametrize("crowded", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_compiled_loops_equal_plain_torch(dtype: torch.dtype, crowded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = torch.nn.Sequential(SparseConv(3, 8, 3), SparseMaxPool(3, 2), SparseConv(8, 4, 3, 2)).to(dtype)
+    net = torch.nn.Sequential(SparseConv(3, 8, 3, crowded=True), SparseMaxPool(3, 2), SparseConv(8, 4, 3, 2)).to(dtype)
     results = []
     for compiled in (True, False):
         monkeypatch.setattr(cpu_kernels, "serves", lambda *_, on=compiled: on)
@@ -329,10 +329,12 @@ def test_blocks_are_for_crowded_sites_alone() -> None:
     assert blocks_of(split) is not None
     assert blocks_of(split.derive(split.keys[::2], 1)) is None
     with patch.object(engine_module, "convolve_blocks", side_effect=AssertionError):
-        layer = SparseConv(1, 4).double()
+        layer = SparseConv(1, 4, crowded=True).double()
         layer(random_tensor(2, 40, 1))  # few sites are not convolved so
+        every = SparseTensor(split, torch.ones(len(split), 1, dtype=torch.float64))
+        SparseConv(1, 4).double()(every)  # nor what nobody expects to be crowded
         with pytest.raises(AssertionError):
-            layer(SparseTensor(split, torch.ones(len(split), 1, dtype=torch.float64)))
+            layer(every)
 
 
 def test_half_precision_runs_without_the_compiled_loops() -> None:

@@ -25,9 +25,9 @@ ScoreFunction = Callable[[int, SparseTensor], Tensor]
 """(level, output of that level) -> (N, 1) score; higher is kept."""
 
 
-def _conv_block(in_channels: int, out_channels: int) -> nn.Sequential:
+def _conv_block(in_channels: int, out_channels: int, crowded: bool) -> nn.Sequential:
     return nn.Sequential(
-        SparseConv(in_channels, out_channels, kernel_size=3),
+        SparseConv(in_channels, out_channels, kernel_size=3, crowded=crowded),
         SparseBatchNorm(out_channels),
         SparseActivation(nn.ELU(inplace=True)),
     )
@@ -38,7 +38,7 @@ def _up_block(in_channels: int, out_channels: int) -> nn.Sequential:
         SparseTransposedConv(in_channels, out_channels, kernel_size=2, stride=2),
         SparseBatchNorm(out_channels),
         SparseActivation(nn.ELU(inplace=True)),
-        SparseConv(out_channels, out_channels, kernel_size=3),
+        SparseConv(out_channels, out_channels, kernel_size=3, crowded=True),
         SparseBatchNorm(out_channels),
         SparseActivation(nn.ELU(inplace=True)),
     )
@@ -106,7 +106,8 @@ class TopDownNeck(nn.Module):
         if lateral_channels:
             self.lateral = nn.ModuleList(SparseConv(c, lateral_channels, kernel_size=1, bias=True) for c in in_channels)
             widths = [lateral_channels] * len(in_channels)
-        self.out = nn.ModuleList(_conv_block(c, out_channels) for c in widths)
+        # all but the coarsest level are of sites that were split
+        self.out = nn.ModuleList(_conv_block(c, out_channels, i + 1 < len(widths)) for i, c in enumerate(widths))
         self.up = nn.ModuleList(_up_block(coarse, fine) for fine, coarse in itertools.pairwise(widths))
 
     def forward(

@@ -3,6 +3,8 @@
 Winograd's minimal filtering F(2, 3) along each axis (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks,
 CVPR 2016, section 4): the 8 outputs of a block take 64 products of each input channel with each output channel, where
 offset by offset they take up to 216. Sites that a decoder made by splitting coarser ones fill most of their blocks.
+Blocks are those of the lattice of twice the stride: where a coarser level has that lattice, a network still answers the
+same to the bit when the world moves by a coarsest cell.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ class _ConvolutionBase(nn.Module):
         self.out_channels = out_channels
         self.kernel_size = kernel_size
         self.stride = stride
+        self.crowded = False
         pointwise = kernel_size == 1 and stride == 1
         shape = (in_channels, out_channels) if pointwise else (kernel_size**3, in_channels, out_channels)
         self.kernel = nn.Parameter(torch.empty(shape))
@@ -52,7 +53,8 @@ class _ConvolutionBase(nn.Module):
             feats = x.feats.new_zeros(len(out_sites), self.out_channels) + 0.0 * self.kernel.sum()
         else:
             engine = x.sites.engine
-            feats = engine.convolve(x.feats, self.kernel, x.sites, out_sites, self.kernel_size, transposed)
+            where = (x.sites, out_sites, self.kernel_size, transposed, self.crowded)
+            feats = engine.convolve(x.feats, self.kernel, *where)
         return SparseTensor(out_sites, feats if self.bias is None else feats.add_(self.bias))  # nobody else has them
 
 
@@ -61,12 +63,22 @@ class SparseConv(_ConvolutionBase):
 
     Stride 1 is what is known as submanifold convolution. A site without any input in reach gets zero (plus bias): it
     happens for strided kernels of size 1.
+
+    ``crowded``: sites are expected that coarser ones were split into; an engine may then compute on the coarser
+    lattice, with other rounding.
     """
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: int = 3, stride: int = 1, bias: bool = False
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int = 3,
+        stride: int = 1,
+        bias: bool = False,
+        crowded: bool = False,
     ) -> None:
         super().__init__(in_channels, out_channels, kernel_size, stride, bias)
+        self.crowded = crowded
 
     def forward(self, x: SparseTensor) -> SparseTensor:
         return self._run(x, x.sites.coarser(self.stride), transposed=False)

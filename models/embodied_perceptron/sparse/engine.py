@@ -34,6 +34,7 @@ class TorchEngine:
         out_sites: Sites,
         kernel_size: int,
         transposed: bool,
+        crowded: bool = False,
     ) -> torch.Tensor:
         def kernel_map() -> KernelMap:
             if transposed:
@@ -50,7 +51,8 @@ class TorchEngine:
             result = _WholeConvolution.apply(feats, kernel, kernel_map())  # type: ignore[no-untyped-call]
             return result
         blocks = None
-        if in_sites is out_sites and kernel_size == KERNEL_SIZE and cpu_kernels.serves(feats, kernel):
+        served = kernel_size == KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
+        if crowded and served:
             blocks = in_sites.remembered("blocks", blocks_of)
         result = _Convolution.apply(feats, kernel, kernel_map, blocks)  # type: ignore[no-untyped-call]
         return result

@@ -28,6 +28,7 @@ class MinkowskiEngineAdapter:
         out_sites: Sites,
         kernel_size: int,
         transposed: bool,
+        crowded: bool = False,
     ) -> torch.Tensor:
         manager = _manager(in_sites)
         function = ME.MinkowskiConvolutionTransposeFunction if transposed else ME.MinkowskiConvolutionFunction

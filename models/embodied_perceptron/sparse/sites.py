@@ -47,11 +47,13 @@ class Engine(Protocol):
         out_sites: Sites,
         kernel_size: int,
         transposed: bool,
+        crowded: bool = False,
     ) -> torch.Tensor:
         """(N_in, Cin) features, (K, Cin, Cout) kernel -> (N_out, Cout); zero where no input is in reach.
 
         Not transposed: ``out[o] = sum_k feats[o + offset_k * stride_in] @ kernel[k]``. Transposed:
-        ``out[i + offset_k * stride_out] += feats[i] @ kernel[k]``.
+        ``out[i + offset_k * stride_out] += feats[i] @ kernel[k]``. ``crowded``: the caller expects sites that coarser
+        ones were split into, and allows for the rounding of what is computed on the lattice of twice their stride.
         """
         ...
 
