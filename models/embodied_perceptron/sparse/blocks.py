@@ -22,7 +22,7 @@ from embodied_perceptron.sparse.sites import Sites
 
 KERNEL_SIZE = 3  # that is served
 _LEAST_FILL = 0.6  # of the places of all blocks are sites: from here on the products of whole blocks are fewer
-_CHUNK = 97  # blocks at a time; odd: of the 64 streams that are written no two fall into the same lines of the cache
+_CHUNK = 97  # blocks at a time; odd, so that the 64 streams that are written spread over the lines of the cache
 _FILTER = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]], dtype=torch.float64)  # G of F(2, 3)
 _FILTER_3D = torch.kron(torch.kron(_FILTER, _FILTER), _FILTER)  # (64, 27), x fastest on both sides
 
