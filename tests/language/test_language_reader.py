@@ -183,24 +183,7 @@ def test_same_names_are_one_thing_and_nothing_is_no_reading():
     assert (reading.relation, reading.target, reading.anchors) == ("on", 0, (1,))
     assert reading.probability == pytest.approx(2 / (2 + 2.71828**0.5), abs=1e-3)
     assert SentenceReader(Network(9.0)).read("", spans, names) is None  # type: ignore[arg-type]
-    both = SentenceReader(Network(-20.0), Network(1.0)).read("", spans, names)  # type: ignore[arg-type]
-    assert both is not None
-    doubtful = 2 / (2 + 2.71828**0.5 + 2.71828)  # what the second one alone says
-    assert both.probability == pytest.approx((reading.probability + doubtful) / 2, abs=1e-3)
     assert SentenceReader(Network(-20.0)).read("", spans[:1], names[:1]) is None  # type: ignore[arg-type]
-
-
-def test_another_reader_shares_what_is_fixed_and_learns_for_itself():
-    first = RelationReader()
-    first.tokenizer = object()  # type: ignore[assignment]
-    second = first.another()
-    assert second.words.weight is first.words.weight
-    assert second.tokenizer is first.tokenizer
-    trained = first.trained()
-    for name, value in second.trained().items():
-        assert value is not trained[name]
-        assert torch.equal(value, trained[name])
-    assert {id(p) for p in first.parameters()} - {id(p) for p in second.parameters()} == set(map(id, trained.values()))
 
 
 def test_padding_and_missing_nouns_change_nothing():

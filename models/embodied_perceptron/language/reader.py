@@ -22,8 +22,7 @@ from embodied_perceptron.language.wording import corrected
 from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, probabilities
 
 _LOG = logging.getLogger(__name__)
-# of fits from several seeds, whose mean is steadier than each: which forms one knows changes from fit to fit
-WEIGHTS = tuple(Path(__file__).parent / "lexicon" / f"relation_reader_{k}.safetensors" for k in range(2))
+WEIGHTS = Path(__file__).parent / "lexicon" / "relation_reader.safetensors"
 MOST_WORDS = 18  # longer ones are descriptions of a room
 FEW_WORDS = 12  # longer ones may be descriptions: a condition that was read gives way only to a surer reading
 SURE = 0.5  # probability from which a reading stands where a noun is left unread
@@ -82,10 +81,10 @@ class Reading:
 
 
 class SentenceReader:
-    """Reads relations with the mean of networks that have their weights."""
+    """Reads relations with a network that has its weights."""
 
-    def __init__(self, *networks: RelationReader) -> None:
-        self.networks = [network.eval() for network in networks]
+    def __init__(self, network: RelationReader) -> None:
+        self.network = network.eval()
 
     def read(self, text: str, nouns: Sequence[Span], names: Sequence[str]) -> Reading | None:
         """The likeliest reading of ``text``, or None when it says nothing of its nouns or two are not named.
@@ -97,8 +96,7 @@ class SentenceReader:
         if len(set(names)) < 2:
             return None
         with torch.inference_mode():
-            batch = self.networks[0].batch([text], [nouns])
-            chance = torch.stack([probabilities(*network(batch))[0] for network in self.networks]).mean(0)  # (M, M, R)
+            chance = probabilities(*self.network(self.network.batch([text], [nouns])))[0]  # (M, M, R)
         kinds = list(dict.fromkeys(names))
         member = torch.tensor([[float(name == kind) for name in names] for kind in kinds])  # (K, M)
         chance = torch.einsum("km,mnr,ln->klr", member, chance, member)  # (K, K, R)
@@ -120,14 +118,11 @@ class SentenceReader:
 def sentence_reader() -> SentenceReader | None:
     """The shipped reader, loaded once (half a second); None where MiniLM's package is missing or not the known one."""
     try:
-        first = RelationReader().load_minilm()
-        networks = [first, *(first.another() for _ in WEIGHTS[1:])]
-        for network, path in zip(networks, WEIGHTS, strict=True):
-            network.load_trained(path)
+        network = RelationReader().load_minilm().load_trained(WEIGHTS)
     except (ImportError, OSError, ValueError) as error:
         _LOG.warning("sentences in forms that no pattern knows stay unread: %s", error)
         return None
-    return SentenceReader(*networks)
+    return SentenceReader(network)
 
 
 @dataclass(frozen=True)

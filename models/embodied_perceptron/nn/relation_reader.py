@@ -8,7 +8,6 @@ a sentence is read while its asker waits.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -119,11 +118,6 @@ class RelationReader(nn.Module):
                 own[name].copy_(file.get_tensor(theirs)[0 if name == "segment" else slice(None)])
         self.tokenizer = TextTokenizer((folder / "tokenizer.json").read_text(encoding="utf-8"), MAX_TOKENS, 0)
         return self
-
-    def another(self) -> RelationReader:
-        """One more, with trained weights of its own over the same fixed ones, which take no memory again."""
-        shared = [p for p in self.parameters() if not p.requires_grad]
-        return copy.deepcopy(self, {id(part): part for part in (*shared, self.tokenizer)})
 
     def batch(self, texts: Sequence[str], nouns: Sequence[Sequence[Span]]) -> NounBatch:
         """Sentences and, of each, the characters [start, end) of its nouns."""

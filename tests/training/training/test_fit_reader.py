@@ -13,7 +13,7 @@ import torch
 from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader
 from embodied_perceptron.nn.text_encoder import MINILM_PACKAGE
 from embodied_perceptron_training.training.fit_reader import fit, nouns_of, prepared
-from embodied_perceptron_training.training.reader_sentences import NOTHING, Example, _grammar, examples, forms
+from embodied_perceptron_training.training.reader_sentences import NOTHING, Example, _grammar, examples, forms, mirrored
 
 NOUNS = {
     "closest": [("lamp", "couch"), ("chair", "table")],
@@ -44,6 +44,9 @@ def test_no_whole_sentence_tells_two_relations():
 
 
 def test_right_is_the_mirror_of_left():
+    said = "rightwards of the left one, leftward and right there; rightly leftover"
+    assert mirrored(said) == "leftwards of the right one, rightward and left there; rightly leftover"
+    assert mirrored(mirrored(said)) == said
     groups = _grammar()["relations"]
     left, right = (re.findall(r"\b(?:left|right)\w*", json.dumps(groups[name])) for name in ("left", "right"))
     turned = {"l": "right", "r": "left"}

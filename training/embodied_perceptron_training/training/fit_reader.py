@@ -1,10 +1,10 @@
 """The learned reader of relations (:mod:`embodied_perceptron.language.reader`), fitted on a grammar of its own.
 
-    python -m embodied_perceptron_training.training.fit_reader             # lexicon/relation_reader_*.safetensors
-    python -m embodied_perceptron_training.training.fit_reader --kept OUT  # one without kept phrases, measured on them
+    python -m embodied_perceptron_training.training.fit_reader             # writes lexicon/relation_reader.safetensors
+    python -m embodied_perceptron_training.training.fit_reader --kept OUT  # without the kept phrases, measured on them
 
 Sentences are those of :mod:`.reader_sentences`, their nouns those of generated homes; no sentence of people is read.
-About half an hour each on one core. Needs the package of MiniLM.
+About half an hour on one core. Needs the package of MiniLM.
 """
 
 from __future__ import annotations
@@ -121,23 +121,22 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, metavar="OUT", help="leave the kept phrases out, and measure them")
     parser.add_argument("--per-form", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    torch.manual_seed(arguments.seed)
+    reader = RelationReader().load_minilm()
     nouns = home_nouns(_HOMES)
-    paths = (arguments.kept,) if arguments.kept else WEIGHTS
     part: Part = "learned" if arguments.kept else "all"
-    for seed, path in enumerate(paths, start=arguments.seed):
-        torch.manual_seed(seed)
-        reader = RelationReader().load_minilm()
+    seed = arguments.seed
 
-        def draw(epoch: int, seed: int = seed) -> list[Example]:
-            return examples(part, nouns, arguments.per_form, 1_000 * seed + 10 * epoch + 1)
+    def draw(epoch: int) -> list[Example]:
+        return examples(part, nouns, arguments.per_form, 1_000 * seed + 10 * epoch + 1)
 
-        fit(reader, draw, arguments.epochs, seed)
-        weights = {name: value.detach().half().contiguous() for name, value in reader.trained().items()}
-        save_file(weights, path)
-        if arguments.kept:
-            print(measure(reader, examples("kept", nouns, 2, seed + 2)))
+    fit(reader, draw, arguments.epochs, seed)
+    weights = {name: value.detach().half().contiguous() for name, value in reader.trained().items()}
+    save_file(weights, arguments.kept or WEIGHTS)
+    if arguments.kept:
+        print(measure(reader, examples("kept", nouns, 2, seed + 2)))
 
 
 if __name__ == "__main__":

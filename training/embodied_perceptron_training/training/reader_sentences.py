@@ -59,14 +59,18 @@ class Example:
 @lru_cache(maxsize=1)
 def _grammar() -> dict[str, Any]:
     data: dict[str, Any] = json.loads(GRAMMAR.read_text(encoding="utf-8"))
-    mirrored = {f"{a}{end}": f"{b}{end}" for a, b in (("left", "right"), ("right", "left")) for end in _WARDS}
     for name, group in data["relations"].items():
         if "mirror" not in group:
             continue
-        text = json.dumps(data["relations"][group["mirror"]])
-        text = re.sub(rf"\b(?:{'|'.join(mirrored)})\b", lambda m: mirrored[m[0]], text)
+        text = mirrored(json.dumps(data["relations"][group["mirror"]]))
         data["relations"][name] = json.loads(text)
     return data
+
+
+def mirrored(text: str) -> str:
+    """The text with left and right, and what ends in ``_WARDS``, in each other's place."""
+    other = {f"{a}{end}": f"{b}{end}" for a, b in (("left", "right"), ("right", "left")) for end in _WARDS}
+    return re.sub(rf"\b(?:{'|'.join(other)})\b", lambda m: other[m[0]], text)
 
 
 def _some(items: Iterable[str], part: Part) -> list[str]:
