@@ -416,7 +416,7 @@ class Perceptron(LiveMap):
     @property
     def _even(self) -> float:
         """The network's score at which a box is as likely right as wrong, in one look."""
-        return 0.5 if self._reliability is not None else self._scores.even or self._scores.publish or 0.5
+        return self._scores.even or self._scores.publish or 0.5
 
     def _look(
         self,

@@ -50,10 +50,12 @@ class TorchEngine:
         if device != "cpu":
             result = _WholeConvolution.apply(feats, kernel, kernel_map())  # type: ignore[no-untyped-call]
             return result
-        blocks = None
+        blocks: Blocks | None = None
         served = kernel_size == KERNEL_SIZE and in_sites is out_sites and cpu_kernels.serves(feats, kernel)
         if crowded and served:
-            blocks = in_sites.remembered("blocks", blocks_of)
+            if in_sites.engine_state is None:
+                in_sites.engine_state = (blocks_of(in_sites),)  # None for a set that is not crowded
+            (blocks,) = in_sites.engine_state
         result = _Convolution.apply(feats, kernel, kernel_map, blocks)  # type: ignore[no-untyped-call]
         return result
 

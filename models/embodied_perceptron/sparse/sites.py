@@ -11,9 +11,8 @@ fastest; odd kernels are centred, even kernels reach from 0 to k - 1.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,8 +25,6 @@ from embodied_perceptron.geometry.transforms import (
     unpack_site_keys,
 )
 from embodied_perceptron.sparse import cpu_kernels
-
-T = TypeVar("T")
 
 
 class Engine(Protocol):
@@ -100,7 +97,6 @@ class Sites:
         # The other set stands in the value: its identity must outlive the cache entry. None = this set itself, which
         # would be a reference cycle.
         self._maps: dict[tuple[int, int], tuple[Sites | None, KernelMap]] = {}
-        self._remembered: dict[str, Any] = {}
         self._bounds: list[int] | None = None
         # What the engine remembers: of this set, and of all sets derived from one input.
         self.engine_state: Any = None
@@ -175,13 +171,6 @@ class Sites:
             built = build_kernel_map(self.keys, out.keys, kernel_size, self.stride, same=self is out)
             self._maps[cache_key] = (None if out is self else out, built)
         return self._maps[cache_key][1]
-
-    def remembered(self, name: str, build: Callable[[Sites], T]) -> T:
-        """What ``build`` makes of this set, made once."""
-        if name not in self._remembered:
-            self._remembered[name] = build(self)
-        found: T = self._remembered[name]
-        return found
 
     def find(self, keys: torch.Tensor) -> torch.Tensor:
         """(M,) keys -> (M,) int64 rows of this set, -1 where absent."""
