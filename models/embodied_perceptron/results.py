@@ -336,6 +336,9 @@ class Grounding:
         count: of the objects that were asked for together ("the chairs", "how many cups", "what is on the table"),
             also where it is 0; None where one object was.
         phrases: the noun phrases of the sentence, the one that was asked for first, with the objects they stand for.
+        nearest: of a sentence that is NOT_FOUND because what it says holds for no object of the kind: those objects,
+            what comes nearest to it first, with scores as of candidates; empty otherwise. No answer, but what to ask
+            about next, and the choice of one who has to choose.
     """
 
     text: str
@@ -346,3 +349,4 @@ class Grounding:
     latency_ms: float = 0.0
     count: int | None = None
     phrases: tuple[GroundedPhrase, ...] = ()
+    nearest: tuple[SceneObject, ...] = ()

@@ -43,6 +43,15 @@ def test_answers_are_in_the_order_of_the_queries_and_boxes_unchanged():
     assert answers[4]["boxes"][0]["center"] == [0.0, 0.0, 0.45]
 
 
+def test_what_holds_for_none_gives_the_boxes_that_come_nearest():
+    (answer,) = ask("the chair above the table")
+    assert answer["status"] == "NOT_FOUND"
+    assert sorted(box["center"][0] for box in answer["boxes"]) == [0.0, 2.0]
+    assert [box["score"] for box in answer["boxes"]] == sorted((b["score"] for b in answer["boxes"]), reverse=True)
+    (counted,) = ask("how many chairs are above the table")
+    assert (counted["count"], counted["boxes"]) == (0, [])
+
+
 def test_scenes_that_say_little():
     assert ask("the chair", scene={"detections": []})[0]["status"] == "NOT_FOUND"
     broken = {"detections": [detection("chair", float("nan")), detection("chair", 1.0)]}

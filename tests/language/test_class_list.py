@@ -171,6 +171,13 @@ def test_a_perception_with_a_list(perceived):
         assert (answer.candidates[0].id, answer.candidates[0].label) == (cup.id, "grail")
 
 
+def test_what_comes_nearest_is_called_as_it_is_published(perceived):
+    perceptron, T = perceived
+    answer = perceptron.ground("the cup under the table", T)
+    assert answer.status == GroundingStatus.NOT_FOUND
+    assert {o.label for o in answer.nearest} == {"grail"}
+
+
 def test_a_map_file_has_no_list_in_it(perceived, tmp_path: Path):
     perceptron, T = perceived
     perceptron.save(tmp_path / "map.safetensors")

@@ -96,6 +96,34 @@ def test_what_is_said_must_hold():
     assert "none that is on the table" in answer.reason
 
 
+def test_what_comes_nearest_stands_beside_an_answer_that_finds_nothing():
+    room = [*living_room(), thing(20, "lamp", (0.2, -0.4, 0.8), (0.3, 0.3, 0.3))]
+    answer = ground_objects("the lamp on the shelf", room, fronts="boxes")
+    assert (answer.status, answer.candidates) == (NOT_FOUND, ())
+    assert {o.id for o in answer.nearest} == {5, 20}
+    scores = [o.score for o in answer.nearest]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] < 0.5
+    assert ground_objects("the lamp next to the table", room, fronts="boxes").nearest == ()  # found
+    limited = ground_objects(Query("the lamp on the shelf", top_k=1), room, fronts="boxes")
+    assert [o.id for o in limited.nearest] == [answer.nearest[0].id]
+
+
+def test_a_kin_of_what_is_not_there_comes_nearest_and_strangers_do_not():
+    answer = ground_objects("the stool next to the table", living_room())
+    assert (answer.status, answer.candidates) == (NOT_FOUND, ())
+    assert {o.label for o in answer.nearest} == {"chair"}
+    assert answer.nearest[0].id in (3, 4)  # those at the table
+    assert ground_objects("the piano", living_room()).nearest == ()
+
+
+@pytest.mark.parametrize("text", ["how many lamps are on the table", "is there a lamp on the table", "the table leg"])
+def test_questions_and_parts_have_nothing_that_comes_nearest(text):
+    answer = ground_objects(text, living_room(), fronts="boxes")
+    assert answer.status != INVALID
+    assert answer.nearest == ()
+
+
 def test_an_anchor_that_is_not_there_leaves_the_rest_of_the_sentence():
     answer = ground_objects("the couch next to the piano", living_room())
     assert answer.status == FOUND

@@ -462,3 +462,69 @@ def test_parts_of_one_thing_are_still_parts():
 )
 def test_words_that_tell_something_else_than_they_seem_to(text, target, said):
     assert told(text) == (target, False, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "one"),
+    [
+        ("of the two pictures on the wall it is the one on the bottom", True),
+        ("where there are two pictures the lower picture", True),
+        ("when facing the chairs the correct one is on the right", True),
+        ("facing the suitcases left", True),
+        ("the chairs", False),
+        ("the chairs next to the one by the door", False),
+        ("the chairs near the chair by the window", False),
+    ],
+)
+def test_a_number_of_things_may_stand_before_the_one_that_is_meant(text, one):
+    meaning = parse(text, {"suitcase"})
+    assert meaning.target is not None
+    assert meaning.every != one
+
+
+def test_where_the_speaker_stands_is_no_place_of_the_thing():
+    for text in (
+        "standing in the middle of the room facing the window, the chair is on the left",
+        "looking at the window from the middle of the room, the chair on the left",
+    ):
+        assert "middle" not in {c.relation for c in parse(text).constraints}
+    assert "middle" in {c.relation for c in parse("the chair standing in the middle of the room").constraints}
+
+
+@pytest.mark.parametrize("text", ["the table that is not in the far corner", "the table not in the corner"])
+def test_a_place_may_be_denied(text):
+    assert said(parse(text)) == {("not corner",)}
+
+
+def test_of_several_orders_the_last_counts():
+    meaning = parse("standing at the end of the beds choose the bed on the left and choose the front pillow")
+    assert meaning.target is not None
+    assert meaning.target.noun == "pillow"
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "wanted"),
+    [
+        ("facing the door, left trash can", "trash can", {("viewer-left", "door")}),
+        ("facing the printers, left printer", "printer", {("viewer-left", "printer")}),
+        ("choose right small monitor", "monitor", {("right-of-all",), ("small",)}),
+        ("the lamp standing in front of the couch", "lamp", {("front", "couch")}),
+        ("the lamp that has been standing next to the couch", "lamp", {("near", "couch")}),
+        ("the kettle that is poles apart from the tv", "kettle", {("farthest", "tv")}),
+        ("the counter has on its left the sink", "counter", {("right", "sink")}),
+        ("bring me the book that is dropped into the shelf", "book", {("in", "shelf")}),
+        ("bring the cup that is on the table to the counter", "cup", {("on", "table")}),
+        ("the kettle sits on the counter you have to take", "counter", {("supporting", "kettle")}),
+    ],
+)
+def test_forms_of_saying_where(text, target, wanted):
+    meaning = parse(text, {"kettle", "printer", "monitor"})
+    assert meaning.target is not None
+    assert (meaning.target.noun, said(meaning)) == (target, wanted)
+
+
+def test_who_walks_through_the_door_looks_into_the_room():
+    for text in ("if you walk through the door, the cabinet in the corner", "going through the door, the cabinet"):
+        speaker = parse(text).speaker
+        assert speaker is not None
+        assert speaker.kind == "from"

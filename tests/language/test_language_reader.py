@@ -123,8 +123,6 @@ def test_adjectives_of_both_things_stay(fixed):
         "throw the cup",  # a verb, though a throw is a thing
         "how many lamps gossip to the couch",
         "all lamps except the one that gossips to the couch",
-        "the lamp in the corner, left of the table, gossips to the couch",
-        "the lamp is by the couch. it gossips to the table",  # each sentence tells something
         "the lamp gossips to the couch " + "and it is very very nice to have " * 4,
     ],
 )
@@ -132,6 +130,38 @@ def test_known_forms_counts_and_long_descriptions_never_ask_the_network(fixed, t
     stand_in = fixed(Reading("farthest", 0, (1,), 1.0))
     parse(text)
     assert stand_in.asked == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "reading"),
+    [
+        ("the lamp in the corner, left of the table, gossips to the couch", Reading("farthest", 0, (2,), 1.0)),
+        ("the lamp is by the couch. it gossips to the table", Reading("farthest", 0, (2,), 1.0)),
+        ("the lamp is by the couch. it gossips to the table", Reading("farthest", 0, (1,), 1.0)),
+        ("the lamp is by the couch. it gossips loudly", Reading("farthest", 0, (1,), 1.0)),
+        ("the small office chair. the chair is in the corner", Reading("closest", 0, (1,), 1.0)),
+    ],
+)
+def test_a_reading_takes_no_place_of_what_is_said_of_something_else(fixed, text, reading):
+    fixed(None)
+    patterns = parse(text)
+    fixed(reading)
+    assert parse(text) == patterns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the lamp is left in the corner and gossips with the couch",  # words of it look like places in the room
+        "there is a lamp; it gossips by the couch",
+        "i know a lamp. it gossips by the couch",
+    ],
+)
+def test_where_patterns_have_read_more_a_reading_has_to_be_all_but_certain(fixed, text):
+    fixed(Reading("farthest", 0, (1,), reader_module.SUREST - 0.05))
+    assert ("farthest", ["couch"]) not in _said(parse(text))[1]
+    fixed(Reading("farthest", 0, (1,), reader_module.SUREST + 0.01))
+    assert _said(parse(text)) == ("lamp", [("farthest", ["couch"])])
 
 
 def test_sizes_are_no_reason_to_leave_a_relation_unread(fixed):

@@ -42,6 +42,7 @@ def test_replay_answers_every_query(tmp_path: Path) -> None:
             "latency_ms",
             "count",
             "candidates",
+            "nearest",
             "phrases",
         }
 

@@ -34,6 +34,11 @@ def answer(text):
     return named.restored(ground_objects(named.query, named.objects))
 
 
+def test_what_comes_nearest_has_its_name_too():
+    nearest = answer("Anna's desk that is under the lamp").nearest
+    assert [(o.id, o.label, o.user_name) for o in nearest] == [(1, "desk", "Anna's desk")]
+
+
 @pytest.mark.parametrize(
     ("text", "number"),
     [

@@ -234,9 +234,10 @@ class ClassList:
         )
 
     def restored(self, answer: Grounding, published: Sequence[SceneObject]) -> Grounding:
-        """An answer about :meth:`in_own_words`, its candidates under the names that are published."""
+        """An answer about :meth:`in_own_words`, its objects under the names that are published."""
         labels = {o.id: o.label for o in published}
-        candidates = tuple(
-            replace(c, label=labels[c.id] if c.id in labels else self.name_of(c.label)) for c in answer.candidates
-        )
-        return replace(answer, candidates=candidates)
+
+        def named(objects: tuple[SceneObject, ...]) -> tuple[SceneObject, ...]:
+            return tuple(replace(o, label=labels[o.id] if o.id in labels else self.name_of(o.label)) for o in objects)
+
+        return replace(answer, candidates=named(answer.candidates), nearest=named(answer.nearest))

@@ -68,6 +68,9 @@ _LIKE_NOUN = 0.85  # similarity of two nouns for one thing, each to the other: "
 _LOOKS_THERE = frozenset(("facing", "faces", "face", "turned", "pointing", "points", "angled"))
 _ONE_OF = word_set("comparatives") | word_set("places_in_a_row")  # "the left of the two monitors"
 _SEATS = frozenset(("chair", "armchair", "stool", "seat"))
+_STANDING = frozenset(("standing", "stand", "stood", "sitting", "sit", "you"))
+_BEFORE_PLACES = frozenset(("in", "on", "at", "against", "the", "a", "far", "very", "so"))
+_TO_A_PLACE = frozenset(("in", "at", "the", "a", "very", "are"))
 _AT_SIDES = frozenset(("end", "ends", "head", "foot", "side", "edge", "corner", "section"))
 _REACH = 9  # words after a relation in which its anchor must stand
 _END = frozenset(".!?")
@@ -346,7 +349,7 @@ def _read_by_patterns(meaning: Meaning) -> PatternReading:
         spans += [constraint.span, *(anchor.span for anchor in constraint.anchors)]
         waiting += [said for anchor in constraint.anchors for said in anchor.constraints]
     relations = tuple((c.relation, tuple(a.span for a in c.anchors)) for c in meaning.constraints if c.anchors)
-    conditions = sum(c.relation not in _LOOKS for c in meaning.constraints)
+    conditions = tuple(c.span for c in meaning.constraints if c.relation not in _LOOKS)
     target = None if meaning.target is None else meaning.target.span
     return PatternReading(target, relations, tuple(spans), conditions)
 
@@ -420,7 +423,8 @@ class Parser:
         unary = [self._seen_from(c, speaker) for c in unary]
         target = self._phrase(self.mentions[self.target])
         of = self._of_several()
-        if of and self.tokens[of - 1] in _ONE_OF:
+        seen = speaker is not None and speaker.anchor.span == target.span  # "facing the printers, the left"
+        if (of and self.tokens[of - 1] in _ONE_OF) or (target.plural and (seen or self._one_of_them())):
             target = replace(target, plural=False)
         others = {m.noun: self._phrase(m) for k, m in enumerate(self.mentions) if not self._is_target[k]}
         others.pop(target.noun, None)
@@ -435,6 +439,22 @@ class Parser:
         target = self.mentions[self.target or 0]
         word, place = governor(self.tokens, target)
         return place if word == "of" and target.plural else 0
+
+    def _one_of_them(self) -> bool:
+        """Whether a target in plural is followed by the one of them that is meant: "there are two pictures, choose the
+        lower one", "of both beds the bed by the window"."""
+        target = self.mentions[self.target or 0]
+        for i in range(target.last, len(self.tokens)):
+            if self.tokens[i] == "one":
+                m = Mention(i, i + 1, target.noun, plural=False)
+            else:
+                again = (m for m in self.mentions if m.first == i and m.noun == target.noun and not m.plural)
+                m = next(again, target)
+            word, place = governor(self.tokens, m)
+            definite = {"the", "this", "that"} & set(self.tokens[place + 1 : m.first])
+            if m is not target and definite and word not in _PREPOSITIONS:
+                return True
+        return False
 
     # ------------------------------------------------------------------------- distances, sizes, the speaker, ordinals
 
@@ -654,13 +674,26 @@ class Parser:
                     told = "middle-of-kind"
                 if relation in ("high", "low") and any(m.first <= first and last <= m.last for m in self.mentions):
                     continue  # "the floor lamp"
-                negated = first > 0 and self.tokens[first - 1] in _NOT
+                negated = self._is_denied(first)
                 found[name] = Constraint(told, rank=int(rank or 1), negated=negated, span=self._span(first, last))
+        target = self.mentions[self.target or 0]
+        for side in ("left", "right"):  # "facing the printers, left printer"
+            before = next((i for i in range(target.first - 1, -1, -1) if not only_adjectives([self.tokens[i]])), -1)
+            own = [i for i in range(before + 1, target.first) if self.tokens[i] == side]
+            if own and side not in found and not self._taken[own[0]]:
+                found[side] = Constraint(f"{side}-of-all", span=self._span(own[0], own[0] + 1))
         names = {c.relation for c in found.values()}
         for side in ("left", "right"):
             if names & {f"{side}most", "from-left", "from-right"}:
                 found.pop(side, None)
         return list(found.values())
+
+    def _is_denied(self, first: int) -> bool:
+        """Whether "not" stands before a place or size at word ``first``: "not in the far corner"."""
+        before = first
+        while before > 0 and self.tokens[before - 1] in _BEFORE_PLACES:
+            before -= 1
+        return before > 0 and self.tokens[before - 1] in _NOT
 
     def _among_its_kind(self, last: int) -> bool:
         """Whether "middle" before word ``last`` compares like things: not "of the room", "of the wall"."""
@@ -684,6 +717,8 @@ class Parser:
             return follows.noun == target.noun or not only_adjectives(self.tokens[last : follows.first])
         if relation not in _PLACES:
             return True
+        if self._stands_speaker(first):
+            return False
         if relation != "wall" and self.tokens[last : last + 1] == ["of"] and after:
             follows = self.mentions[after[0]]
             near = follows.first - first <= 6 and "room" not in self.tokens[last : last + 4]
@@ -699,6 +734,15 @@ class Parser:
                 return False
         compound = bool(after) and self.mentions[after[0]].first == first + 1 and not self._is_target[after[0]]
         return not (compound and relation in ("corner", "middle"))
+
+    def _stands_speaker(self, word: int) -> bool:
+        """Whether a place at ``word`` is where somebody stands to look: "standing in the middle of the room"."""
+        lead = self.tokens[self._sentence_start(word) : word]
+        while lead and lead[-1] in _TO_A_PLACE:
+            lead.pop()
+        if lead[-1:] and lead[-1] in _STANDING:
+            return all(not self._is_target[k] for k, m in enumerate(self.mentions) if m.last <= word)
+        return lead[-1:] == ["from"] and any(t.startswith("look") for t in lead)
 
     def _size_of_target(self, first: int, after: list[int], before: list[int]) -> bool:
         if after:
@@ -746,11 +790,14 @@ class Parser:
         """Where the speaker stands, if the sentence says so, and the words that say it."""
         for first, last in self._matches(relation_words().viewpoint):
             said = self.tokens[first:last]
-            if any(t.startswith(("enter", "walk", "come", "coming")) for t in said):
+            if any(t.startswith(("enter", "walk", "come", "coming")) or t in ("go", "going") for t in said):
                 return SpeakerViewpoint("from", ObjectPhrase("door", self._span(first, last))), (first, last)
             subject = self.tokens[first - 1] if first else ""
             if said[0] in ("facing", "face") and subject in ("is", "chair", "are", "couch", "and", "desk", "table"):
                 continue
+            stands = subject in ("is", "are", "been", "that's", "was") or any(m.last == first for m in self.mentions)
+            if said[0] == "standing" and stands:
+                continue  # "the lamp standing before the couch" is no speaker
             ahead = [m for m in self.mentions if 0 <= m.first - last <= 4]
             if not ahead:
                 continue
@@ -783,7 +830,7 @@ class Parser:
         found = [c for c in found if c.relation != "with" or not told & {a.span for a in c.anchors}]  # "with X on it"
         sides = self._possessive_sides()
         had = {a.span for c, owned in sides if owned for a in c.anchors}
-        found = [c for c in found if c.relation not in ("with", "in") or not had & {a.span for a in c.anchors}]
+        found = [c for c in found if c.relation not in ("with", "in", "on") or not had & {a.span for a in c.anchors}]
         return [*found, *(c for c, _ in sides)]
 
     def _triggers(self, viewpoint_words: Span) -> list[_Trigger]:
@@ -950,7 +997,8 @@ class Parser:
                 lamp = self._at_side(owner - 1, i + 1, possessive=self.tokens[owner] != "the")
                 if lamp is not None:
                     span = self._span(owner - 1, i + 1)
-                    found.append((Constraint(other, (self._phrase(self.mentions[lamp]),), span=span), False))
+                    said_before = self.tokens[owner - 2] in ("has", "have", "having") if owner > 1 else False
+                    found.append((Constraint(other, (self._phrase(self.mentions[lamp]),), span=span), said_before))
         return found
 
     def _had_by(self, word: int) -> int | None:
@@ -982,6 +1030,9 @@ class Parser:
         if self.tokens[last : last + 1] in (["is"], ["are"], ["there"]):
             after = [k for k, m in enumerate(self.mentions) if 0 <= m.first - last <= 6]
             return after[0] if after and not self._is_target[after[0]] else None
+        if possessive and first and self.tokens[first - 1] in ("has", "have", "having"):  # "has on its left the lamp"
+            after = [k for k, m in enumerate(self.mentions) if 0 <= m.first - last <= 3]
+            return after[0] if after and before and self._is_target[before[-1]] else None
         if not before or self._is_target[before[-1]]:
             return None
         m = self.mentions[before[-1]]
@@ -1129,6 +1180,8 @@ def only_adjectives(tokens: Sequence[str]) -> bool:
 def governor(tokens: Sequence[str], mention: Mention) -> tuple[str, int]:
     """The word before the noun phrase of ``mention`` and its place; ("^", -1) at the beginning."""
     i = mention.first - 1
+    if i > 0 and tokens[i] in ("front", "back", "rear") and tokens[i - 1] in _ADJECTIVES:
+        i -= 1  # "the front pillow"
     while i >= 0 and tokens[i] in _ADJECTIVES and tokens[i] not in (",", ".", "with", "and"):
         i -= 1
     return (tokens[i], i) if i >= 0 else ("^", -1)
@@ -1160,7 +1213,8 @@ def choose_target(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | N
 _WANTED = (
     ("i", "want"), ("i", "need"), ("i", "mean"), ("i", "meant"), ("i", "am", "looking", "for"),
     ("you", "should", "take"), ("i'm", "looking", "for"),
-    ("i", "would", "like"), ("we", "want"), ("we", "need"), ("you", "want"),
+    ("i", "would", "like"), ("we", "want"), ("we", "need"), ("you", "want"), ("you", "have", "to"), ("i", "have", "to"),
+    ("i", "am", "after"), ("i'm", "after"), ("i", "am", "talking", "about"), ("i'm", "talking", "about"),
 )  # fmt: skip
 
 
@@ -1276,7 +1330,7 @@ def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: 
     elif word in _ORDERS and (before in _NOT or before in ("don't", "dont")):
         points -= 3.0  # "do not choose the sofas"
     elif word in _ORDERS:
-        points += 0.4 * k  # of several orders the last: "you want the bed on the left, choose the pillow"
+        points += 0.8 * k  # of several orders the last: "you want the bed on the left, choose the pillow"
         points += 4.0 if word not in ("mean", "meant") else 6.5  # whatever the sentences before it spoke of
     elif word in ("is", "it's", "its", "are"):
         points += 2.5 if before in _THERE or word != "is" else 0.6

@@ -72,11 +72,12 @@ class Query:
         tagged_text: str = "",
         count: int | None = None,
         phrases: tuple[GroundedPhrase, ...] = (),
+        nearest: tuple[SceneObject, ...] = (),
     ) -> Grounding:
         """The answer, given now: its latency is the time since arrival."""
         latency_ms = (time.monotonic() - self.arrived_s) * 1e3
         text = printable_query(self.text)
-        return Grounding(text, status, candidates, reason, tagged_text, latency_ms, count, phrases)
+        return Grounding(text, status, candidates, reason, tagged_text, latency_ms, count, phrases, nearest)
 
 
 def query_problem(text: object) -> str:

@@ -133,13 +133,13 @@ class PatternReading:
         target: characters [start, end) of the noun; None without any.
         relations: of the target: (name, spans of the anchors).
         read: spans of all words that are accounted for.
-        conditions: how many there are on the target of where it stands; what it looks like is no matter of relations.
+        conditions: spans of those on the target of where it stands; what it looks like is no matter of relations.
     """
 
     target: Span | None
     relations: tuple[tuple[str, tuple[Span, ...]], ...]
     read: tuple[Span, ...]
-    conditions: int
+    conditions: tuple[Span, ...]
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,7 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     labels = tuple(labels)
     words = corrected(split_words(text), labels)
     count = sum(word.text[0].isalnum() for word in words)
-    told_twice = patterns.conditions and any(word.text in ".;" for word in words[:-1])  # each sentence tells something
-    if count > MOST_WORDS or patterns.conditions > _MOST_CONDITIONS or told_twice:
+    if count > MOST_WORDS:
         return None
     things = _things(words, nouns_of([word.text for word in words], lexicon().mentions(words, labels)))
     names = [thing.mention.noun for thing in things]
@@ -173,7 +172,8 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     attached = {span for _, anchors in patterns.relations for span in anchors} | {patterns.target}
     known = {thing.mention.noun for thing in things if thing.span in attached}
     unattached = known != set(names)
-    if not unattached and not _unread_words(words, [*patterns.read, *_attributes(words, things)]):
+    unread = _unread_words(words, [*patterns.read, *_attributes(words, things)])
+    if not unattached and not unread:
         return None
     reader = sentence_reader()
     reading = None if reader is None else reader.read(text, [thing.span for thing in things], names)
@@ -183,17 +183,16 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
         reading = replace(reading, relation=_CONVERSE[reading.relation], target=0, anchors=(1,))
     about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
     doubtful = not unattached or (count > FEW_WORDS and patterns.conditions)
-    if patterns.relations and not about_it:
+    if (patterns.relations and not about_it) or len(patterns.conditions) > _MOST_CONDITIONS:
         least = SUREST
     elif doubtful:
         least = SURER
     else:
         least = SURE if about_it else SURE_OF_ANOTHER
-    if reading.probability < least:
+    if reading.probability < least or _agrees(reading, things, patterns):
         return None
-    if _agrees(reading, things, patterns):
-        return None
-    return _told(words, things, reading)
+    left = [(word.start, word.end) for word in unread] + [t.span for t in things if t.mention.noun not in known]
+    return None if _loses(reading, words, things, patterns, left) else _told(words, things, reading)
 
 
 def _things(words: Sequence[Word], mentions: Sequence[Mention]) -> list[_Thing]:
@@ -209,6 +208,31 @@ def _things(words: Sequence[Word], mentions: Sequence[Mention]) -> list[_Thing]:
     return found
 
 
+def _loses(
+    reading: Reading, words: Sequence[Word], things: Sequence[_Thing], patterns: PatternReading, left: Sequence[Span]
+) -> bool:
+    """Whether a reading takes the place of what the patterns have read of something else.
+
+    It tells one sentence of those that a full stop parts, and there what is ``left`` unread; of conditions beside it
+    those stay that name no other landmark."""
+    told_in = {_clause(words, things[k].span) for k in reading.anchors}
+    if any(_clause(words, span) not in told_in for span in patterns.conditions):
+        return True
+    if not any(_clause(words, span) in told_in for span in left):
+        return True
+    called = {thing.span: thing.mention.noun for thing in things}
+    target, *anchors = (things[k].mention.noun for k in (reading.target, *reading.anchors))
+    if any(anchor.split()[-1] == target.split()[-1] for anchor in anchors):
+        return True  # "the office chair. the chair is ..."
+    told = {called.get(span) for _, spans in patterns.relations for span in spans}
+    return len(patterns.conditions) > _MOST_CONDITIONS and not told <= {target, *anchors}
+
+
+def _clause(words: Sequence[Word], span: Span) -> int:
+    """How many sentences end before characters [start, end)."""
+    return sum(word.text in (".", ";") and word.end <= span[0] for word in words)
+
+
 def _attributes(words: Sequence[Word], things: Sequence[_Thing]) -> list[Span]:
     """What stands between an article and a noun, known or not: "the octagonal | table"."""
     nouns = [word for thing in things for word in words[thing.mention.first : thing.mention.last]]
@@ -222,18 +246,19 @@ def _attributes(words: Sequence[Word], things: Sequence[_Thing]) -> list[Span]:
     return spans
 
 
-def _unread_words(words: Sequence[Word], read: Iterable[Span]) -> bool:
-    """Whether a word that may matter is not accounted for."""
+def _unread_words(words: Sequence[Word], read: Iterable[Span]) -> list[Word]:
+    """The words that may matter and are not accounted for."""
     table = relation_words()
     spans = list(read)
-    return any(
-        word.text[0].isalpha()
+    return [
+        word
+        for word in words
+        if word.text[0].isalpha()
         and word.text not in _LIGHT
         and word.text not in table.colours
         and word.text not in table.materials
         and not any(start < word.end and word.start < end for start, end in spans)
-        for word in words
-    )
+    ]
 
 
 def _is_bare_clause(words: Sequence[Word], things: Sequence[_Thing]) -> bool:

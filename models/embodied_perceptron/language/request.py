@@ -82,7 +82,8 @@ _INNER = (
 )
 _OTHER_THAN = (
     r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|"
-    r"excepting|(?<!far |set )(?<!farthest |furthest )apart from|aside from|but not|rather than|not counting|"
+    r"excepting|(?<!far |set |way )(?<!farthest |furthest )(?<!poles |miles )(?<!worlds |stands )apart from|"
+    r"aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
 )
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
@@ -242,7 +243,9 @@ def _without_destination(line: _Line, pattern: str) -> _Line:
         named = any(m.last <= first for m in nouns) or first >= 2
         inner = any(m.first < first < m.last for m in nouns)
         follows = line.words[after].text if after < len(line.words) else ""
-        relative = pattern != _DESTINATION and line.words[first - 1].text in _RELATIVE
+        clause = line.words[max((m.last for m in nouns if m.last <= first), default=first) : first]
+        relative = any(word.text in ("that", "which") for word in clause)  # "the book that is tucked into the shelf"
+        relative |= pattern != _DESTINATION and line.words[first - 1].text in _RELATIVE
         if named and not inner and not relative and follows not in ("", "left", "right"):
             whole = line.words[after : after + 3]
             if [w.text for w in whole[1:3]] in (["left", "of"], ["right", "of"]):

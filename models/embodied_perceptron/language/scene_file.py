@@ -52,10 +52,10 @@ class DetectedScene:
         )
 
     def answer(self, scene: str, text: str) -> dict[str, Any]:
-        """One entry of the answers file."""
+        """One entry of the answers file; what is NOT_FOUND gives the boxes that come nearest to it."""
         grounding = self.ground(text)
         boxes = []
-        for candidate in grounding.candidates:
+        for candidate in grounding.candidates or grounding.nearest:
             found = self.detections[candidate.id - 1]
             boxes.append(
                 {

@@ -88,17 +88,20 @@ class NamedQuery:
                 text = re.sub(rf"{place.word}(?:es|s)?", name.replace("\\", r"\\"), text)
             return text
 
-        candidates = tuple(
-            replace(c, label=originals[c.id].label, user_name=originals[c.id].user_name) if c.id in originals else c
-            for c in answer.candidates
-        )
+        def named(objects: tuple[SceneObject, ...]) -> tuple[SceneObject, ...]:
+            return tuple(
+                replace(o, label=originals[o.id].label, user_name=originals[o.id].user_name) if o.id in originals else o
+                for o in objects
+            )
+
         return replace(
             answer,
             text=printable_query(self.asked.text),
-            candidates=candidates,
+            candidates=named(answer.candidates),
             reason=said(answer.reason),
             tagged_text=said(answer.tagged_text),
             phrases=tuple(self._phrase(phrase) for phrase in answer.phrases),
+            nearest=named(answer.nearest),
         )
 
     def _phrase(self, phrase: GroundedPhrase) -> GroundedPhrase:

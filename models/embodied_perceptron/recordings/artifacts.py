@@ -143,8 +143,8 @@ def read_occupancy_npz(path: str | Path) -> SemanticVoxels:
 
 
 def write_groundings_json(path: str | Path, groundings: Iterable[Grounding]) -> None:
-    """``[{text, status, reason, tagged_text, latency_ms, count, candidates: [objects], phrases: [{text, start, end,
-    ids}]}]`` in the order given.
+    """``[{text, status, reason, tagged_text, latency_ms, count, candidates: [objects], nearest: [objects], phrases:
+    [{text, start, end, ids}]}]`` in the order given.
 
     Raises ``OSError``.
     """
@@ -157,6 +157,7 @@ def write_groundings_json(path: str | Path, groundings: Iterable[Grounding]) -> 
             "latency_ms": round(grounding.latency_ms, 3),
             "count": grounding.count,
             "candidates": [thing.as_dict() for thing in grounding.candidates],
+            "nearest": [thing.as_dict() for thing in grounding.nearest],
             "phrases": [phrase.as_dict() for phrase in grounding.phrases],
         }
         for grounding in groundings

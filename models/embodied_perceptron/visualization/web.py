@@ -573,8 +573,9 @@ def shown(text: str, most: int = SHOWN_CHARACTERS) -> str:
 
 def answer_html(answer: Grounding) -> str:
     """A question with its answer."""
-    objects = ", ".join(shown(label_of(o)) for o in answer.candidates[:5])
-    words = f"{objects} &mdash; " if objects else ""
+    objects = ", ".join(shown(label_of(o)) for o in (answer.candidates or answer.nearest)[:5])
+    nearest = "" if answer.candidates else "nearest: "
+    words = f"{nearest}{objects} &mdash; " if objects else ""
     reason = shown(answer.reason, 300)
     return (
         f"<div style='margin-bottom:6px'><i>{shown(answer.text, 200)}</i><br/>"

@@ -456,7 +456,9 @@ def test_names_of_strangers_are_short_and_of_one_line_in_markers():
 def test_grounding_round_trip(status):
     candidates = tuple(random_object(RNG, i) for i in (4, 5, 6)) if status in (1, 3) else ()
     phrases = (GroundedPhrase("the chair", 0, 9, (4, 7)), GroundedPhrase("sofa", 13, 17))
-    grounding = Grounding("the chair", status, candidates, "because", "<p>chair</p>[<obj_4>]", 12.5, 1, phrases)
+    nearest = tuple(random_object(RNG, i) for i in (7, 8)) if status == GroundingStatus.NOT_FOUND else ()
+    tagged = "<p>chair</p>[<obj_4>]"
+    grounding = Grounding("the chair", status, candidates, "because", tagged, 12.5, 1, phrases, nearest)
     message = objects.grounding_to_message(grounding, "q", True, 9, "odom")
     back = objects.message_to_grounding(message)
     assert (back.text, back.status, back.reason, back.tagged_text) == (
@@ -467,6 +469,7 @@ def test_grounding_round_trip(status):
     )
     assert (back.count, back.phrases) == (1, phrases)
     assert [c.id for c in back.candidates] == [c.id for c in candidates]
+    assert [(o.id, o.label) for o in back.nearest] == [(o.id, o.label) for o in nearest]
     assert back.latency_ms == pytest.approx(12.5)
     assert (message.id, message.standing) == ("q", True)
 

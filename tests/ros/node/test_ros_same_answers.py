@@ -74,7 +74,7 @@ def from_a_file() -> list[tuple]:
 
 def told(message: GroundingResult) -> tuple:
     answer = message_to_grounding(message)
-    return answer.status.name, [o.id for o in answer.candidates], answer.count
+    return answer.status.name, [o.id for o in answer.candidates or answer.nearest], answer.count
 
 
 class Asker:
@@ -147,7 +147,7 @@ def of_a_replay() -> list[tuple]:
     nothing = np.zeros(0)
     result = ReplayResult(perceptron_with_names(), ended, np.zeros((0, 3)), 0, 0, {}, nothing, nothing)
     answers = result.ask(SENTENCES)
-    return [(a.status.name, [o.id for o in a.candidates], a.count) for a in answers]
+    return [(a.status.name, [o.id for o in a.candidates or a.nearest], a.count) for a in answers]
 
 
 def test_a_replay_answers_as_a_file_of_scenes() -> None:

@@ -213,6 +213,7 @@ def grounding_to_message(
         latency_ms=float(grounding.latency_ms),
         count=-1 if grounding.count is None else grounding.count,
         phrases=[GroundedPhraseMessage(**phrase.as_dict()) for phrase in grounding.phrases],
+        nearest=[object_to_detection(o, stamp_ns, frame_id, T_out_world) for o in grounding.nearest],
         user_name=grounding.candidates[0].user_name if grounding.candidates else "",
         reachable=approach is not None,
         approach=pose,
@@ -236,4 +237,5 @@ def message_to_grounding(message: GroundingResult) -> Grounding:
         phrases=tuple(
             GroundedPhrase(p.text, int(p.start), int(p.end), tuple(int(i) for i in p.ids)) for p in message.phrases
         ),
+        nearest=tuple(detection_to_object(d) for d in message.nearest),
     )

@@ -67,11 +67,12 @@ def ask_node(
 
 
 def answer_lines(answer: GroundingResult) -> list[str]:
-    """The answer for a terminal: status and reason, then the candidates, then where to go."""
+    """The answer for a terminal: status and reason, then the candidates or what comes nearest, then where to go."""
     lines = [f"{STATUS_NAMES[answer.status]}: {_plain(answer.reason)}".rstrip(": ")]
     for rank, candidate in enumerate(answer.candidates):
         name = f" {_plain(answer.user_name)!r}" if rank == 0 and answer.user_name else ""
         lines.append("  " + _candidate_line(candidate, name))
+    lines += [f"  nearest to it: {_candidate_line(thing, '')}" for thing in answer.nearest]
     if answer.candidates and math.isfinite(answer.distance):
         lines.append(f"  {answer.distance:.2f} m away")
     if answer.reachable:
@@ -101,17 +102,6 @@ def _yaw(q: Any) -> float:
 
 def answer_as_dict(answer: GroundingResult) -> dict[str, Any]:
     """The answer as JSON values; what is unknown is null."""
-    candidates = [
-        {
-            "id": c.id,
-            "label": c.results[0].hypothesis.class_id,
-            "score": c.results[0].hypothesis.score,
-            "position": _vector(c.bbox.center.position),
-            "orientation": _quaternion(c.bbox.center.orientation),
-            "size": _vector(c.bbox.size),
-        }
-        for c in answer.candidates
-    ]
     approach = None
     if answer.reachable:
         pose = answer.approach.pose
@@ -126,8 +116,20 @@ def answer_as_dict(answer: GroundingResult) -> dict[str, Any]:
         "count": None if answer.count < 0 else answer.count,
         "distance": answer.distance if math.isfinite(answer.distance) else None,
         "approach": approach,
-        "candidates": candidates,
+        "candidates": [_as_dict(c) for c in answer.candidates],
+        "nearest": [_as_dict(c) for c in answer.nearest],
         "latency_ms": answer.latency_ms,
+    }
+
+
+def _as_dict(thing: Detection3D) -> dict[str, Any]:
+    return {
+        "id": thing.id,
+        "label": thing.results[0].hypothesis.class_id,
+        "score": thing.results[0].hypothesis.score,
+        "position": _vector(thing.bbox.center.position),
+        "orientation": _quaternion(thing.bbox.center.orientation),
+        "size": _vector(thing.bbox.size),
     }
 
 
