@@ -514,6 +514,10 @@ def test_of_several_orders_the_last_counts():
         ("the counter has on its left the sink", "counter", {("right", "sink")}),
         ("bring me the book that is dropped into the shelf", "book", {("in", "shelf")}),
         ("bring the cup that is on the table to the counter", "cup", {("on", "table")}),
+        ("the chair to the right of another one", "chair", {("right", "chair")}),
+        ("the chair in front of two others", "chair", {("front", "chair")}),
+        ("the third chair, left to right", "chair", {("from-left 3",)}),
+        ("the third chair from right to left", "chair", {("from-right 3",)}),
         ("the kettle sits on the counter you have to take", "counter", {("supporting", "kettle")}),
     ],
 )

@@ -98,6 +98,13 @@ def test_parts_and_accessories_are_not_the_whole(text):
         assert ground_objects(text, named).candidates[0].id == 52
 
 
+def test_a_screen_of_what_is_a_screen_is_the_whole():
+    (tv,) = ground_objects("the tv screen", living_room()).candidates
+    assert tv.id == 7
+    room = [*living_room(), thing(50, "laptop", (0.0, 0.0, 0.6), (0.3, 0.2, 0.2))]
+    assert ground_objects("the laptop screen", room).status == NOT_FOUND
+
+
 @pytest.mark.parametrize("text", ["go to the kitchen", "the bathroom", "leave the room"])
 def test_rooms_are_no_objects(text):
     assert ground_objects(text, living_room()).status == INVALID

@@ -172,7 +172,7 @@ def test_interfaces_are_the_contract() -> None:
             *(("bool", "standing"), ("vision_msgs/Detection3D[]", "candidates"), ("string", "reason")),
             *(("string", "tagged_text"), ("float32", "latency_ms"), ("int32", "count")),
             *(("string", "user_name"), ("bool", "reachable"), ("geometry_msgs/PoseStamped", "approach")),
-            *(("float32", "distance"), ("GroundedPhrase[]", "phrases")),
+            *(("float32", "distance"), ("GroundedPhrase[]", "phrases"), ("vision_msgs/Detection3D[]", "nearest")),
         ]
     ]
     assert sections(MSGS / "msg/GroundedPhrase.msg") == [

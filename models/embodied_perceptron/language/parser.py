@@ -167,6 +167,9 @@ _EGOCENTRIC_PATTERNS, _MEASURED_PATTERNS = _patterns(_EGOCENTRIC), _patterns(_ME
 )
 
 
+_COUNTED = re.compile(r"(?<!from )(left|right) to (?:the )?(?:right|left)\b")
+
+
 def _metres(said: dict[str, str | None]) -> float:
     """The length that the groups of :data:`_LENGTH` hold, metres."""
     unit, count = said["unit"] or "m", said["count"] or "1"
@@ -566,6 +569,9 @@ class Parser:
         while before > 0 and self.tokens[before - 1] in _ADJECTIVES and self.tokens[before - 1] not in _ORDINALS:
             before -= 1
         rank = _ORDINALS.get(self.tokens[before - 1], 0) if before else 0
+        counted = _COUNTED.search(self.joined)  # "the third chair, left to right"
+        if rank and counted:
+            return [Constraint(f"from-{counted[1]}", rank=rank, span=self._span(m.first, m.last))]
         numbered = self.tokens[m.last : m.last + 2]
         if len(numbered) == 2 and numbered[0] == "number":
             rank = _CARDINALS.get(numbered[1], int(numbered[1]) if numbered[1].isdecimal() else 0)
@@ -1105,18 +1111,20 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
 
 
 def with_ones(tokens: Sequence[str], mentions: Sequence[Mention], target: int) -> tuple[list[Mention], int]:
-    """The mentions with "the one" that something is beside, "next to the green one", called like the target; and the
-    place of the target among them."""
+    """The mentions with "the one" that something is beside, "next to the green one", "left of two others", called like
+    the target; and the place of the target among them."""
     noun, found = mentions[target].noun, list(mentions)
     for i, token in enumerate(tokens):
-        if token not in ("one", "ones") or i <= mentions[target].first or any(m.first <= i < m.last for m in mentions):
+        if token not in ("one", "ones", "others") or i <= mentions[target].first or any(m.first <= i < m.last for m in mentions):
             continue
         first = i
         while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in _NOT_ADJECTIVES:
             first -= 1
-        definite = "the" in tokens[first:i] or "other" in tokens[first:i]
+        definite = token == "others" or not {"the", "other", "another"}.isdisjoint(tokens[first:i])
+        if token == "others" and tokens[first - 1] == "between":
+            continue  # in the middle of its kind
         if definite and first > 1 and tokens[first - 1] in _BESIDE:
-            found.append(Mention(i, i + 1, noun, token == "ones"))
+            found.append(Mention(i, i + 1, noun, token != "one"))
     found.sort(key=lambda m: m.first)
     return found, found.index(mentions[target])
 
