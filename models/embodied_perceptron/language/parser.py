@@ -1115,7 +1115,8 @@ def with_ones(tokens: Sequence[str], mentions: Sequence[Mention], target: int) -
     the target; and the place of the target among them."""
     noun, found = mentions[target].noun, list(mentions)
     for i, token in enumerate(tokens):
-        if token not in ("one", "ones", "others") or i <= mentions[target].first or any(m.first <= i < m.last for m in mentions):
+        known = i <= mentions[target].first or any(m.first <= i < m.last for m in mentions)
+        if known or token not in ("one", "ones", "others"):
             continue
         first = i
         while first > 0 and tokens[first - 1] in _ADJECTIVES and tokens[first - 1] not in _NOT_ADJECTIVES:
