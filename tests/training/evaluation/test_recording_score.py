@@ -283,3 +283,18 @@ def test_the_real_kitchen(kitchen_dir, tmp_path):
     assert figures["published"] == sum(figures[name] for name in judged)
     assert figures["recall_large"] >= 0.5
     assert list((tmp_path / "pictures").glob("right_table*.jpg"))
+
+
+def test_a_piece_of_an_unsure_thing_is_not_judged_under_its_name():
+    row = LabelledThing(("cabinet", "shelf"), box(20, 0, 2, 3, 0.5, 0.6), sure=False)
+    labels = RecordingLabels((TABLE, row), ())
+    objects = (
+        thing(1, "cabinet", box(19, 0, 2, 0.5, 0.5, 0.6)),  # one cupboard of the row: IoU 0.17
+        thing(2, "microwave", box(20, 0, 2, 0.5, 0.5, 0.6)),  # there, but claims to be something else
+        thing(3, "cabinet", box(19, 0, 1.6, 0.5, 0.5, 0.6)),  # a third of it lies in the row
+        thing(4, "cabinet", box(25, 0, 2, 0.5, 0.5, 0.6)),
+    )
+    wanted = {1: "not judged", 2: "phantom", 3: "phantom", 4: "phantom"}
+    assert verdicts(*objects, labels=labels) == wanted
+    (piece,) = (j for j in score_recording(objects, labels).judged if j.thing.id == 1)
+    assert (piece.on, piece.why) == (1, "a piece of an unsure thing")

@@ -9,8 +9,8 @@ on both: labels read off pictures are not exact to the centimetre. Each named bo
 * misnamed: it lies on a sure thing whose names it does not have;
 * phantom: it lies on nothing that was labelled.
 
-Not judged, and not counted as published, is what lies on an unsure thing or in a region to ignore (its centre), and
-what is called ``object``: that claims no name, so it is neither right nor misnamed, finds nothing and harms nothing,
+Not judged, and not counted as published, is what lies on an unsure thing, or is a piece of one under a name of it (one
+cupboard of a row whose parts nobody could tell); what lies in a region to ignore (its centre); and what is called ``object``: that claims no name, so it is neither right nor misnamed, finds nothing and harms nothing,
 unless the labels accept ``object`` for the thing.
 
 So published = right + duplicates + misnamed + phantoms and precision = right / published. Recall is the share of sure
@@ -141,6 +141,10 @@ def _judge(
         return Judged(thing, DUPLICATE, best, float(iou[best]), "a piece")
     if nearest >= 0:
         return Judged(thing, MISNAMED, nearest, overlap)
+    unsure = [i for i, t in enumerate(things) if not t.sure and thing.label in t.names and inside[i] >= PIECE_SHARE]
+    if unsure:
+        best = max(unsure, key=lambda i: inside[i])
+        return Judged(thing, NOT_JUDGED, best, float(iou[best]), "a piece of an unsure thing")
     return Judged(thing, PHANTOM, -1, float(iou.max(initial=0.0)))
 
 
