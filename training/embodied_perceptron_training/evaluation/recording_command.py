@@ -35,8 +35,9 @@ def recording(
     under an accepted name, the first to do so; a DUPLICATE where the thing has its box already, or where it is only a
     piece of it; MISNAMED where it lies on a sure thing under another name; a PHANTOM where nothing was labelled.
     published = the sum of these four, precision = right / published. What is called `object` claims no name: it is
-    listed and not counted, as is what lies on unsure things, is a piece of one under its name, or lies in regions to ignore. recall = sure things found / sure
-    things; recall_large = of those >= 0.5 m long. Shares are in [0, 1], null where there is nothing to divide by.
+    listed and not counted, as is what lies on unsure things, is a piece of one under its name, or lies in regions to
+    ignore. recall = sure things found / sure things; recall_large = of those >= 0.5 m long. Shares are in [0, 1], null
+    where there is nothing to divide by.
 
     Without --labels it draws what is found, on images and from above, and nothing is scored.
     """

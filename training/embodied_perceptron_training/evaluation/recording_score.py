@@ -9,9 +9,10 @@ on both: labels read off pictures are not exact to the centimetre. Each named bo
 * misnamed: it lies on a sure thing whose names it does not have;
 * phantom: it lies on nothing that was labelled.
 
-Not judged, and not counted as published, is what lies on an unsure thing, or is a piece of one under a name of it (one
-cupboard of a row whose parts nobody could tell); what lies in a region to ignore (its centre); and what is called ``object``: that claims no name, so it is neither right nor misnamed, finds nothing and harms nothing,
-unless the labels accept ``object`` for the thing.
+Not judged, and not counted as published, is what lies on an unsure thing, or is a piece of one under a name of it
+(one cupboard of a row whose parts nobody could tell); what lies in a region to ignore (its centre); and what is called
+``object``: that claims no name, so it is neither right nor misnamed, finds nothing and harms nothing, unless the labels
+accept ``object`` for the thing.
 
 So published = right + duplicates + misnamed + phantoms and precision = right / published. Recall is the share of sure
 things that a right box lies on; ``recall_large`` that of those whose longest side is at least 0.5 m. Where there is
