@@ -124,7 +124,8 @@ def ground_objects(
     )
     status, ranked, reason = answer.decide(query.top_k)
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
-    count = len(answer.meant) if meaning.every else None
+    # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
+    count = len(answer.meant) if meaning.every and (answer.meant or not ranked) else None
     return query.answer(status, ranked, reason, tagged, count, answer.phrases(status, ranked), answer.nearest)
 
 

@@ -15,6 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from re import Match, Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
@@ -63,6 +64,8 @@ _ATTRIBUTIVE = frozenset(["large", "small", "tall", "short", "long", "narrow", "
 _PLACES = frozenset(["corner", "middle", "wall"])
 _PRONOUNS = frozenset(["it", "this", "him", "itself"])
 _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
+_OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others loosely
+_STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
 _LIKE_NOUN = 0.85  # similarity of two nouns for one thing, each to the other: "bin" and "trash can"
 _LOOKS_THERE = frozenset(("facing", "faces", "face", "turned", "pointing", "points", "angled"))
@@ -96,7 +99,7 @@ _CARDINALS = {
 _ORDINAL = "(?:" + "|".join(_ORDINALS) + ")"
 _ME = r"(?:me|you|us|myself|yourself|the robot)"
 _EGOCENTRIC = (
-    ("behind-me", rf"(?:right |directly )?(?:behind|in back of) {_ME}"),
+    ("behind-me", rf"(?:right |directly )?(?:behind|in back of) {_ME}|(?:at|behind) (?:my|your) back"),
     ("ahead-of-me", rf"(?:right |straight |directly )?(?:in front|ahead) of {_ME}|(?:straight|right) ahead"),
     ("left-of-me", rf"(?:to|on|at) (?:my|your) (?:immediate )?left(?: ?-?hand)?(?: side)?|(?:to the )?left of {_ME}"),
     (
@@ -167,7 +170,12 @@ _EGOCENTRIC_PATTERNS, _MEASURED_PATTERNS = _patterns(_EGOCENTRIC), _patterns(_ME
 )
 
 
-_COUNTED = re.compile(r"(?<!from )(left|right) to (?:the )?(?:right|left)\b")
+_COUNTED = re.compile(
+    r"(?<!from )\b(left|right) to (?:the )?(?:right|left)\b|"
+    r"\b(?:count|counting|counted|start|starting|beginning) (?:(?!from\b|at\b)[\w-]+ ){0,3}?"
+    r"(?:from|at) (?:the )?(left|right)\b"
+)
+_NUMBERED = re.compile(rf"\bnumber (\d{{1,2}}|{'|'.join(_CARDINALS)})\b")
 
 
 def _metres(said: dict[str, str | None]) -> float:
@@ -195,7 +203,7 @@ class Constraint:
         value: a colour or substance; "" otherwise.
         rank: which one, of "the second from the left"; 1 = the first.
         negated: it must not hold.
-        weight: how sure the reading is, in (0, 1].
+        weight: how sure the reading is, in (0, 1]; more where a superlative says it outright.
         span: characters [start, end) of its words.
         amount_m: a length that the sentence states, metres.
     """
@@ -301,7 +309,9 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     if request.problem:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
     meaning = Parser(text, labels, request.words).meaning()
-    if request.kind in _ASKS_FOR_ONE and not (request.excluded or request.every or request.number or meaning.speaker):
+    more = request.excluded or request.every or request.number or meaning.speaker
+    in_order = all(a.start <= b.start for a, b in pairwise(request.words))  # not put together from several sentences
+    if request.kind in _ASKS_FOR_ONE and in_order and not more:
         # before these words stands a command, behind them where the object shall go
         start = min((word.start for word in request.words), default=0)
         end = max((word.end for word in request.words), default=0)
@@ -432,6 +442,8 @@ class Parser:
         others = {m.noun: self._phrase(m) for k, m in enumerate(self.mentions) if not self._is_target[k]}
         others.pop(target.noun, None)
         unary, anchored = [self._ranked(c) for c in unary], [self._ranked(c) for c in anchored]
+        if any(c.relation in ("from-left", "from-right") for c in ordinals):
+            unary = [c for c in unary if c.relation not in ("left-of-all", "right-of-all")]  # "counted from the left"
         if any(c.relation in ("from-left", "from-right") or c.rank > 1 for c in (*unary, *anchored, *stated)):
             ordinals = [c for c in ordinals if c.relation != "nth"]
         constraints = (*colours, *unary, *anchored)
@@ -457,7 +469,8 @@ class Parser:
             definite = {"the", "this", "that"} & set(self.tokens[place + 1 : m.first])
             if m is not target and definite and word not in _PREPOSITIONS:
                 return True
-        return False
+        # "counting the chairs from the right, number two"
+        return _COUNTED.search(self.joined) is not None and _NUMBERED.search(self.joined) is not None
 
     # ------------------------------------------------------------------------- distances, sizes, the speaker, ordinals
 
@@ -570,8 +583,14 @@ class Parser:
             before -= 1
         rank = _ORDINALS.get(self.tokens[before - 1], 0) if before else 0
         counted = _COUNTED.search(self.joined)  # "the third chair, left to right"
+        number = _NUMBERED.search(self.joined)
+        if counted and not rank:
+            said = next((t for t in self.tokens if t in _ORDINALS), "")
+            rank = _ORDINALS.get(said, 0)
+            if not rank and number:
+                rank = _CARDINALS.get(number[1]) or int(number[1])
         if rank and counted:
-            return [Constraint(f"from-{counted[1]}", rank=rank, span=self._span(m.first, m.last))]
+            return [Constraint(f"from-{counted[1] or counted[2]}", rank=rank, span=self._span(m.first, m.last))]
         numbered = self.tokens[m.last : m.last + 2]
         if len(numbered) == 2 and numbered[0] == "number":
             rank = _CARDINALS.get(numbered[1], int(numbered[1]) if numbered[1].isdecimal() else 0)
@@ -681,7 +700,10 @@ class Parser:
                 if relation in ("high", "low") and any(m.first <= first and last <= m.last for m in self.mentions):
                     continue  # "the floor lamp"
                 negated = self._is_denied(first)
-                found[name] = Constraint(told, rank=int(rank or 1), negated=negated, span=self._span(first, last))
+                outright = told in _STATURE and any(t.endswith(("est", "most")) for t in self.tokens[first:last])
+                weight = _OUTRIGHT if outright else 1.0
+                span = self._span(first, last)
+                found[name] = Constraint(told, rank=int(rank or 1), negated=negated, weight=weight, span=span)
         target = self.mentions[self.target or 0]
         for side in ("left", "right"):  # "facing the printers, left printer"
             before = next((i for i in range(target.first - 1, -1, -1) if not only_adjectives([self.tokens[i]])), -1)
@@ -1131,7 +1153,27 @@ def with_ones(tokens: Sequence[str], mentions: Sequence[Mention], target: int) -
 
 
 _BESIDE = frozenset(
-    ("to", "of", "from", "beside", "behind", "near", "above", "below", "under", "beneath", "by", "between", "opposite")
+    (
+        "to",
+        "of",
+        "from",
+        "beside",
+        "behind",
+        "near",
+        "above",
+        "below",
+        "under",
+        "beneath",
+        "by",
+        "between",
+        "opposite",
+        "underneath",
+        "over",
+        "on",
+        "against",
+        "atop",
+        "inside",
+    )
 )
 
 
@@ -1140,11 +1182,25 @@ def with_anything(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
     start = 0
     while start < len(tokens) and (tokens[start] in _OPENERS or tokens[start] in _ORDERS):
         start += 1
+    thing = _best_thing(tokens, mentions)
+    if thing is not None:
+        return sorted([*mentions, Mention(thing, thing + 1, ANYTHING, plural=False)], key=lambda m: m.first)
     if tokens[start : start + 1] not in ([ANYTHING], ["something"], ["everything"]):
         return list(mentions)
     if any(m.first <= start < m.last for m in mentions):
         return list(mentions)  # "something to sit on"
     return [Mention(start, start + 1, ANYTHING, plural=True), *mentions]
+
+
+def _best_thing(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
+    """Where "the tallest thing on the table" says "thing", before any other noun; None elsewhere."""
+    for i, token in enumerate(tokens[:-1]):
+        if any(m.first <= i for m in mentions):
+            return None
+        best = i > 0 and (tokens[i - 1] in _ONE_OF or tokens[i - 1].endswith("est"))
+        if token in ("thing", "object", "item") and best:
+            return i
+    return None
 
 
 def without_verbs(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
@@ -1176,6 +1232,7 @@ def _may_be_noun(token: str) -> bool:
     return (
         len(token) > 1
         and token[0].isalpha()
+        and "'" not in token
         and not token.endswith("ing")
         and not any(token in words for words in stops)
     )

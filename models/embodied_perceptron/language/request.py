@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from embodied_perceptron.language.clauses import restated
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, split_words, word_set
+from embodied_perceptron.language.preamble import Line, put_aside
 from embodied_perceptron.language.wording import corrected, other_language
 
 Kind = Literal["object", "exists", "where", "count", "contents"]
@@ -28,7 +29,11 @@ _STRUCTURE = frozenset(["room", "wall", "floor", "ceiling", "house"])
 # words at the beginning that say nothing of the object
 _POLITE = (
     r"(?:(?:hey|hi|hello|ok|okay|well|so|now|dear|robot|please|kindly|sorry|excuse me|thanks|[,!.]) )*"
-    r"(?:(?:can|could|would|will) you (?:mind )?(?:please |kindly |just |maybe )*|"
+    r"(?:(?:would you )?be so (?:kind|good|nice) (?:and|as to|to) |"
+    r"(?:it would be (?:nice|great|good|kind) )?if you (?:could|would) |"
+    r"(?:can|could|would|will) (?:you|someone|somebody|anyone|anybody) (?:mind )?"
+    r"(?:please |kindly |just |maybe |go and )*|"
+    r"you (?:must|should|have to|need to|ought to|can|could|may|might) (?:please |kindly |just |now )*|"
     r"(?:i|we) (?:would|'d|'ll) (?:like|love|want|need) you to |i'd (?:like|love) you to |"
     r"(?:i|we) (?:want|need) you to |"
     r"(?:i|we) (?:would like|want|need) to (?:have |get |see |find )?|i'd like (?:to (?:have |get |see |find ))?|"
@@ -36,7 +41,11 @@ _POLITE = (
     r"let us |let's |try to )?"
     r"(?:(?:please|kindly|just) )*"
 )
-_PUT = r"(?:put|putting|place|set|hang|stick|throw|toss|drop|lay|store|stow|move|push|pull|slide|turn)"
+_PUT = (
+    r"(?:put|putting|place|set|hang|stick|throw|toss|chuck|drop|dump|lay|store|stow|move|push|pull|slide|turn|"
+    r"(?:rinse|wash|soak|pour|empty|wheel|lug|roll|plug|load|stack|tidy|prop|lean|shove|stuff|bin)"
+    r"(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all)\b))"
+)
 _BRING = (
     r"(?:bring|bringing|carry|carrying|take|taking|deliver|hand|handing|pass|passing|give|giving|fetch|fetching|get|"
     r"getting|grab|grabbing|collect|pick up|pick|lift|hold|return)"
@@ -60,19 +69,28 @@ _DESTINATION = (
 )
 _WHERE = (
     r"where(?:'s| is| are| was| were|'re| did you (?:see|find|put)| do (?:i|you|we) (?:find|see|keep)|"
-    r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen)"
+    r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen|(?= (?:the|my|our|his|her|that|those)\b))"
 )
 _EXISTS = (
     r"(?:is|are) there|do (?:we|you|i) (?:have|see)|did you (?:see|notice|find)|can you see|"
-    r"have you (?:seen|got|found)|"
+    r"have you (?:seen|got|found)|did (?:i|you|we|someone|somebody|anyone|anybody) (?:leave|forget|bring|"
+    r"lose)(?= an? )|"
     r"does (?:the|this) [\w ]+? have|has anybody seen|has anyone seen"
 )
 _COUNT = r"(?:tell me |say |do you know )?(?:how many|(?:what is |what's )?the number of|number of|count up|count)"
 _CONTENTS = (
-    r"(?:(?:what|which|what kind of)(?: (?:things|objects|items|stuff|thing|object))?(?: else)?"
+    r"(?:(?:what|which|what kind of)(?: (?:things|objects|items|stuff|thing|object))?(?: and things)?(?: else)?"
     r"(?:'s| is| are| stands| stand| lies| lie| sits| sit| rests| hangs| can (?:you|i) (?:see|find)|"
     r" do (?:you|we) (?:see|have)|"
-    r" have you got)(?: there)?(?: standing| lying| sitting| placed| hidden)?|"
+    r" have (?:you|we|i|they) got| have (?:they|you|we|i) left|'s been| has been| have been| did (?:you|we|i|they|"
+    r"he|she) (?:put|leave)|"
+    r" (?:you|we|i|they|he|she|someone|somebody)(?: have| has| had|'ve|'d)? (?:got|left|put|keep|kept)|"
+    r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?"
+    r"(?: standing| lying| sitting| placed| hidden| left| stored| kept| resting| stacked| put)?|"
+    r"what(?:'s| is) the (?:thing|object|item)(?: that is| that's| which is)?(?: standing| lying| sitting)?|"
+    r"did (?:i|you|we|he|she|they|someone|somebody|anyone|anybody) (?:leave|put|forget) (?:anything|"
+    r"something)(?: else)?|"
+    r"(?:anything|something)(?: else)?(?: standing| lying| sitting| left| hidden)?|"
     r"(?:is|are) there (?:anything|something)(?: else)?|"
     r"(?:how many|count the|count) (?:things|objects|items)(?: are(?: there)?)?)"
 )
@@ -82,6 +100,7 @@ _INNER = (
 )
 _OTHER_THAN = (
     r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|"
+    r"(?:(?:just|but|only|and) )+(?:leave|not take|don't take|don't touch|not touch)(?= (?:the|that|those|this|my)\b)|"
     r"excepting|(?<!far |set |way )(?<!farthest |furthest )(?<!poles |miles )(?<!worlds |stands )apart from|"
     r"aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
@@ -113,34 +132,6 @@ class Request:
     invalid: bool = False
 
 
-@dataclass
-class _Line:
-    """Words, and the same joined by spaces, in which patterns are looked for."""
-
-    words: list[Word]
-    joined: str = field(init=False)
-    starts: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.joined = " ".join(w.text for w in self.words)
-        self.starts, at = [], 0
-        for word in self.words:
-            self.starts.append(at)
-            at += len(word.text) + 1
-
-    def word_at(self, character: int) -> int:
-        """The first word that begins at or after a character of :attr:`joined`."""
-        return next((i for i, start in enumerate(self.starts) if start >= character), len(self.words))
-
-    def without(self, first: int, last: int) -> _Line:
-        return _Line(self.words[:first] + self.words[last:])
-
-    def begins(self, pattern: str) -> int:
-        """How many words from the start a pattern takes, that ends with a word or a space; 0 = it does not match."""
-        match = re.match(rf"(?:{pattern})(?:(?<= )|(?![\w'-]))", self.joined)
-        return 0 if match is None or match.end() == 0 else self.word_at(match.end())
-
-
 def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     """What ``text`` asks for; ``labels`` of the scene are words, whatever they look like. Never raises."""
     labels = tuple(labels)
@@ -148,7 +139,7 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     language = other_language(words, labels)
     if language:
         return Request(tuple(words), problem=f"this seems to be {language}; only English is understood", invalid=True)
-    line = _Line(restated(corrected(words, labels), labels))
+    line = Line(restated(put_aside(corrected(words, labels), labels), labels))
     kind, line = _question(line)
     line = _command(line) if kind == "object" else line
     line, excluded = _exclusions(line)
@@ -161,8 +152,10 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
 # ----------------------------------------------------------------------------------------------- questions, commands
 
 
-def _question(line: _Line) -> tuple[Kind, _Line]:
-    polite = line.begins(_POLITE + r"(?:tell me |show me |say |check |look |see )?(?:if |whether )?")
+def _question(line: Line) -> tuple[Kind, Line]:
+    polite = line.begins(
+        _POLITE + r"(?:(?:tell|show) me |say |check |look |see |list |name |report |describe )?(?:if |whether )?"
+    )
     rest = line.without(0, polite)
     taken = rest.begins(_CONTENTS + rf"(?= {_INNER}\b)")
     if taken:
@@ -172,15 +165,17 @@ def _question(line: _Line) -> tuple[Kind, _Line]:
         if named and not counted:
             first, last = rest.word_at(named.start()), rest.word_at(named.end())
             noun = [w for w in rest.words[last:] if w.text[0].isalnum()]
-            return "exists", _Line([*noun, *(w for w in rest.words[taken:first] if w.text[0].isalnum())])
-        return ("count" if counted else "contents"), _Line([thing, *rest.words[taken:]])
+            return "exists", Line([*noun, *(w for w in rest.words[taken:first] if w.text[0].isalnum())])
+        return ("count" if counted else "contents"), Line([thing, *rest.words[taken:]])
     taken = rest.begins(_COUNT)
     if taken:
         rest = rest.without(0, taken)
         # "chairs are there in the room", "doors does the hall have", "lamps you can see"
         for pattern in (
             r"\b(?:are there|do (?:we|you|i) (?:see|have|find)|can (?:you|i|we) (?:see|find|count)|"
-            r"you (?:can )?see|have you (?:seen|found)|does (?:the|this) [\w ]+? have|in total|altogether|overall)\b",
+            r"you (?:can )?see|have you (?:seen|found)|does (?:the|this) [\w ]+? have|(?:the|"
+            r"this) (?:\w+ )?(?:room|hall|house|"
+            r"home|kitchen|office|garage|bathroom|bedroom|place) has|in total|altogether|overall)\b",
             r"\b(?:are|is|stand|lie|sit)\b",
         ):
             match = re.search(pattern, rest.joined)
@@ -191,16 +186,18 @@ def _question(line: _Line) -> tuple[Kind, _Line]:
         taken = rest.begins(pattern)
         if taken and taken < len(rest.words) and not (name == "exists" and "." in rest.joined):
             rest = _cut_tail(rest.without(0, taken), r"(?:anywhere|somewhere|here|around here|around|in here)")
+            if name == "where":  # "do you know where the clock is"
+                rest = _cut_tail(rest, r"(?:is|are|was|were|hangs|stands|sits|lies|lives|goes|went|could be|might be)")
             return ("where" if name == "where" else "exists"), rest
     return "object", line
 
 
-def _cut_tail(line: _Line, pattern: str) -> _Line:
+def _cut_tail(line: Line, pattern: str) -> Line:
     match = re.search(rf" {pattern}(?= ?[?.!]*$)", line.joined)
     return line if match is None else line.without(line.word_at(match.start() + 1), line.word_at(match.end()))
 
 
-def _command(line: _Line) -> _Line:
+def _command(line: Line) -> Line:
     """Without politeness, the verb of a command, and where the object shall go."""
     polite = line.begins(_POLITE)
     rest = line.without(0, polite)
@@ -219,21 +216,22 @@ def _command(line: _Line) -> _Line:
     if taken and taken < len(rest.words):
         rest = _first_clause(rest.without(0, taken))
         rest = _without_destination(
-            rest, r"(?:back |over )*(?:to(?= (?:the|my|a|me|us|him|her|your)\b)(?! the (?:left|right)\b)|into|onto)"
+            rest,
+            r"(?:back |over )*(?:to(?= (?:the|my|a|me|us|him|her|your)\b)(?! the (?:left|right)\b)|into|onto|near to)",
         )
         return _from_where(rest)
     return rest if polite else line
 
 
-def _first_clause(line: _Line) -> _Line:
+def _first_clause(line: Line) -> Line:
     """What stands before "and put it ..."."""
     match = re.search(
         rf" ,?(?:and|then)(?: then)? (?:{_PUT[3:-1]}|{_BRING[3:-1]}|go|drive|come|give|tell|wait)\b", line.joined
     )
-    return line if match is None else _Line(line.words[: line.word_at(match.start() + 1)])
+    return line if match is None else Line(line.words[: line.word_at(match.start() + 1)])
 
 
-def _without_destination(line: _Line, pattern: str) -> _Line:
+def _without_destination(line: Line, pattern: str) -> Line:
     """Up to the last place that is named after the object."""
     nouns = lexicon().mentions(line.words)
     last = None
@@ -252,7 +250,7 @@ def _without_destination(line: _Line, pattern: str) -> _Line:
                 continue
             if last is None or first > last[1]:
                 last = first, after
-    return line if last is None else _Line(line.words[: last[0]])
+    return line if last is None else Line(line.words[: last[0]])
 
 
 _FAR_WORDS = frozenset(
@@ -264,7 +262,7 @@ _FAR_WORDS = frozenset(
 )  # fmt: skip
 
 
-def _from_where(line: _Line) -> _Line:
+def _from_where(line: Line) -> Line:
     """ "The bowl from the table" is the bowl near the table."""
     for match in re.finditer(r"\b(?:out of|from|off)(?= the| my| a)", line.joined):
         i, after = line.word_at(match.start()), line.word_at(match.end())
@@ -273,14 +271,14 @@ def _from_where(line: _Line) -> _Line:
         apart = not _FAR_WORDS.isdisjoint(before) or before[-1:] in (["second"], ["third"], ["first"])
         if i and not apart and follows not in ("left", "right"):
             told = "on" if match[0] == "off" else "near"
-            return _Line([*line.words[:i], replace(line.words[i], text=told), *line.words[after:]])
+            return Line([*line.words[:i], replace(line.words[i], text=told), *line.words[after:]])
     return line
 
 
 # -------------------------------------------------------------------------------------------- exclusion and quantity
 
 
-def _exclusions(line: _Line) -> tuple[_Line, tuple[tuple[Word, ...], ...]]:
+def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
     excluded = []
     for _ in range(3):
         match = re.search(rf"(?<![\w-]){_OTHER_THAN}(?![\w-])", line.joined)
@@ -306,11 +304,11 @@ def _exclusions(line: _Line) -> tuple[_Line, tuple[tuple[Word, ...], ...]]:
         kept = line.words[:first]
         if kept and kept[-1].text in (",", "but", "and"):
             kept = kept[:-1]
-        line = _Line([*kept, *rest])
+        line = Line([*kept, *rest])
     return line, tuple(excluded)
 
 
-def _quantity(line: _Line) -> tuple[bool, int | None, _Line]:
+def _quantity(line: Line) -> tuple[bool, int | None, Line]:
     """Whether all are asked for, how many there should be, and the line without "all" and "every"."""
     match = re.match(
         r"(?:(?:find|show|me|us|get|select|locate|list|bring|where|are|point|out|the|please|,) )*"
@@ -327,13 +325,13 @@ def _quantity(line: _Line) -> tuple[bool, int | None, _Line]:
     if many and quantifier is None and re.search(r"^ ?(?:seat|door|drawer|person|piece)", line.joined[match.end() :]):
         return False, None, line  # "the three seat couch"
     kept = [*line.words[:start], *([] if quantifier is None else [replace(line.words[start], text="the")])]
-    return quantifier is not None, _NUMBERS[many] if many else None, _Line([*kept, *line.words[after:]])
+    return quantifier is not None, _NUMBERS[many] if many else None, Line([*kept, *line.words[after:]])
 
 
 # ---------------------------------------------------------------------------- what no object of the scene can be: parts
 
 
-def _problem(line: _Line, labels: Sequence[str], excluded: bool) -> tuple[str, bool]:
+def _problem(line: Line, labels: Sequence[str], excluded: bool) -> tuple[str, bool]:
     """Why the described thing is no object of its own: a room, a part, an accessory."""
     words = [w.text for w in line.words]
     i = 0
@@ -393,7 +391,7 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
             return f"a {_singular(words[i])} is a part of something; parts have no boxes of their own"
     # compounds: known thing, then what belongs to it
     for m in mentions:
-        if not start <= m.first <= i + 1 or m.last >= len(words):
+        if not (start <= m.first <= i + 1 or m is mentions[0]) or m.last >= len(words):
             continue
         head = words[m.last]
         if head in ("faces", "stands") and m.last + 1 < len(words) and words[m.last + 1][0].isalnum():

@@ -17,6 +17,7 @@ from functools import lru_cache
 from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
 from embodied_perceptron.nn.text_encoder import minilm_folder
 
+_LONG = 8  # letters of a word that hardly is a verb's doer
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # letters that a word must have to be corrected by one, by two edits
 _SETS = (
     "prepositions", "orders", "adjectives", "vague", "partitives", "comparatives", "expletives", "determiners",
@@ -104,7 +105,8 @@ def meant_by(token: str) -> str:
     if token.endswith("s") and token[:-1] in known:
         return ""
     english = english_words()
-    if token in english or _stem(token) in english:
+    stem = _stem(token)
+    if token in english or stem in english or (stem[-1:] == stem[-2:-1] and stem[:-1] in english):
         return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for stump in _stumps(token, most) for word in _index().get(stump, ())}
@@ -127,6 +129,8 @@ def _left_out(token: str, word: str) -> bool:
 def _stem(token: str) -> str:
     """The word without an ending, as far as spelling tells; itself when it has none."""
     for ending in ("s", "ed", "ing", "er", "ly"):
+        if ending == "er" and len(token) >= _LONG:
+            continue  # "projecter"
         if token.endswith(ending) and len(token) - len(ending) >= _ONE_SLIP:
             return token.removesuffix(ending)
     return token

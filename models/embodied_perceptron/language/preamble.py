@@ -1,0 +1,325 @@
+"""What people say around a request, put aside: small talk, wishes, what a thing is needed for, where it shall go; and
+sentences that introduce a landmark for the next one.
+
+"I'd like to sit in the armchair that is green" is about the armchair, "the bottle has to go in the fridge" about the
+bottle, and "there's a stove. On it stands a pot. Bring me that" about the pot on the stove. Words keep their places in
+the sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from embodied_perceptron.language.lexicon import Mention, Word, lexicon, word_set
+
+_MOST_WORDS = 40  # longer ones are descriptions of a room
+_ENDS = frozenset(".!?;")
+_DETERMINED = r"(?:the|my|our|your|his|her|their|that|this|those|these|an?|any|some|every|all|both)"
+
+
+@dataclass
+class Line:
+    """Words, and the same joined by spaces, in which patterns are looked for."""
+
+    words: list[Word]
+    joined: str = field(init=False)
+    starts: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.joined = " ".join(w.text for w in self.words)
+        self.starts, at = [], 0
+        for word in self.words:
+            self.starts.append(at)
+            at += len(word.text) + 1
+
+    def word_at(self, character: int) -> int:
+        """The first word that begins at or after a character of :attr:`joined`."""
+        return next((i for i, start in enumerate(self.starts) if start >= character), len(self.words))
+
+    def without(self, first: int, last: int) -> Line:
+        return Line(self.words[:first] + self.words[last:])
+
+    def begins(self, pattern: str) -> int:
+        """How many words from the start a pattern takes, that ends with a word or a space; 0 = it does not match."""
+        match = re.match(rf"(?:{pattern})(?:(?<= )|(?![\w'-]))", self.joined)
+        return 0 if match is None or match.end() == 0 else self.word_at(match.end())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# one sentence
+
+_ADDRESS = (
+    r"(?:(?:hey|hi|hello|hiya|oi|yo|ok|okay|alright|right|well|so|now|listen|look|dear|robot|mate|love|good (?:morning|"
+    r"evening|afternoon)|please|kindly|sorry|excuse me|thanks|and|but|then|just|quick question|[,!.]) )*"
+)
+_MODAL = r"(?:can|could|would|will|may|might|must|shall|should|have to|has to|need to|needs to|ought to|want to|got to)"
+_SOMEBODY = r"(?:you|we|i|he|she|they|one|someone|somebody|anyone|anybody|everybody|everyone)"
+_WONDER = (
+    r"(?:(?:i|we) (?:wonder|was wondering|am wondering|were wondering|wanted to know|would like to know|want to know|"
+    r"need to know|forgot|forget|can't remember|cannot remember|can't recall|don't know|do not know)|i'm wondering|"
+    r"just wondering|wondering|i'd like to know|i'd love to know|(?:have you )?(?:got )?any idea|"
+    r"(?:do|would|does|can|could) (?:you|anyone|anybody|someone|somebody) (?:happen to )?"
+    r"(?:know|tell me|say|remember|recall)|you don't happen to know|let me know|remind me|tell me|say|find out|"
+    r"check|see)"
+)
+_ASKS = r"(?:where|what|which|how many|if|whether|is there|are there|do|does|did|is|are|have|has|who)"
+_NEEDED_FOR = (  # somebody's wish, up to the thing it needs
+    rf"(?:{_SOMEBODY}|{_SOMEBODY}(?:'d|'ll|'m|'re|'ve)|my [\w-]+|the [\w-]+)"
+    r"(?: (?:would|could|will|do|did|am|are|is|was|really|just|also|only|now|rather|sooner|still|soon|always|usually))*"
+    r" (?:(?:like|love|want|wants|need|needs|prefer|prefers|fancy|mean|try|trying|going|about|have|has|hoping|hope|"
+    r"wish|plan|planning|rather) )*"
+    r"(?:to (?:sit|lie|lay|rest|stand|work|eat|sleep|read|look|see|use|clean|wash|water|move|get|have|take|play|relax|"
+    r"check|inspect|reach|open|close)|sit|lie|rest|stand|work|sleep|(?:servicing|fixing|cleaning|moving|repairing|"
+    r"painting|replacing|selling|testing|measuring|checking|inspecting|using|after|waiting for|missing))"
+    r"(?: (?:down|in|on|at|by|with|into|onto|upon|up|through|under))*"
+)
+_TURNED = rf"{_ADDRESS}(?:turn|look|spin) (?:around|round|back)(?: and look)? ?[,.]? (?=(?:behind|there|on|to|you)\b)"
+_MAY_BE = (  # "there should be a lamp" says that there is one
+    r"(?P<before>\b(?:there|it)) (?:should|must|might|may|could|ought to|used to|will|would) (?:still |also |"
+    r"perhaps )?be"
+    r"(?= )"
+)
+_THROWN = (
+    r"(?:put|placed|thrown|moved|carried|brought|taken|stored|stowed|hung|laid|tossed|dropped|set|returned|tidied|"
+    r"cleared|binned|emptied|poured|dumped|stacked|loaded|delivered|wheeled|pushed|rolled|parked|plugged|chucked|stuck)"
+)
+_GOES_TO = (
+    rf"(?:(?:has|have|had|is|are|was|needs|need|ought|wants|supposed|meant|due) to|must|should|can|could|will|may|"
+    rf"shall)"
+    rf"(?: (?:now|please|just|probably|really|all|both|then))*"
+    rf" (?:go|come|get|live|stand|hang|be (?:{_THROWN}))"
+    r"(?: (?:back|away|out|down|over|up|straight))*"
+)
+_MOVES = (
+    r"put|place|throw|toss|chuck|drop|dump|move|bring|take|carry|give|hand|pass|wash|rinse|fetch|get|grab|push|"
+    r"pull|clean|"
+    r"wipe|water|open|close|shut|turn|switch|clear|tidy|fold|pick|lift|leave|hang|return|empty|fill|unplug"
+)
+_INTO = (
+    r"(?:on|onto|on top of|in|into|inside|to|under|underneath|beneath|next to|beside|near|by|at|behind|in front of|"
+    r"against|over|above|between)"
+)
+_BELONGS = r"(?:belongs|belong|goes|go)(?: back| away| over)*"
+
+
+def put_aside(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
+    """``words`` without what only stands around a request; unchanged where nothing does."""
+    labels = tuple(labels)
+    line = Line(_introduced(list(words), labels))
+    for pattern in (_TURNED, rf"{_ADDRESS}{_WONDER} ?,? (?={_ASKS}\b)"):
+        line = Line(line.words[line.begins(pattern) :])
+    match = re.search(_MAY_BE, line.joined)
+    if match is not None:
+        first, last = line.word_at(match.end("before")), line.word_at(match.end())
+        line = Line([*line.words[:first], replace(line.words[first], text="is"), *line.words[last:]])
+    line = _without_wish(line, labels)
+    return _without_goal(line, labels).words
+
+
+def _without_wish(line: Line, labels: Sequence[str]) -> Line:
+    """ "I'd like to sit in the armchair" wants the armchair; where the speaker is tells where things are."""
+    taken = line.begins(rf"{_ADDRESS}{_NEEDED_FOR} (?={_DETERMINED} )")
+    if not taken or lexicon().mentions(line.words[:taken], labels):
+        return line
+    return Line(line.words[taken:])
+
+
+def _without_goal(line: Line, labels: Sequence[str]) -> Line:
+    """ "The bottle has to go in the fridge", "can the cup be thrown in the bin": about what is moved."""
+    start = line.begins(rf"{_ADDRESS}(?:{_MODAL} )?(?={_DETERMINED} )")
+    for pattern in (rf" (?:be {_THROWN}|{_GOES_TO})(?= (?:{_INTO})\b| away\b)", rf" {_BELONGS}(?= (?:{_INTO})\b)"):
+        match = re.search(pattern, line.joined)
+        if match is None:
+            continue
+        first = line.word_at(match.start() + 1)
+        before = line.words[start:first]
+        asked = {w.text for w in before} & {"that", "which", "who", "what", "where", "you", "i", "we", "if", "there"}
+        if not before or asked or not lexicon().mentions(before, labels):
+            continue
+        return Line(before)
+    match = re.search(rf" , (?:please |and |then |just )*(?:{_MOVES}) (?:it|that|them)\b", line.joined)
+    if match is None:
+        return line
+    before = line.words[: line.word_at(match.start() + 1)]  # "that bottle, toss it in the bucket"
+    owns = {"has", "have"} & {w.text for w in before}
+    return line if owns or not lexicon().mentions(before, labels) else Line(before)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# several sentences
+
+_IT = frozenset(("it", "that", "them", "this", "these", "those", "there"))
+_RELATES = (
+    r"(?:on top of|on|upon|atop|in front of|inside of|inside|in|within|next to|beside|close to|near|by|against|above|"
+    r"over|under|underneath|beneath|below|behind|opposite|across from|from|off|(?:to|on|at) the (?:left|right) of)"
+)
+_WHO_IS = frozenset(
+    ("that", "which", "is", "are", "that's", "stands", "sits", "lies", "hangs", "standing", "lying", "right")
+)
+_DESCRIBES = r"(?:this is|it is|it's|this|its|these are|the object is|the target)\b"
+_SEES = (
+    rf"{_ADDRESS}(?:(?:far away |over there |way back |over here )?(?:i|we|you)(?: can| do| could|'ll| will|'ve| have|"
+    r" should| got)* (?:see|saw|find|notice|spot|know|got|have|own|put)|you know|look at|looking at|"
+    r"i'm looking at|find|see|go to|go "
+    r"over to|(?:we|i|you)'ve got|we've|i've)\b"
+)
+_WANTS = re.compile(
+    rf"^{_ADDRESS}(?:please )?(?:{_MODAL} {_SOMEBODY} )?(?:(?:go|come) (?:and|over and) )?(?:don't |do not |never )?"
+    r"(?:go|get|take|bring|fetch|grab|move|hand|give|check|clean|pick|want|need|inspect|show|use|stop|turn|switch|open|"
+    r"close|shut|wipe|dust|wash|empty|fill|water|carry|pass|push|pull|lift|put|throw|knock|touch|unplug|plug|find|"
+    r"tell|is|are|"
+    r"was|has|does|do|drive|head|come|follow|look|i want|i need|i mean|i'd like|i would like|that's the|"
+    r"that is the|it wants|"
+    r"it needs|that one|that \w+ is|what)\b"
+)
+
+
+_GOES_ON = r" (?:there|is|are|stands|sits|lies|hangs|too|,|\.|!|\?|and)|$"
+
+
+def _sentences(words: Sequence[Word]) -> list[list[Word]]:
+    found: list[list[Word]] = [[]]
+    for word in words:
+        found[-1].append(word)
+        if word.text in _ENDS:
+            found.append([])
+    return [sentence for sentence in found if any(w.text[0].isalnum() for w in sentence)]
+
+
+def _introduced(words: list[Word], labels: tuple[str, ...]) -> list[Word]:
+    """One sentence instead of those that name a landmark first and ask for what is on it: with the landmark in the
+    place of "it"."""
+    if not 5 <= len(words) <= _MOST_WORDS:
+        return words
+    sentences = _sentences(words)
+    if len(sentences) < 2 or re.match(_DESCRIBES, Line(sentences[0]).joined):
+        return words
+    landmark = _landmark(sentences[0], labels)
+    if landmark is None:
+        return words
+    first, noun = landmark
+    told: tuple[list[Word], list[Word]] | None = None  # the thing at the landmark: its phrase, and where it is
+    others = _others(sentences[0], noun, labels)
+    for k, sentence in enumerate(sentences[1:], 1):
+        last = k == len(sentences) - 1
+        asks = _WANTS.match(Line(sentence).joined) is not None
+        place = _place_of_it(sentence, first)
+        if last and asks and others is not None and any(w.text in ("one", "ones") for w in sentence):
+            return _said_again(sentence, *others)
+        thing = _thing(sentence, noun, labels)
+        if place is not None and thing is not None:
+            start, stop, where = place
+            between = [w.text for w in sentence[thing[1].last : start]]
+            subject = thing[0] <= 1 and sentence[thing[0]].text in ("the", "that", "those") and set(between) <= _WHO_IS
+            if last and (asks or (subject and thing[1].last <= start)):
+                return [*sentence[:start], *where, *sentence[stop:]]
+            told = sentence[thing[0] : thing[1].last], where
+            if last and re.match(_SEES, Line(sentences[0]).joined):
+                return [*_definite(told[0]), *told[1]]
+        elif last and asks and told is not None:
+            again = _thing(sentence, noun, labels)
+            same = again is not None and again[1].noun == lexicon_noun(told[0], labels)
+            if same or (again is None and any(w.text in _IT or w.text == "one" for w in sentence)):
+                return [*_definite(told[0]), *told[1]]
+    return words
+
+
+def lexicon_noun(words: Sequence[Word], labels: tuple[str, ...]) -> str:
+    """The last noun of a phrase; empty without any."""
+    found = lexicon().mentions(words, labels)
+    return found[-1].noun if found else ""
+
+
+def _landmark(sentence: list[Word], labels: tuple[str, ...]) -> tuple[list[Word], str] | None:
+    """What a sentence introduces: its phrase with what is said of where it is, and its noun."""
+    mentions = lexicon().mentions(sentence, labels)
+    if not mentions:
+        return None
+    words = [w for w in sentence if w.text not in _ENDS]
+    lead = next((i for i, w in enumerate(words) if w.text in ("there's", "there", "is", "you'll", "stands")), None)
+    chosen = mentions[0]
+    if lead and len(mentions) > 1 and words[0].text in word_set("prepositions") | {"to", "over"}:
+        chosen = next((m for m in mentions if m.first > lead), chosen)  # "in front of the couch there's a table"
+    elif lead and words[0].text in ("on", "in", "to", "over", "at", "far", "way"):
+        chosen = next((m for m in mentions if m.first > lead), chosen)
+    first = _phrase_start(words, chosen)
+    if first == chosen.first and not chosen.plural:
+        return None  # no article: no sentence about a thing
+    before = words[:lead] if lead and lead <= first and words[0].text in word_set("prepositions") else []
+    tail = words[chosen.last :]
+    told = [m for m in mentions if m.first >= chosen.last and m.noun != chosen.noun]
+    if told and tail and tail[0].text in ("has", "with", "holds"):  # "one nightstand has a book on it"
+        book = _definite(words[_phrase_start(words, told[0]) : told[0].last])
+        tail = [replace(tail[0], text="with"), *book]
+    elif (
+        not tail
+        or not re.match(rf"(?:{_RELATES}|to|at)\b", " ".join(w.text for w in tail))
+        or "it" in {w.text for w in tail}
+    ):
+        tail = []
+    return [*_definite(words[first : chosen.last]), *(tail or before)], chosen.noun
+
+
+def _phrase_start(words: Sequence[Word], mention: Mention) -> int:
+    first = mention.first
+    while first > 0 and words[first - 1].text in _BEFORE_NOUN:
+        first -= 1
+        if words[first].text in _ARTICLES:
+            break
+    return first
+
+
+_ARTICLES = word_set("articles") | word_set("determiners") | {"another", "some"}
+_BEFORE_NOUN = (word_set("adjectives") | _ARTICLES) - {",", ".", "and", "with", "off"}
+
+
+def _definite(phrase: Sequence[Word]) -> list[Word]:
+    """The phrase with "the" for its article."""
+    rest = list(phrase)
+    while len(rest) > 1 and rest[0].text in _ARTICLES:
+        rest = rest[1:]
+    return [replace(rest[0], text="the", end=rest[0].start), *rest]
+
+
+def _thing(sentence: Sequence[Word], landmark: str, labels: tuple[str, ...]) -> tuple[int, Mention] | None:
+    """The first other thing that a sentence names: where its phrase begins, and its mention."""
+    for m in lexicon().mentions(sentence, labels):
+        if m.noun != landmark and sentence[m.first].text not in ("stands", "stand"):
+            return _phrase_start(sentence, m), m
+    return None
+
+
+def _place_of_it(sentence: Sequence[Word], landmark: list[Word]) -> tuple[int, int, list[Word]] | None:
+    """Where "on it" stands, words [start, stop), and "on the landmark"."""
+    line = Line(list(sentence))
+    match = re.search(rf"\b({_RELATES}) (?:it|that|them|this)(?={_GOES_ON})", line.joined)
+    if match is None:
+        return None
+    start, stop = line.word_at(match.start()), line.word_at(match.end())
+    relation = [replace(w, text="on") if w.text in ("off", "from") else w for w in sentence[start : stop - 1]]
+    return start, stop, [*relation, *landmark]
+
+
+def _others(sentence: list[Word], landmark: str, labels: tuple[str, ...]) -> tuple[Mention, list[Word]] | None:
+    """ "The couch has two pillows on it": the pillows, and "on the couch"."""
+    found = [m for m in lexicon().mentions(sentence, labels) if m.noun != landmark]
+    subject = _landmark(sentence, labels)
+    if len(found) != 1 or subject is None or not {"has", "have"} & {w.text for w in sentence}:
+        return None
+    only = next((k for k, word in enumerate(subject[0]) if word.text == "with"), len(subject[0]))
+    place = _place_of_it(sentence, subject[0][:only])
+    return None if place is None else (found[0], place[2])
+
+
+def _said_again(sentence: Sequence[Word], others: Mention, where: list[Word]) -> list[Word]:
+    """ "Give me the red one" of what stood somewhere."""
+    result: list[Word] = []
+    for word in sentence:
+        if word.text in ("one", "ones"):
+            result += [replace(word, text=part) for part in others.noun.split()]
+            result += where
+        else:
+            result.append(word)
+    return result
