@@ -30,6 +30,15 @@ def said(meaning: Meaning) -> set[tuple[str, ...]]:
         ("would you be so kind as to wash the pan in the sink", "pan", set()),
         ("can somebody open the cabinet next to the stove", "cabinet", {("near", "stove")}),
         ("take a chair, just leave the one by the door", "chair", set()),
+        ("The cat keeps scratching the tall couch", "couch", {("tall",)}),
+        ("I spilled tea on the small rug", "rug", {("small",)}),
+        ("the forms are kept in the smallest of the cabinets", "cabinet", {("small",)}),
+        ("I'm in the shower, hand me the towel", "towel", set()),
+        ("open the window, it's boiling in here", "window", set()),
+        ("the stool please, my foot hurts", "stool", set()),
+        ("we want the plates moved to the counter", "plate", set()),
+        ("The tv's on the dresser", "tv", {("on", "dresser")}),
+        ("take the cup that is neither red nor blue", "cup", {("not colour",)}),
     ],
 )
 def test_what_is_only_around_a_request_is_no_condition(text, target, wanted):
@@ -48,6 +57,7 @@ def test_what_is_only_around_a_request_is_no_condition(text, target, wanted):
         ("I can see a dresser. Right next to it there should be a lamp.", "lamp", {("near", "dresser")}),
         ("There's a counter. A toaster is standing on it. Unplug that.", "toaster", {("on", "counter")}),
         ("far off you see a table. on it stands a vase. go to that vase", "vase", {("on", "table")}),
+        ("Left of the bed is a small nightstand. The clock on it needs a battery.", "clock", {("on", "nightstand")}),
         ("The bed has two pillows on it. Give me the small one.", "pillow", {("on", "bed"), ("small",)}),
     ],
 )
@@ -108,6 +118,18 @@ def test_the_best_thing_somewhere_is_one_of_whatever_is_there():
         assert meaning.target is not None
         assert (meaning.target.noun, meaning.target.plural) == ("anything", False)
         assert ("on", "table") in said(meaning)
+
+
+def test_what_asks_may_follow_something_else():
+    meaning = parse("Looks tidy here, what's that on the dresser?")
+    assert (meaning.kind, said(meaning)) == ("contents", {("on", "dresser")})
+    meaning = parse("The desk is a mess again. What's on it?")
+    assert (meaning.kind, said(meaning)) == ("contents", {("on", "desk")})
+
+
+@pytest.mark.parametrize("text", ["the drawer of the left nightstand", "there's a stain on the armrest of the couch"])
+def test_parts_of_things_are_none(text):
+    assert "part" in parse(text).problem
 
 
 def test_words_keep_their_places():

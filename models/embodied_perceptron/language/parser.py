@@ -83,7 +83,7 @@ _VERBS = _FACES | frozenset(
     ("supports", "supporting", "carries", "carrying", "bears", "bearing", "holds", "holding", "contains", "containing",
      "encloses", "houses", "has", "have")
 )  # fmt: skip
-_NOT = frozenset(("not", "isn't", "aren't", "doesn't", "isnt", "never", "wasn't"))
+_NOT = frozenset(("neither", "nor", "not", "isn't", "aren't", "doesn't", "isnt", "never", "wasn't"))
 _ORDINALS = {
     word: rank
     for rank, words in enumerate(
@@ -97,7 +97,7 @@ _CARDINALS = {
     "ten": 10, "eleven": 11, "twelve": 12,
 }  # fmt: skip
 _ORDINAL = "(?:" + "|".join(_ORDINALS) + ")"
-_ME = r"(?:me|you|us|myself|yourself|the robot)"
+_ME = r"(?:me|you|us|myself|yourself|the robot|where (?:i|you)(?:'m|'re| am| are)?(?: standing| sitting| stand)?)"
 _EGOCENTRIC = (
     ("behind-me", rf"(?:right |directly )?(?:behind|in back of) {_ME}|(?:at|behind) (?:my|your) back"),
     ("ahead-of-me", rf"(?:right |straight |directly )?(?:in front|ahead) of {_ME}|(?:straight|right) ahead"),
@@ -1129,7 +1129,22 @@ def with_unknown(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Men
         return list(mentions)  # an adjective that nobody knows: "the ornate desk"
     if not asked and last < len(tokens):
         return list(mentions)  # no noun phrase
+    if mentions and (tokens[i - 1 : i] == ["to"] or _does_something(tokens, i, last)):
+        return list(mentions)  # "the cat keeps knocking over the lamp", "i dropped my keys in the bucket"
     return [Mention(i, last, " ".join(tokens[i:last]), False, known=False), *mentions]
+
+
+def _does_something(tokens: Sequence[str], first: int, last: int) -> bool:
+    """Whether words [first, last), which nobody knows, are somebody and a verb, or a verb, rather than a thing."""
+    words = tokens[first:last]
+    before, after = tokens[first - 1] if first else "", tokens[last : last + 2]
+    verb = words[-1].endswith(("ed", "es", "ps", "ts", "ds", "ks", "ns", "ys")) and len(words) > 1
+    done = words[0].endswith("ed") or before in ("i", "we", "they", "he", "she", "you")
+    kept = len(after) == 2 and after[0] in ("are", "is", "were") and after[1] in _KEPT | {"in", "inside"}
+    return verb or done or kept
+
+
+_KEPT = frozenset(("kept", "stored", "locked", "hidden"))
 
 
 def with_ones(tokens: Sequence[str], mentions: Sequence[Mention], target: int) -> tuple[list[Mention], int]:
@@ -1198,7 +1213,9 @@ def _best_thing(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
         if any(m.first <= i for m in mentions):
             return None
         best = i > 0 and (tokens[i - 1] in _ONE_OF or tokens[i - 1].endswith("est"))
-        if token in ("thing", "object", "item") and best:
+        word, place = governor(tokens, Mention(i, i + 1, token, plural=False))
+        some = token == "thing" and "a" in tokens[place + 1 : i] and word != "of"  # "there's a red thing between"
+        if (token in ("thing", "object", "item") and best) or some:
             return i
     return None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, word_set
 
@@ -107,7 +108,8 @@ _BELONGS = r"(?:belongs|belong|goes|go)(?: back| away| over)*"
 def put_aside(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """``words`` without what only stands around a request; unchanged where nothing does."""
     labels = tuple(labels)
-    line = Line(_introduced(list(words), labels))
+    line = Line(_introduced(_told_short(words), labels))
+    line = _asking_clause(line, labels)
     for pattern in (_TURNED, rf"{_ADDRESS}{_WONDER} ?,? (?={_ASKS}\b)"):
         line = Line(line.words[line.begins(pattern) :])
     match = re.search(_MAY_BE, line.joined)
@@ -116,6 +118,46 @@ def put_aside(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
         line = Line([*line.words[:first], replace(line.words[first], text="is"), *line.words[last:]])
     line = _without_wish(line, labels)
     return _without_goal(line, labels).words
+
+
+def _told_short(words: Sequence[Word]) -> list[Word]:
+    """ "The telly's behind you": the telly."""
+    result: list[Word] = []
+    for word, follows in zip_longest(words, [w.text for w in words[1:]], fillvalue=""):
+        assert isinstance(word, Word)
+        base = word.text.removesuffix("'s")
+        is_short = base != word.text and (base,) in lexicon().surfaces and follows in _AFTER_IS
+        result.append(replace(word, text=base, end=word.end - 2) if is_short else word)
+    return result
+
+
+_AFTER_IS = (word_set("prepositions") | word_set("articles") | {"not", "too", "over", "here", "there"}) - {
+    "has",
+    "have",
+}
+_REASON = (
+    r"(?:(?:because|as|since|so) )?(?:(?:i|we|he|she|they)(?:'m|'ve|'re|'ll|'d|'s)?|it's (?!standing|lying|sitting|"
+    r"hanging|facing|leaning|touching)\w+ing|(?:my|our|his|her) [\w-]+ (?:is|are|was|were|has|have|needs?|keeps?)|the "
+    r"[\w-]+ says)\b(?! (?:want|need|mean|would|see|like|think|am looking|am after|left|put)\b)"
+)
+_PERSONAL = r"(?:i|we|he|she|they|someone|somebody)(?:'m|'ve|'re|'s| am| are| have| is| was)\b"
+
+
+def _asking_clause(line: Line, labels: Sequence[str]) -> Line:
+    """The clause that asks: without "I'm up the ladder, ..." before it and "..., we're starting" behind it."""
+    for pause in re.finditer(r" [,.!] ", line.joined):
+        first, second = line.words[: line.word_at(pause.start() + 1)], line.words[line.word_at(pause.end()) :]
+        after = Line(second)
+        asks = re.match(rf"{_ADDRESS}(?:what(?:'s| is)|anything|something|is there|are there|how many)\b", after.joined)
+        ordered = re.match(rf"{_ADDRESS}(?:{_MOVES}|show|find|open|go)\b", after.joined)
+        named = lexicon().mentions(first, labels)
+        personal = re.match(_PERSONAL, Line(first).joined) and lexicon().mentions(second, labels)
+        if (asks and not named) or (ordered and personal and "it" not in after.joined.split()):
+            return after
+    match = re.search(rf" [,;] (?={_REASON})", line.joined)
+    if match is not None and lexicon().mentions(line.words[: line.word_at(match.start())], labels):
+        return Line(line.words[: line.word_at(match.start() + 1)])
+    return line
 
 
 def _without_wish(line: Line, labels: Sequence[str]) -> Line:
@@ -139,6 +181,10 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
         if not before or asked or not lexicon().mentions(before, labels):
             continue
         return Line(before)
+    wished = re.match(rf"{_ADDRESS}(?:i|we)(?:'d| would)? (?:want|need|like) ", line.joined)
+    match = re.search(rf" {_THROWN}(?= (?:{_INTO})\b)", line.joined) if wished else None
+    if match is not None and lexicon().mentions(line.words[: line.word_at(match.start() + 1)], labels):
+        return Line(line.words[: line.word_at(match.start() + 1)])  # "i want the book placed on the bed"
     match = re.search(rf" , (?:please |and |then |just )*(?:{_MOVES}) (?:it|that|them)\b", line.joined)
     if match is None:
         return line
@@ -176,7 +222,7 @@ _WANTS = re.compile(
 )
 
 
-_GOES_ON = r" (?:there|is|are|stands|sits|lies|hangs|too|,|\.|!|\?|and)|$"
+_GOES_ON = r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|too|,|\.|!|\?|and)|$"
 
 
 def _sentences(words: Sequence[Word]) -> list[list[Word]]:
@@ -209,6 +255,13 @@ def _introduced(words: list[Word], labels: tuple[str, ...]) -> list[Word]:
         if last and asks and others is not None and any(w.text in ("one", "ones") for w in sentence):
             return _said_again(sentence, *others)
         thing = _thing(sentence, noun, labels)
+        if (
+            last
+            and place is not None
+            and thing is None
+            and re.match(r"(?:what|which|anything|is there)\b", Line(sentence).joined)
+        ):
+            return [*sentence[: place[0]], *place[2], *sentence[place[1] :]]
         if place is not None and thing is not None:
             start, stop, where = place
             between = [w.text for w in sentence[thing[1].last : start]]
@@ -240,7 +293,7 @@ def _landmark(sentence: list[Word], labels: tuple[str, ...]) -> tuple[list[Word]
     words = [w for w in sentence if w.text not in _ENDS]
     lead = next((i for i, w in enumerate(words) if w.text in ("there's", "there", "is", "you'll", "stands")), None)
     chosen = mentions[0]
-    if lead and len(mentions) > 1 and words[0].text in word_set("prepositions") | {"to", "over"}:
+    if lead and len(mentions) > 1 and words[0].text in word_set("prepositions") | {"to", "over", "left", "right"}:
         chosen = next((m for m in mentions if m.first > lead), chosen)  # "in front of the couch there's a table"
     elif lead and words[0].text in ("on", "in", "to", "over", "at", "far", "way"):
         chosen = next((m for m in mentions if m.first > lead), chosen)

@@ -43,7 +43,7 @@ _POLITE = (
 )
 _PUT = (
     r"(?:put|putting|place|set|hang|stick|throw|toss|chuck|drop|dump|lay|store|stow|move|push|pull|slide|turn|"
-    r"(?:rinse|wash|soak|pour|empty|wheel|lug|roll|plug|load|stack|tidy|prop|lean|shove|stuff|bin)"
+    r"(?:rinse|wash|soak|pour|wheel|lug|roll|plug|load|stack|prop|lean|shove|stuff|bin)"
     r"(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all)\b))"
 )
 _BRING = (
@@ -51,7 +51,8 @@ _BRING = (
     r"getting|grab|grabbing|collect|pick up|pick|lift|hold|return)"
 )
 _GO = (
-    r"(?:go|goes|going|drive|walk|move|come|navigate|head|travel|run|return|roll|approach|park|stop|stand|wait|stay|"
+    r"(?:(?:roll|take|get|move|drag|bring) yourself|make your way|go|goes|going|drive|walk|move|come|navigate|"
+    r"head|travel|run|return|roll|approach|park|stop|stand|wait|stay|"
     r"follow|turn)"
 )
 _TO = (
@@ -72,14 +73,16 @@ _WHERE = (
     r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen|(?= (?:the|my|our|his|her|that|those)\b))"
 )
 _EXISTS = (
-    r"(?:is|are) there|do (?:we|you|i) (?:have|see)|did you (?:see|notice|find)|can you see|"
+    r"(?:is|are) there|any(?: sign of)?(?= [\w' -]+ \?$)|(?:anyone|anybody|someone|somebody) (?:got|"
+    r"seen)(?= an? )|do (?:we|you|i) (?:have|see)|did you (?:see|notice|find)|can you see|"
     r"have you (?:seen|got|found)|did (?:i|you|we|someone|somebody|anyone|anybody) (?:leave|forget|bring|"
     r"lose)(?= an? )|"
     r"does (?:the|this) [\w ]+? have|has anybody seen|has anyone seen"
 )
 _COUNT = r"(?:tell me |say |do you know )?(?:how many|(?:what is |what's )?the number of|number of|count up|count)"
 _CONTENTS = (
-    r"(?:(?:what|which|what kind of)(?: (?:things|objects|items|stuff|thing|object))?(?: and things)?(?: else)?"
+    r"(?:(?:what|which|what kind of)(?: all)?(?: (?:things|objects|items|stuff|thing|"
+    r"object))?(?: and things)?(?: else)?"
     r"(?:'s| is| are| stands| stand| lies| lie| sits| sit| rests| hangs| can (?:you|i) (?:see|find)|"
     r" do (?:you|we) (?:see|have)|"
     r" have (?:you|we|i|they) got| have (?:they|you|we|i) left|'s been| has been| have been| did (?:you|we|i|they|"
@@ -100,6 +103,7 @@ _INNER = (
 )
 _OTHER_THAN = (
     r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|"
+    r"(?:avoid|ignore|skip|forget|never mind)(?= (?:the|that)\b)|"
     r"(?:(?:just|but|only|and) )+(?:leave|not take|don't take|don't touch|not touch)(?= (?:the|that|those|this|my)\b)|"
     r"excepting|(?<!far |set |way )(?<!farthest |furthest )(?<!poles |miles )(?<!worlds |stands )apart from|"
     r"aside from|but not|rather than|not counting|"
@@ -154,7 +158,8 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
 
 def _question(line: Line) -> tuple[Kind, Line]:
     polite = line.begins(
-        _POLITE + r"(?:(?:tell|show) me |say |check |look |see |list |name |report |describe )?(?:if |whether )?"
+        _POLITE
+        + r"(?:(?:tell|show) me (?:please )?|say |check |look |see |list |name |report |describe )?(?:if |whether )?"
     )
     rest = line.without(0, polite)
     taken = rest.begins(_CONTENTS + rf"(?= {_INNER}\b)")
@@ -290,7 +295,12 @@ def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
             start, end = match.span(1)
         first, last = line.word_at(start), line.word_at(end)
         stop = last
-        while stop < len(line.words) and line.words[stop].text not in (".", ",", ";", "?", "!", "but", "please"):
+        named = line.words[first].text in ("avoid", "ignore", "skip", "forget", "never")
+        while (
+            stop < len(line.words)
+            and not (named and line.words[stop].text in ("and", "then"))
+            and line.words[stop].text not in (".", ",", ";", "?", "!", "but", "please")
+        ):
             stop += 1
         chunk = line.words[last:stop]
         if not chunk:
@@ -384,6 +394,10 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
             continue  # "the bottom of the three shelves" is one of them
         ends = owner.last >= len(words) or not words[owner.last][0].isalnum()
         if bare in _PARTS or ends:
+            return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"
+    for k in range(i, mentions[0].first if mentions else i):
+        bare, owner = _singular(words[k]), mentions[0]
+        if bare in _PARTS and words[k + 1] == "of" and owner.first <= k + 5 and owner.noun not in _STRUCTURE:
             return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"
     if len(words[i:]) and _singular(words[i]) in _WHOLE_PARTS and words[i] not in labels:
         rest = [w for w in words[i + 1 :] if w[0].isalnum()]

@@ -111,7 +111,8 @@ def meant_by(token: str) -> str:
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for stump in _stumps(token, most) for word in _index().get(stump, ())}
     ranked = sorted((edits(token, word), word[0] != token[0], not _left_out(token, word), word) for word in near)
-    ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and r[1])]
+    verb = token.endswith(("ing", "ed"))  # "it is beeping" tells of no bedding
+    ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and (r[1] or verb))]
     if not english:
         ranked = [r for r in ranked if sorted(r[-1]) == sorted(token)]
     if not ranked:
