@@ -15,6 +15,7 @@ from itertools import zip_longest
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, word_set
 
+_FEW_WORDS = 25  # longer ones are told loosely, and all of it may count
 _MOST_WORDS = 40  # longer ones are descriptions of a room
 _ENDS = frozenset(".!?;")
 _DETERMINED = r"(?:the|my|our|your|his|her|their|that|this|those|these|an?|any|some|every|all|both)"
@@ -94,7 +95,8 @@ _GOES_TO = (
     r"(?: (?:back|away|out|down|over|up|straight))*"
 )
 _MOVES = (
-    r"put|place|throw|toss|chuck|drop|dump|move|bring|take|carry|give|hand|pass|wash|rinse|fetch|get|grab|push|"
+    r"stick|pop|shift|store|stow|set|lay|roll|wheel|put|place|throw|toss|chuck|drop|dump|move|bring|take|carry|"
+    r"give|hand|pass|wash|rinse|fetch|get|grab|push|"
     r"pull|clean|"
     r"wipe|water|open|close|shut|turn|switch|clear|tidy|fold|pick|lift|leave|hang|return|empty|fill|unplug"
 )
@@ -140,11 +142,14 @@ _REASON = (
     r"hanging|facing|leaning|touching)\w+ing|(?:my|our|his|her) [\w-]+ (?:is|are|was|were|has|have|needs?|keeps?)|the "
     r"[\w-]+ says)\b(?! (?:want|need|mean|would|see|like|think|am looking|am after|left|put)\b)"
 )
+_BEFORE = r"(?:before|until|because|so that|as soon as) (?:it|i|we|he|she|they|you|someone|somebody)\b"
 _PERSONAL = r"(?:i|we|he|she|they|someone|somebody)(?:'m|'ve|'re|'s| am| are| have| is| was)\b"
 
 
 def _asking_clause(line: Line, labels: Sequence[str]) -> Line:
     """The clause that asks: without "I'm up the ladder, ..." before it and "..., we're starting" behind it."""
+    if len(line.words) > _FEW_WORDS:
+        return line
     for pause in re.finditer(r" [,.!] ", line.joined):
         first, second = line.words[: line.word_at(pause.start() + 1)], line.words[line.word_at(pause.end()) :]
         after = Line(second)
@@ -152,9 +157,10 @@ def _asking_clause(line: Line, labels: Sequence[str]) -> Line:
         ordered = re.match(rf"{_ADDRESS}(?:{_MOVES}|show|find|open|go)\b", after.joined)
         named = lexicon().mentions(first, labels)
         personal = re.match(_PERSONAL, Line(first).joined) and lexicon().mentions(second, labels)
-        if (asks and not named) or (ordered and personal and "it" not in after.joined.split()):
+        once = ordered and re.match(r"(?:once|when|as soon as|after) (?:i|you|we|he|she|they)\b", Line(first).joined)
+        if ((asks or once) and not named) or (ordered and personal and "it" not in after.joined.split()):
             return after
-    match = re.search(rf" [,;] (?={_REASON})", line.joined)
+    match = re.search(rf" [,;] (?={_REASON})| (?={_BEFORE})", line.joined)
     if match is not None and lexicon().mentions(line.words[: line.word_at(match.start())], labels):
         return Line(line.words[: line.word_at(match.start() + 1)])
     return line
@@ -177,7 +183,18 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
             continue
         first = line.word_at(match.start() + 1)
         before = line.words[start:first]
-        asked = {w.text for w in before} & {"that", "which", "who", "what", "where", "you", "i", "we", "if", "there"}
+        asked = {w.text for w in before[1:]} & {
+            "that",
+            "which",
+            "who",
+            "what",
+            "where",
+            "you",
+            "i",
+            "we",
+            "if",
+            "there",
+        }
         if not before or asked or not lexicon().mentions(before, labels):
             continue
         return Line(before)
@@ -222,7 +239,9 @@ _WANTS = re.compile(
 )
 
 
-_GOES_ON = r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|too|,|\.|!|\?|and)|$"
+_GOES_ON = (
+    r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and)|$"
+)
 
 
 def _sentences(words: Sequence[Word]) -> list[list[Word]]:

@@ -43,7 +43,7 @@ _POLITE = (
 )
 _PUT = (
     r"(?:put|putting|place|set|hang|stick|throw|toss|chuck|drop|dump|lay|store|stow|move|push|pull|slide|turn|"
-    r"(?:rinse|wash|soak|pour|wheel|lug|roll|plug|load|stack|prop|lean|shove|stuff|bin)"
+    r"(?:rinse|wash|soak|pop|shift|pour|wheel|lug|roll|plug|load|stack|prop|lean|shove|stuff|bin)"
     r"(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all)\b))"
 )
 _BRING = (

@@ -17,6 +17,7 @@ from functools import lru_cache
 from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
 from embodied_perceptron.nn.text_encoder import minilm_folder
 
+_SHORT = {"teh": "the", "pls": "please", "plz": "please", "u": "you", "ur": "your"}
 _LONG = 8  # letters of a word that hardly is a verb's doer
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # letters that a word must have to be corrected by one, by two edits
 _SETS = (
@@ -97,8 +98,8 @@ def _index() -> dict[str, tuple[str, ...]]:
 def meant_by(token: str) -> str:
     """The one word of the lexicon that ``token`` is a slip of; empty for known words, for words that are near to none
     and for those near to several."""
-    if token == "teh":
-        return "the"
+    if token in _SHORT:
+        return _SHORT[token]
     _, known = _vocabulary()
     if len(token) < _ONE_SLIP or len(token) > 30 or not token.isascii() or not token.isalpha() or token in known:
         return ""
