@@ -4,6 +4,7 @@
     ... --half tune --errors 30                                # the half that rules are tuned on, with wrong answers
     ... --answers ANSWERS                                      # of `embodied-perceptron ground --scenes ...` instead
     ... --sentences benchmarks/data/robot_sentences_2.json     # the second list: all of it is held out
+    ... --sentences benchmarks/data/robot_sentences_3.json --list 6      # lists 3 to 6, written blind
 
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
 for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
@@ -98,10 +99,15 @@ def main() -> None:
     parser.add_argument("--half", choices=("tune", "end", "all"), default="all")
     parser.add_argument("--answers", type=Path, help="answers instead of asking")
     parser.add_argument("--sentences", type=Path, default=SENTENCES, help="the list")
+    parser.add_argument("--list", type=int, help="only the sentences of this list, in a file of several")
     parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
     arguments = parser.parse_args()
     console = Console()
     data = json.loads(arguments.sentences.read_text(encoding="utf-8"))
+    if arguments.list is not None:
+        data["queries"] = [query for query in data["queries"] if query.get("list") == arguments.list]
+        if not data["queries"]:
+            parser.error(f"{arguments.sentences} has no list {arguments.list}")
     answers = (answer_file(data) if arguments.answers is None else json.loads(arguments.answers.read_text()))["answers"]
     show_errors(data, answers, arguments.half, arguments.errors)
     results = {half: table_of(data, answers, half) for half in ("tune", "end")}
