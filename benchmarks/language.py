@@ -123,15 +123,16 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
         grounding = ground_objects(query["text"], scenes[query["scene"]], fronts="none", vocabulary=None)
         answer_ms.append(grounding.latency_ms)
         truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
-        overlap = iou_aabb(grounding.candidates[0].box, truth) if grounding.candidates else 0.0
+        ranked = grounding.candidates or grounding.nearest  # every sentence means something: a choice has to be made
+        overlap = iou_aabb(ranked[0].box, truth) if ranked else 0.0
         groups = [query["source"], f"{query['source']} {half_of(query['scene'])}"]
         if "view_dependent" in query:
             groups += [f"nr3d {'easy' if query['easy'] else 'hard'}"]
             groups += [f"nr3d view {'dependent' if query['view_dependent'] else 'independent'}"]
         at25.add(groups, overlap > 0.25)
         at50.add(groups, overlap > 0.5)
-        if grounding.candidates:
-            confidence.append((grounding.candidates[0].score, overlap > 0.25))
+        if ranked:
+            confidence.append((ranked[0].score, overlap > 0.25))
         if overlap <= 0.25 and errors and hash_of(query["text"]) % 40 == 0:
             errors -= 1
             show_error(query["text"], grounding, data["scenes"][query["scene"]]["objects"][query["target"]]["category"])
@@ -222,7 +223,8 @@ def ablate(path: Path, step: int) -> dict[str, dict[str, float]]:
         for query in queries:
             grounding = ground_objects(query["text"], scenes[query["scene"]], fronts="none", vocabulary=None)
             truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
-            hit = bool(grounding.candidates) and iou_aabb(grounding.candidates[0].box, truth) > 0.25
+            ranked = grounding.candidates or grounding.nearest
+            hit = bool(ranked) and iou_aabb(ranked[0].box, truth) > 0.25
             tally.add([query["source"]], hit)
         return tally.percent()
 

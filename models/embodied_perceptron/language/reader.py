@@ -175,6 +175,10 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     unread = _unread_words(words, [*patterns.read, *_attributes(words, things)])
     if not unattached and not unread:
         return None
+    left = [(word.start, word.end) for word in unread] + [t.span for t in things if t.mention.noun not in known]
+    told_in = {_clause(words, span) for span in patterns.conditions}
+    if len(told_in) > 1 or (told_in and not any(_clause(words, span) in told_in for span in left)):
+        return None  # whatever is read, something else would be lost
     reader = sentence_reader()
     reading = None if reader is None else reader.read(text, [thing.span for thing in things], names)
     if reading is None:
@@ -191,7 +195,6 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
         least = SURE if about_it else SURE_OF_ANOTHER
     if reading.probability < least or _agrees(reading, things, patterns):
         return None
-    left = [(word.start, word.end) for word in unread] + [t.span for t in things if t.mention.noun not in known]
     return None if _loses(reading, words, things, patterns, left) else _told(words, things, reading)
 
 
