@@ -164,6 +164,14 @@ def test_where_patterns_have_read_more_a_reading_has_to_be_all_but_certain(fixed
     assert _said(parse(text)) == ("lamp", [("farthest", ["couch"])])
 
 
+def test_a_sentence_told_anew_is_read_and_one_put_together_of_several_is_not(fixed):
+    fixed(Reading("closest", 0, (1,), 1.0))
+    assert _said(parse("of all the chairs, the one that keeps the desk company")) == ("chair", [("closest", ["desk"])])
+    stand_in = fixed(Reading("closest", 0, (1,), 1.0))
+    assert _said(parse("We've got a couch here. Bring me the pillow from it.")) == ("pillow", [("on", ["couch"])])
+    assert stand_in.asked == 0
+
+
 def test_sizes_are_no_reason_to_leave_a_relation_unread(fixed):
     fixed(Reading("farthest", 0, (1,), 1.0))
     said = [(c.relation, [a.noun for a in c.anchors]) for c in parse("the tall lamp gossips by the couch").constraints]

@@ -15,7 +15,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from re import Match, Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
@@ -310,8 +309,7 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
     meaning = Parser(text, labels, request.words).meaning()
     more = request.excluded or request.every or request.number or meaning.speaker
-    in_order = all(a.start <= b.start for a, b in pairwise(request.words))  # not put together from several sentences
-    if request.kind in _ASKS_FOR_ONE and in_order and not more:
+    if request.kind in _ASKS_FOR_ONE and not (more or request.put_together):
         # before these words stands a command, behind them where the object shall go
         start = min((word.start for word in request.words), default=0)
         end = max((word.end for word in request.words), default=0)

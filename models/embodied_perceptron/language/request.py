@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal
 
 from embodied_perceptron.language.clauses import restated
@@ -125,6 +126,7 @@ class Request:
         excluded: descriptions of what is not meant ("except the red one").
         problem: why it cannot be answered, or that it is known not to be there; else empty.
         invalid: the problem is the sentence's, not the scene's.
+        put_together: the words are from several sentences, those of a landmark in the place of "it".
     """
 
     words: tuple[Word, ...]
@@ -134,6 +136,7 @@ class Request:
     excluded: tuple[tuple[Word, ...], ...] = ()
     problem: str = ""
     invalid: bool = False
+    put_together: bool = False
 
 
 def read_request(text: str, labels: Iterable[str] = ()) -> Request:
@@ -143,12 +146,14 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     language = other_language(words, labels)
     if language:
         return Request(tuple(words), problem=f"this seems to be {language}; only English is understood", invalid=True)
-    line = Line(restated(put_aside(corrected(words, labels), labels), labels))
+    asked = put_aside(corrected(words, labels), labels)
+    put_together = any(a.start > b.start for a, b in pairwise(asked))
+    line = Line(restated(asked, labels))
     kind, line = _question(line)
     line = _command(line) if kind == "object" else line
     line, excluded = _exclusions(line)
     every, number, line = _quantity(line)
-    request = Request(tuple(line.words), kind, every, number, excluded)
+    request = Request(tuple(line.words), kind, every, number, excluded, put_together=put_together)
     problem, invalid = _problem(line, labels, bool(excluded))
     return replace(request, problem=problem, invalid=invalid)
 
