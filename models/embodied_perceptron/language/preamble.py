@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, word_set
 
@@ -104,6 +103,7 @@ _INTO = (
     r"(?:on|onto|on top of|in|into|inside|to|under|underneath|beneath|next to|beside|near|by|at|behind|in front of|"
     r"against|over|above|between)"
 )
+_ASKED = frozenset(("that", "which", "who", "what", "where", "you", "i", "we", "if", "there"))
 _BELONGS = r"(?:belongs|belong|goes|go)(?: back| away| over)*"
 
 
@@ -125,18 +125,16 @@ def put_aside(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
 def _told_short(words: Sequence[Word]) -> list[Word]:
     """ "The telly's behind you": the telly."""
     result: list[Word] = []
-    for word, follows in zip_longest(words, [w.text for w in words[1:]], fillvalue=""):
-        assert isinstance(word, Word)
+    for i, word in enumerate(words):
+        follows = words[i + 1].text if i + 1 < len(words) else ""
         base = word.text.removesuffix("'s")
         is_short = base != word.text and (base,) in lexicon().surfaces and follows in _AFTER_IS
         result.append(replace(word, text=base, end=word.end - 2) if is_short else word)
     return result
 
 
-_AFTER_IS = (word_set("prepositions") | word_set("articles") | {"not", "too", "over", "here", "there"}) - {
-    "has",
-    "have",
-}
+_BESIDE = word_set("prepositions") - {"has", "have"}
+_AFTER_IS = _BESIDE | word_set("articles") | {"not", "too", "over", "here", "there"}
 _REASON = (
     r"(?:(?:because|as|since|so) )?(?:(?:i|we|he|she|they)(?:'m|'ve|'re|'ll|'d|'s)?|it's (?!standing|lying|sitting|"
     r"hanging|facing|leaning|touching)\w+ing|(?:my|our|his|her) [\w-]+ (?:is|are|was|were|has|have|needs?|keeps?)|the "
@@ -183,19 +181,7 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
             continue
         first = line.word_at(match.start() + 1)
         before = line.words[start:first]
-        asked = {w.text for w in before[1:]} & {
-            "that",
-            "which",
-            "who",
-            "what",
-            "where",
-            "you",
-            "i",
-            "we",
-            "if",
-            "there",
-        }
-        if not before or asked or not lexicon().mentions(before, labels):
+        if not before or _ASKED & {w.text for w in before[1:]} or not lexicon().mentions(before, labels):
             continue
         return Line(before)
     wished = re.match(rf"{_ADDRESS}(?:i|we)(?:'d| would)? (?:want|need|like) ", line.joined)
@@ -292,13 +278,13 @@ def _introduced(words: list[Word], labels: tuple[str, ...]) -> list[Word]:
                 return [*_definite(told[0]), *told[1]]
         elif last and asks and told is not None:
             again = _thing(sentence, noun, labels)
-            same = again is not None and again[1].noun == lexicon_noun(told[0], labels)
+            same = again is not None and again[1].noun == _last_noun(told[0], labels)
             if same or (again is None and any(w.text in _IT or w.text == "one" for w in sentence)):
                 return [*_definite(told[0]), *told[1]]
     return words
 
 
-def lexicon_noun(words: Sequence[Word], labels: tuple[str, ...]) -> str:
+def _last_noun(words: Sequence[Word], labels: tuple[str, ...]) -> str:
     """The last noun of a phrase; empty without any."""
     found = lexicon().mentions(words, labels)
     return found[-1].noun if found else ""
