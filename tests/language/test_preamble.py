@@ -78,6 +78,7 @@ def test_a_landmark_of_the_sentence_before_takes_the_place_of_it(text, target, w
         "there is a chair. next to it is a table with a lamp on it",
         "this is a brown chair. the desk in front of it is white.",
         "i mean the lamp because it leans on the couch",
+        "the lamp lights up as soon as you sit down on the couch",
         "it is a trash can. it is next to the door with the window in it.",
         "the black shelf is on the wall. it is to the left of the door with the window in it .",
     ],

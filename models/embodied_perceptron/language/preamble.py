@@ -140,7 +140,7 @@ _REASON = (
     r"hanging|facing|leaning|touching)\w+ing|(?:my|our|his|her) [\w-]+ (?:is|are|was|were|has|have|needs?|keeps?)|the "
     r"[\w-]+ says)\b(?! (?:want|need|mean|would|see|like|think|am looking|am after|left|put)\b)"
 )
-_BEFORE = r"(?:before|until|as soon as) (?:it|i|we|he|she|they|you|someone|somebody)\b"
+_BEFORE = r"(?:before|until) (?:it|i|we|he|she|they|you|someone|somebody)\b"
 _PERSONAL = r"(?:i|we|he|she|they|someone|somebody)(?:'m|'ve|'re|'s| am| are| have| is| was)\b"
 
 
