@@ -123,7 +123,7 @@ def human(path: Path, errors: int, limit: int | None) -> dict[str, Any]:
         grounding = ground_objects(query["text"], scenes[query["scene"]], fronts="none", vocabulary=None)
         answer_ms.append(grounding.latency_ms)
         truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
-        ranked = grounding.candidates or grounding.nearest  # every sentence means something: a choice has to be made
+        ranked = grounding.choice  # every sentence means something: a choice has to be made
         overlap = iou_aabb(ranked[0].box, truth) if ranked else 0.0
         groups = [query["source"], f"{query['source']} {half_of(query['scene'])}"]
         if "view_dependent" in query:
@@ -223,7 +223,7 @@ def ablate(path: Path, step: int) -> dict[str, dict[str, float]]:
         for query in queries:
             grounding = ground_objects(query["text"], scenes[query["scene"]], fronts="none", vocabulary=None)
             truth = box_of(data["scenes"][query["scene"]]["objects"][query["target"]])
-            ranked = grounding.candidates or grounding.nearest
+            ranked = grounding.choice
             hit = bool(ranked) and iou_aabb(ranked[0].box, truth) > 0.25
             tally.add([query["source"]], hit)
         return tally.percent()

@@ -350,3 +350,8 @@ class Grounding:
     count: int | None = None
     phrases: tuple[GroundedPhrase, ...] = ()
     nearest: tuple[SceneObject, ...] = ()
+
+    @property
+    def choice(self) -> tuple[SceneObject, ...]:
+        """The candidates, or what comes nearest where there are none: of one who has to choose."""
+        return self.candidates or self.nearest

@@ -252,12 +252,14 @@ def _introduced(words: list[Word], labels: tuple[str, ...]) -> list[Word]:
         return words
     first, noun = landmark
     told: tuple[list[Word], list[Word]] | None = None  # the thing at the landmark: its phrase, and where it is
-    others = _others(sentences[0], noun, labels)
     for k, sentence in enumerate(sentences[1:], 1):
         last = k == len(sentences) - 1
         asks = _WANTS.match(Line(sentence).joined) is not None
         place = _place_of_it(sentence, first)
-        if last and asks and others is not None and any(w.text in ("one", "ones") for w in sentence):
+        others = None
+        if last and asks and any(w.text in ("one", "ones") for w in sentence):
+            others = _others(sentences[0], landmark, labels)
+        if others is not None:
             return _said_again(sentence, *others)
         thing = _thing(sentence, noun, labels)
         if (
@@ -360,14 +362,16 @@ def _place_of_it(sentence: Sequence[Word], landmark: list[Word]) -> tuple[int, i
     return start, stop, [*relation, *landmark]
 
 
-def _others(sentence: list[Word], landmark: str, labels: tuple[str, ...]) -> tuple[Mention, list[Word]] | None:
+def _others(
+    sentence: list[Word], landmark: tuple[list[Word], str], labels: tuple[str, ...]
+) -> tuple[Mention, list[Word]] | None:
     """ "The couch has two pillows on it": the pillows, and "on the couch"."""
-    found = [m for m in lexicon().mentions(sentence, labels) if m.noun != landmark]
-    subject = _landmark(sentence, labels)
-    if len(found) != 1 or subject is None or not {"has", "have"} & {w.text for w in sentence}:
+    subject, noun = landmark
+    found = [m for m in lexicon().mentions(sentence, labels) if m.noun != noun]
+    if len(found) != 1 or not {"has", "have"} & {w.text for w in sentence}:
         return None
-    only = next((k for k, word in enumerate(subject[0]) if word.text == "with"), len(subject[0]))
-    place = _place_of_it(sentence, subject[0][:only])
+    only = next((k for k, word in enumerate(subject) if word.text == "with"), len(subject))
+    place = _place_of_it(sentence, subject[:only])
     return None if place is None else (found[0], place[2])
 
 

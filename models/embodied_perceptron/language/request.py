@@ -300,12 +300,10 @@ def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
             start, end = match.span(1)
         first, last = line.word_at(start), line.word_at(end)
         stop = last
-        named = line.words[first].text in ("avoid", "ignore", "skip", "forget", "never")
-        while (
-            stop < len(line.words)
-            and not (named and line.words[stop].text in ("and", "then"))
-            and line.words[stop].text not in (".", ",", ";", "?", "!", "but", "please")
-        ):
+        stops = {".", ",", ";", "?", "!", "but", "please"}
+        if line.words[first].text in ("avoid", "ignore", "skip", "forget", "never"):
+            stops |= {"and", "then"}
+        while stop < len(line.words) and line.words[stop].text not in stops:
             stop += 1
         chunk = line.words[last:stop]
         if not chunk:
@@ -399,11 +397,11 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
             continue  # "the bottom of the three shelves" is one of them
         ends = owner.last >= len(words) or not words[owner.last][0].isalnum()
         if bare in _PARTS or ends:
-            return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"
+            return _part_of(bare, owner)
     for k in range(i, mentions[0].first if mentions else i):
         bare, owner = _singular(words[k]), mentions[0]
         if bare in _PARTS and words[k + 1] == "of" and owner.first <= k + 5 and owner.noun not in _STRUCTURE:
-            return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"
+            return _part_of(bare, owner)
     if len(words[i:]) and _singular(words[i]) in _WHOLE_PARTS and words[i] not in labels:
         rest = [w for w in words[i + 1 :] if w[0].isalnum()]
         if not rest or rest[0] not in ("of",):
@@ -431,6 +429,10 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
             return f"there is no {name}: it belongs to a {m.noun}, but is none"
         break
     return ""
+
+
+def _part_of(bare: str, owner: Mention) -> str:
+    return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"
 
 
 _ADJECTIVES = word_set("adjectives") - frozenset((",", ".", "with", "and"))

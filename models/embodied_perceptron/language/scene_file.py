@@ -55,7 +55,7 @@ class DetectedScene:
         """One entry of the answers file; what is NOT_FOUND gives the boxes that come nearest to it."""
         grounding = self.ground(text)
         boxes = []
-        for candidate in grounding.candidates or grounding.nearest:
+        for candidate in grounding.choice:
             found = self.detections[candidate.id - 1]
             boxes.append(
                 {

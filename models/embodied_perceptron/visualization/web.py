@@ -573,7 +573,7 @@ def shown(text: str, most: int = SHOWN_CHARACTERS) -> str:
 
 def answer_html(answer: Grounding) -> str:
     """A question with its answer."""
-    objects = ", ".join(shown(label_of(o)) for o in (answer.candidates or answer.nearest)[:5])
+    objects = ", ".join(shown(label_of(o)) for o in answer.choice[:5])
     nearest = "" if answer.candidates else "nearest: "
     words = f"{nearest}{objects} &mdash; " if objects else ""
     reason = shown(answer.reason, 300)
