@@ -19,7 +19,7 @@ from embodied_perceptron.language.lexicon import split_words
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.relations import SceneGeometry, viewer_of
 from embodied_perceptron.language.scene_file import answer_file
-from embodied_perceptron.language.wording import edits, meant_by, other_language
+from embodied_perceptron.language.wording import edits, english_words, meant_by, other_language
 from embodied_perceptron.results import GroundingStatus, SceneObject
 
 FOUND, NOT_FOUND, AMBIGUOUS, INVALID = GroundingStatus
@@ -355,12 +355,20 @@ def test_english_words_are_no_slips(word: str) -> None:
     assert meant_by(word) == ""
 
 
-def test_without_a_vocabulary_only_letters_in_the_wrong_order_are_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wording, "english_words", frozenset)
+@pytest.mark.parametrize("word", ["clipboard", "playpen", "soak", "quill", "finders", "pantries", "dearth", "bandanna"])
+def test_a_word_that_the_text_encoder_has_no_token_for_is_no_slip_either(word: str) -> None:
+    assert meant_by(word) == ""
+
+
+def test_slips_are_known_without_the_text_encoder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(wording, "minilm_folder", lambda: tmp_path)
+    english_words.cache_clear()
     meant_by.cache_clear()
     try:
-        assert [meant_by(w) for w in ("mircowave", "refrigirator", "certain")] == ["microwave", "", ""]
+        slips = ("mircowave", "refrigirator", "certain", "clipboard")
+        assert [meant_by(w) for w in slips] == ["microwave", "refrigerator", "", ""]
     finally:
+        english_words.cache_clear()
         meant_by.cache_clear()
 
 

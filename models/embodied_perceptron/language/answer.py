@@ -229,7 +229,7 @@ class _Answer:
             meaning, self.geometry, self.labels, scores, color, extra, confirmed=self.confirmed, confidence=trust
         )
         conditions = [c for c in meaning.constraints if c.weight >= 1.0]
-        words = len(meaning.text.split())
+        words = meaning.length
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None
         if vocabulary is None and not self.is_long and noun in VOCABULARY:
             self.least_kind = _SAME_KIND
@@ -289,6 +289,10 @@ class _Answer:
         equal &= (fits[order] >= _HARDLY) | (fits[order[0]] < _HARDLY)
         if self.geometry.viewer is not None and any(c.relation in _ANY_OF for c in self.meaning.constraints):
             equal[1:] = False  # of two that are as near, either will do
+        if equal.sum() > 1 and self.meaning.any_of:
+            told = probability.copy()
+            told[0] = min(float(probability[equal].sum()), 1.0)  # that it is one of those that will do
+            return GroundingStatus.FOUND, self._scored(order[:top_k], told), self._reason(evidence, order[0])
         if equal.sum() > 1:
             rivals = [i for i, same in zip(order, equal.tolist(), strict=True) if same]
             said = probability[equal]
@@ -589,7 +593,8 @@ def _words(c: Constraint) -> str:
         words = f"{'within' if c.relation == 'within' else 'more than'} {c.amount_m:g} m of"
         return ("not " if c.negated else "") + words + (f" the {c.anchors[0].noun}" if c.anchors else " you")
     if c.relation in ("larger", "smaller"):
-        return f"{'more' if c.relation == 'larger' else 'less'} than {c.amount_m:g} m in {c.value}"
+        where = "above the floor" if c.value == "elevation" else f"in {c.value}"
+        return f"{'more' if c.relation == 'larger' else 'less'} than {c.amount_m:g} m {where}"
     if c.relation in ("from-left", "from-right"):
         words = f"number {c.rank} {words}"
     if c.anchors and c.relation != "colour":

@@ -64,6 +64,7 @@ _PLACES = frozenset(["corner", "middle", "wall"])
 _PRONOUNS = frozenset(["it", "this", "him", "itself"])
 _SUBJECTS = frozenset(("it", "this", "one", "which", "it's"))
 _OUTRIGHT = 3.0  # weight of "the tallest": a tall one is told from the others loosely
+_FROM_ABOVE = {"top": "high", "bottom": "low"}
 _STATURE = frozenset(("large", "small", "tall", "short", "long", "narrow", "high", "low"))
 _NESTED, _CONTEXT = 0.5, 0.3  # weights of what is said of an anchor rather than of the target
 _LIKE_NOUN = 0.85  # similarity of two nouns for one thing, each to the other: "bin" and "trash can"
@@ -127,6 +128,16 @@ _LENGTH = (
 )
 _MEASURED = (
     (
+        "larger",
+        rf"(?:at least|more than|over|higher than|above|higher up than) {_LENGTH} (?P<axis>(?:off|above|from|over|up from) "
+        r"the (?:floor|ground))",
+    ),
+    (
+        "smaller",
+        rf"(?:at most|less than|under|below|lower than|no more than|not more than) {_LENGTH} (?P<axis>(?:off|above|from|"
+        r"over|up from) the (?:floor|ground))",
+    ),
+    (
         "within",
         r"(?:within|less than|closer than|nearer than|no more than|not more than|at most|under|up to) "
         rf"(?:about )?{_LENGTH}"
@@ -163,7 +174,7 @@ _EGOCENTRIC_PATTERNS, _MEASURED_PATTERNS = _patterns(_EGOCENTRIC), _patterns(_ME
         (
             "from",
             rf"(?:(?P<nth>{_ORDINAL})|number (?P<number>\d{{1,2}}|{'|'.join(_CARDINALS)}))"
-            r" (?:[\w-]+ ){0,3}?(?:counting )?from (?:the )?(?:(?P<side>left|right)|(?=[\w-]))",
+            r" (?:[\w-]+ ){0,3}?(?:counting )?from (?:the )?(?:(?P<side>left|right|top|bottom)|(?=[\w-]))",
         ),
     )
 )
@@ -275,6 +286,8 @@ class Meaning:
         every: all objects are meant that fit, not one.
         number: so many are meant, or None.
         excluded: meanings of what is not meant ("other than the red one").
+        any_of: one of those that fit will do, whichever.
+        length: how many words describe it.
         problem: why the sentence cannot be answered or is known to name no object; else empty.
         invalid: the problem is the sentence's, not the scene's.
     """
@@ -289,6 +302,8 @@ class Meaning:
     every: bool = False
     number: int | None = None
     excluded: tuple[Meaning, ...] = ()
+    any_of: bool = False
+    length: int = 0
     problem: str = ""
     invalid: bool = False
 
@@ -313,7 +328,10 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         # before these words stands a command, behind them where the object shall go
         start = min((word.start for word in request.words), default=0)
         end = max((word.end for word in request.words), default=0)
-        words = retold(" " * start + text[start:end], labels, _read_by_patterns(meaning), without_verbs)
+        heard = list(" " * start + text[start:end])
+        for first, last in request.aside:
+            heard[first:last] = " " * len(heard[first:last])
+        words = retold("".join(heard), labels, _read_by_patterns(meaning), without_verbs)
         meaning = meaning if words is None else _completed(meaning, Parser(text, labels, words).meaning())
     excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
     target = meaning.target
@@ -328,6 +346,8 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         kind=request.kind,
         every=request.every or request.kind != "object" or (target.plural and not single),
         number=request.number,
+        any_of=request.any_of,
+        length=sum(word.text[0].isalnum() for word in request.words),
         excluded=tuple(e for e in excluded if e.target is not None),
     )
 
@@ -424,7 +444,7 @@ class Parser:
             if not (c.relation in ("left-of-all", "right-of-all") and self._words_of(c.span)[0] in taken)
         ]  # fmt: skip
         if any(c.relation in ("above", "on", "supporting", "with") for c in anchored):
-            unary = [c for c in unary if c.relation != "high"]
+            unary = [c for c in unary if c.relation != "high" or c.weight >= _OUTRIGHT]
         spans = [c.span for c in anchored]  # "above it is a mirror" is not high up
         unary = [c for c in unary if not (c.relation in ("high", "low") and c.span in spans)]
         # the longest walk from the door makes nothing long, its opposite corner is no corner of the room
@@ -493,7 +513,7 @@ class Parser:
                 amount_m = _metres(said)
                 span = self._span(*words)
                 if name in ("larger", "smaller"):
-                    axis = _AXES.get(said["axis"], "length")
+                    axis = _AXES.get(said["axis"], "elevation" if said["axis"].endswith(("floor", "ground")) else "length")
                     found.append(Constraint(name, value=axis, span=span, amount_m=amount_m))
                     continue
                 anchor = next((k for k, m in enumerate(self.mentions) if 0 <= m.first - words[1] <= 3), None)
@@ -569,7 +589,10 @@ class Parser:
             words = self._claim(match)
             if words is None:
                 continue
-            if match["side"]:
+            if match["side"] in _FROM_ABOVE:
+                relation = _FROM_ABOVE[match["side"]]
+                found.append(Constraint(relation, rank=rank, weight=_OUTRIGHT, span=self._span(*words)))
+            elif match["side"]:
                 found.append(Constraint(f"from-{match['side']}", rank=rank, span=self._span(*words)))
             else:
                 self._parted.append((_Trigger(words[1] - 1, words[1], "closest"), rank))
@@ -699,6 +722,7 @@ class Parser:
                     continue  # "the floor lamp"
                 negated = self._is_denied(first)
                 outright = told in _STATURE and any(t.endswith(("est", "most")) for t in self.tokens[first:last])
+                outright |= told in ("high", "low") and self.tokens[last : last + 1] in (["shelf"], ["board"], ["rack"])
                 weight = _OUTRIGHT if outright else 1.0
                 span = self._span(first, last)
                 found[name] = Constraint(told, rank=int(rank or 1), negated=negated, weight=weight, span=span)

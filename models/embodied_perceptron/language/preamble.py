@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, word_set
+from embodied_perceptron.language.line import Line
 
 _FEW_WORDS = 25  # longer ones are told loosely, and all of it may count
 _MOST_WORDS = 40  # longer ones are descriptions of a room
@@ -20,38 +21,10 @@ _ENDS = frozenset(".!?;")
 _DETERMINED = r"(?:the|my|our|your|his|her|their|that|this|those|these|an?|any|some|every|all|both)"
 
 
-@dataclass
-class Line:
-    """Words, and the same joined by spaces, in which patterns are looked for."""
-
-    words: list[Word]
-    joined: str = field(init=False)
-    starts: list[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.joined = " ".join(w.text for w in self.words)
-        self.starts, at = [], 0
-        for word in self.words:
-            self.starts.append(at)
-            at += len(word.text) + 1
-
-    def word_at(self, character: int) -> int:
-        """The first word that begins at or after a character of :attr:`joined`."""
-        return next((i for i, start in enumerate(self.starts) if start >= character), len(self.words))
-
-    def without(self, first: int, last: int) -> Line:
-        return Line(self.words[:first] + self.words[last:])
-
-    def begins(self, pattern: str) -> int:
-        """How many words from the start a pattern takes, that ends with a word or a space; 0 = it does not match."""
-        match = re.match(rf"(?:{pattern})(?:(?<= )|(?![\w'-]))", self.joined)
-        return 0 if match is None or match.end() == 0 else self.word_at(match.end())
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # one sentence
 
-_ADDRESS = (
+ADDRESS = (
     r"(?:(?:hey|hi|hello|hiya|oi|yo|ok|okay|alright|right|well|so|now|listen|look|dear|robot|mate|love|good (?:morning|"
     r"evening|afternoon)|please|kindly|sorry|excuse me|thanks|and|but|then|just|quick question|[,!.]) )*"
 )
@@ -76,7 +49,7 @@ _NEEDED_FOR = (  # somebody's wish, up to the thing it needs
     r"painting|replacing|selling|testing|measuring|checking|inspecting|using|after|waiting for|missing))"
     r"(?: (?:down|in|on|at|by|with|into|onto|upon|up|through|under))*"
 )
-_TURNED = rf"{_ADDRESS}(?:turn|look|spin) (?:around|round|back)(?: and look)? ?[,.]? (?=(?:behind|there|on|to|you)\b)"
+_TURNED = rf"{ADDRESS}(?:turn|look|spin) (?:around|round|back)(?: and look)? ?[,.]? (?=(?:behind|there|on|to|you)\b)"
 _MAY_BE = (  # "there should be a lamp" says that there is one
     r"(?P<before>\b(?:there|it)) (?:should|must|might|may|could|ought to|used to|will|would) (?:still |also |"
     r"perhaps )?be"
@@ -99,7 +72,7 @@ _MOVES = (
     r"pull|clean|"
     r"wipe|water|open|close|shut|turn|switch|clear|tidy|fold|pick|lift|leave|hang|return|empty|fill|unplug"
 )
-_INTO = (
+INTO = (
     r"(?:on|onto|on top of|in|into|inside|to|under|underneath|beneath|next to|beside|near|by|at|behind|in front of|"
     r"against|over|above|between)"
 )
@@ -112,7 +85,7 @@ def put_aside(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     labels = tuple(labels)
     line = Line(_introduced(_told_short(words), labels))
     line = _asking_clause(line, labels)
-    for pattern in (_TURNED, rf"{_ADDRESS}{_WONDER} ?,? (?={_ASKS}\b)"):
+    for pattern in (_TURNED, rf"{ADDRESS}{_WONDER} ?,? (?={_ASKS}\b)"):
         line = Line(line.words[line.begins(pattern) :])
     match = re.search(_MAY_BE, line.joined)
     if match is not None:
@@ -134,7 +107,9 @@ def _told_short(words: Sequence[Word]) -> list[Word]:
 
 
 _BESIDE = word_set("prepositions") - {"has", "have"}
-_AFTER_IS = _BESIDE | word_set("articles") | {"not", "too", "over", "here", "there"}
+_AFTER_IS = _BESIDE | word_set("articles") | {
+    "not", "too", "over", "here", "there", "just", "still", "now", "lying", "standing", "sitting", "hanging",
+}  # fmt: skip
 _REASON = (
     r"(?:(?:because|as|since|so) )?(?:(?:i|we|he|she|they)(?:'m|'ve|'re|'ll|'d|'s)?|it's (?!standing|lying|sitting|"
     r"hanging|facing|leaning|touching)\w+ing|(?:my|our|his|her) [\w-]+ (?:is|are|was|were|has|have|needs?|keeps?)|the "
@@ -151,8 +126,8 @@ def _asking_clause(line: Line, labels: Sequence[str]) -> Line:
     for pause in re.finditer(r" [,.!] ", line.joined):
         first, second = line.words[: line.word_at(pause.start() + 1)], line.words[line.word_at(pause.end()) :]
         after = Line(second)
-        asks = re.match(rf"{_ADDRESS}(?:what(?:'s| is)|anything|something|is there|are there|how many)\b", after.joined)
-        ordered = re.match(rf"{_ADDRESS}(?:{_MOVES}|show|find|open|go)\b", after.joined)
+        asks = re.match(rf"{ADDRESS}(?:what(?:'s| is)|anything|something|is there|are there|how many)\b", after.joined)
+        ordered = re.match(rf"{ADDRESS}(?:{_MOVES}|show|find|open|go)\b", after.joined)
         named = lexicon().mentions(first, labels)
         personal = re.match(_PERSONAL, Line(first).joined) and lexicon().mentions(second, labels)
         once = ordered and re.match(r"(?:once|when|as soon as|after) (?:i|you|we|he|she|they)\b", Line(first).joined)
@@ -166,7 +141,7 @@ def _asking_clause(line: Line, labels: Sequence[str]) -> Line:
 
 def _without_wish(line: Line, labels: Sequence[str]) -> Line:
     """ "I'd like to sit in the armchair" wants the armchair; where the speaker is tells where things are."""
-    taken = line.begins(rf"{_ADDRESS}{_NEEDED_FOR} (?={_DETERMINED} )")
+    taken = line.begins(rf"{ADDRESS}{_NEEDED_FOR} (?={_DETERMINED} )")
     if not taken or lexicon().mentions(line.words[:taken], labels):
         return line
     return Line(line.words[taken:])
@@ -174,8 +149,8 @@ def _without_wish(line: Line, labels: Sequence[str]) -> Line:
 
 def _without_goal(line: Line, labels: Sequence[str]) -> Line:
     """ "The bottle has to go in the fridge", "can the cup be thrown in the bin": about what is moved."""
-    start = line.begins(rf"{_ADDRESS}(?:{_MODAL} )?(?={_DETERMINED} )")
-    for pattern in (rf" (?:be {_THROWN}|{_GOES_TO})(?= (?:{_INTO})\b| away\b)", rf" {_BELONGS}(?= (?:{_INTO})\b)"):
+    start = line.begins(rf"{ADDRESS}(?:{_MODAL} )?(?={_DETERMINED} )")
+    for pattern in (rf" (?:be {_THROWN}|{_GOES_TO})(?= (?:{INTO})\b| away\b)", rf" {_BELONGS}(?= (?:{INTO})\b)"):
         match = re.search(pattern, line.joined)
         if match is None:
             continue
@@ -184,8 +159,8 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
         if not before or _ASKED & {w.text for w in before[1:]} or not lexicon().mentions(before, labels):
             continue
         return Line(before)
-    wished = re.match(rf"{_ADDRESS}(?:i|we)(?:'d| would)? (?:want|need|like) ", line.joined)
-    match = re.search(rf" {_THROWN}(?= (?:{_INTO})\b)", line.joined) if wished else None
+    wished = re.match(rf"{ADDRESS}(?:i|we)(?:'d| would)? (?:want|need|like) ", line.joined)
+    match = re.search(rf" {_THROWN}(?= (?:{INTO})\b)", line.joined) if wished else None
     if match is not None and lexicon().mentions(line.words[: line.word_at(match.start() + 1)], labels):
         return Line(line.words[: line.word_at(match.start() + 1)])  # "i want the book placed on the bed"
     match = re.search(rf" , (?:please |and |then |just )*(?:{_MOVES}) (?:it|that|them)\b", line.joined)
@@ -209,13 +184,13 @@ _WHO_IS = frozenset(
 )
 _DESCRIBES = r"(?:this is|it is|it's|this|its|these are|the object is|the target)\b"
 _SEES = (
-    rf"{_ADDRESS}(?:(?:far away |over there |way back |over here )?(?:i|we|you)(?: can| do| could|'ll| will|'ve| have|"
+    rf"{ADDRESS}(?:(?:far away |over there |way back |over here )?(?:i|we|you)(?: can| do| could|'ll| will|'ve| have|"
     r" should| got)* (?:see|saw|find|notice|spot|know|got|have|own|put)|you know|look at|looking at|"
     r"i'm looking at|find|see|go to|go "
     r"over to|(?:we|i|you)'ve got|we've|i've)\b"
 )
 _WANTS = re.compile(
-    rf"^{_ADDRESS}(?:please )?(?:{_MODAL} {_SOMEBODY} )?(?:(?:go|come) (?:and|over and) )?(?:don't |do not |never )?"
+    rf"^{ADDRESS}(?:please )?(?:{_MODAL} {_SOMEBODY} )?(?:(?:go|come) (?:and|over and) )?(?:don't |do not |never )?"
     r"(?:go|get|take|bring|fetch|grab|move|hand|give|check|clean|pick|want|need|inspect|show|use|stop|turn|switch|open|"
     r"close|shut|wipe|dust|wash|empty|fill|water|carry|pass|push|pull|lift|put|throw|knock|touch|unplug|plug|find|"
     r"tell|is|are|"
@@ -226,7 +201,7 @@ _WANTS = re.compile(
 
 
 _GOES_ON = (
-    r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and)|$"
+    r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and|\w+ing)|$"
 )
 
 
@@ -236,7 +211,22 @@ def _sentences(words: Sequence[Word]) -> list[list[Word]]:
         found[-1].append(word)
         if word.text in _ENDS:
             found.append([])
+    found = [found[0], *(part for sentence in found[1:] for part in _before_order(sentence))]
     return [sentence for sentence in found if any(w.text[0].isalnum() for w in sentence)]
+
+
+def _before_order(sentence: list[Word]) -> list[list[Word]]:
+    """ "I left a book on it, | can you get it?\""""
+    for i, word in enumerate(sentence):
+        if word.text == "," and i + 2 < len(sentence) and _ORDERS.match(" ".join(w.text for w in sentence[i + 1 :])):
+            return [sentence[: i + 1], sentence[i + 1 :]]
+    return [sentence]
+
+
+_ORDERS = re.compile(
+    r"(?:and |so |please |now )*(?:(?:can|could|would|will) (?:you|somebody|someone)|go|get|bring|fetch|grab|take|turn|hand|"
+    r"give|pick)\b"
+)
 
 
 def _introduced(words: list[Word], labels: tuple[str, ...]) -> list[Word]:
@@ -304,14 +294,14 @@ def _landmark(sentence: list[Word], labels: tuple[str, ...]) -> tuple[list[Word]
         chosen = next((m for m in mentions if m.first > lead), chosen)  # "in front of the couch there's a table"
     elif lead and words[0].text in ("on", "in", "to", "over", "at", "far", "way"):
         chosen = next((m for m in mentions if m.first > lead), chosen)
-    first = _phrase_start(words, chosen)
+    first = phrase_start(words, chosen)
     if first == chosen.first and not chosen.plural:
         return None  # no article: no sentence about a thing
     before = words[:lead] if lead and lead <= first and words[0].text in word_set("prepositions") else []
     tail = words[chosen.last :]
     told = [m for m in mentions if m.first >= chosen.last and m.noun != chosen.noun]
     if told and tail and tail[0].text in ("has", "with", "holds"):  # "one nightstand has a book on it"
-        book = _definite(words[_phrase_start(words, told[0]) : told[0].last])
+        book = _definite(words[phrase_start(words, told[0]) : told[0].last])
         tail = [replace(tail[0], text="with"), *book]
     elif (
         not tail
@@ -322,7 +312,7 @@ def _landmark(sentence: list[Word], labels: tuple[str, ...]) -> tuple[list[Word]
     return [*_definite(words[first : chosen.last]), *(tail or before)], chosen.noun
 
 
-def _phrase_start(words: Sequence[Word], mention: Mention) -> int:
+def phrase_start(words: Sequence[Word], mention: Mention) -> int:
     first = mention.first
     while first > 0 and words[first - 1].text in _BEFORE_NOUN:
         first -= 1
@@ -347,7 +337,7 @@ def _thing(sentence: Sequence[Word], landmark: str, labels: tuple[str, ...]) -> 
     """The first other thing that a sentence names: where its phrase begins, and its mention."""
     for m in lexicon().mentions(sentence, labels):
         if m.noun != landmark and sentence[m.first].text not in ("stands", "stand"):
-            return _phrase_start(sentence, m), m
+            return phrase_start(sentence, m), m
     return None
 
 

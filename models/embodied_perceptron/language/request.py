@@ -13,8 +13,11 @@ from itertools import pairwise
 from typing import Literal
 
 from embodied_perceptron.language.clauses import restated
+from embodied_perceptron.language.errands import to_places
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, split_words, word_set
-from embodied_perceptron.language.preamble import Line, put_aside
+from embodied_perceptron.language.line import Line
+from embodied_perceptron.language.plain import told_plainly
+from embodied_perceptron.language.preamble import put_aside
 from embodied_perceptron.language.wording import corrected, other_language
 
 Kind = Literal["object", "exists", "where", "count", "contents"]
@@ -71,7 +74,8 @@ _DESTINATION = (
 )
 _WHERE = (
     r"where(?:'s| is| are| was| were|'re| did you (?:see|find|put)| do (?:i|you|we) (?:find|see|keep)|"
-    r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen|(?= (?:the|my|our|his|her|that|those)\b))"
+    r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen|(?= (?:the|my|our|his|her|that|those)\b))|which way(?: is it)? to|how (?:do|can) (?:i|we|you) get to|"
+    r"(?:what's|what is) the (?:quickest |shortest )?way to"
 )
 _EXISTS = (
     r"(?:is|are) there|any(?: sign of)?(?= [\w' -]+ \?$)|(?:anyone|anybody|someone|somebody) (?:got|"
@@ -79,6 +83,10 @@ _EXISTS = (
     r"have you (?:seen|got|found)|did (?:i|you|we|someone|somebody|anyone|anybody) (?:leave|forget|bring|"
     r"lose)(?= an? )|"
     r"does (?:the|this) [\w ]+? have|has anybody seen|has anyone seen"
+)
+_WHICH_THING = (
+    r"(?:which|what)(?: (?:thing|object|item|piece of furniture)s?)?(?: (?:(?:in|around|over) )?(?:here|this room|the room))?"
+    r"(?: that)?(?: is| are|'s)"
 )
 _COUNT = r"(?:tell me |say |do you know )?(?:how many|(?:what is |what's )?the number of|number of|count up|count)"
 _CONTENTS = (
@@ -89,7 +97,7 @@ _CONTENTS = (
     r" have (?:you|we|i|they) got| have (?:they|you|we|i) left|'s been| has been| have been| did (?:you|we|i|they|"
     r"he|she) (?:put|leave)|"
     r" (?:you|we|i|they|he|she|someone|somebody)(?: have| has| had|'ve|'d)? (?:got|left|put|keep|kept)|"
-    r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?"
+    r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?(?: still| now| currently| usually)?"
     r"(?: standing| lying| sitting| placed| hidden| left| stored| kept| resting| stacked| put)?|"
     r"what(?:'s| is) the (?:thing|object|item)(?: that is| that's| which is)?(?: standing| lying| sitting)?|"
     r"did (?:i|you|we|he|she|they|someone|somebody|anyone|anybody) (?:leave|put|forget) (?:anything|"
@@ -105,6 +113,8 @@ _INNER = (
 _OTHER_THAN = (
     r"(?:(?:(?:we|i|you) are |we're |i'm |you're )?not looking for|other than|except(?: for| from)?|excluding|"
     r"(?:avoid|ignore|skip|forget|never mind)(?= (?:the|that)\b)|"
+    r"^(?:please )?(?:leave|don't take|don't touch|do not take|do not touch)(?= (?:the|that|those|these|my)\b.*"
+    r"\b(?:other|others|rest)\b)|"
     r"(?:(?:just|but|only|and) )+(?:leave|not take|don't take|don't touch|not touch)(?= (?:the|that|those|this|my)\b)|"
     r"excepting|(?<!far |set |way )(?<!farthest |furthest )(?<!poles |miles )(?<!worlds |stands )apart from|"
     r"aside from|but not|rather than|not counting|"
@@ -112,6 +122,10 @@ _OTHER_THAN = (
 )
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
 _EVERY = r"(?:all|every|each|both)"
+_ANY_OF = re.compile(
+    r"\b(?:any(?= [\w-]+)|whichever (?:one )?(?:you|is)|no matter which|(?:doesn't|does not|don't|do not) (?:matter|mind|care) "
+    r"which)\b(?! (?:more|longer|way|sign|other)\b)"
+)
 
 
 @dataclass(frozen=True)
@@ -127,6 +141,8 @@ class Request:
         problem: why it cannot be answered, or that it is known not to be there; else empty.
         invalid: the problem is the sentence's, not the scene's.
         put_together: the words are from several sentences, those of a landmark in the place of "it".
+        any_of: one will do, whichever: "any chair", "a chair but not the red one".
+        aside: characters [start, end) of words that only stand around the request.
     """
 
     words: tuple[Word, ...]
@@ -137,6 +153,8 @@ class Request:
     problem: str = ""
     invalid: bool = False
     put_together: bool = False
+    any_of: bool = False
+    aside: tuple[tuple[int, int], ...] = ()
 
 
 def read_request(text: str, labels: Iterable[str] = ()) -> Request:
@@ -146,14 +164,19 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     language = other_language(words, labels)
     if language:
         return Request(tuple(words), problem=f"this seems to be {language}; only English is understood", invalid=True)
-    asked = put_aside(corrected(words, labels), labels)
+    plain = told_plainly(corrected(words, labels), labels)
+    asked = put_aside(to_places(plain, labels), labels)
+    kept = {word.start for word in asked}
+    aside = tuple((word.start, word.end) for word in words if word.start not in kept)
     put_together = any(a.start > b.start for a, b in pairwise(asked))
     line = Line(restated(asked, labels))
     kind, line = _question(line)
     line = _command(line) if kind == "object" else line
+    any_of = kind == "object" and _ANY_OF.search(line.joined) is not None
     line, excluded = _exclusions(line)
+    any_of |= bool(excluded) and re.match(r"(?:an?|some) ", line.joined) is not None
     every, number, line = _quantity(line)
-    request = Request(tuple(line.words), kind, every, number, excluded, put_together=put_together)
+    request = Request(tuple(line.words), kind, every, number, excluded, put_together=put_together, any_of=any_of, aside=aside)
     problem, invalid = _problem(line, labels, bool(excluded))
     return replace(request, problem=problem, invalid=invalid)
 
@@ -177,6 +200,10 @@ def _question(line: Line) -> tuple[Kind, Line]:
             noun = [w for w in rest.words[last:] if w.text[0].isalnum()]
             return "exists", Line([*noun, *(w for w in rest.words[taken:first] if w.text[0].isalnum())])
         return ("count" if counted else "contents"), Line([thing, *rest.words[taken:]])
+    taken = rest.begins(_WHICH_THING + r" (?=(?:taller|higher|wider|longer|bigger|larger|deeper|shorter|lower|smaller) than|"
+                        r"(?:more|less|closer|farther|further) than|within|at (?:least|most))")
+    if taken:
+        return "contents", Line([replace(rest.words[0], text="anything"), *rest.words[taken:]])
     taken = rest.begins(_COUNT)
     if taken:
         rest = rest.without(0, taken)
@@ -217,7 +244,8 @@ def _command(line: Line) -> Line:
         taken = rest.begins(pattern)
         first = _first_clause(rest.without(0, taken))
         # "stand at the door and look at the window, the chair on the left" tells a viewpoint
-        if taken and first.words and not re.search(r" , |^, | and | \. \w", first.joined):
+        alone = re.sub(r"\bbetween (?:(?!between\b)[\w'-]+ )+?and ", "between ", first.joined)
+        if taken and first.words and not re.search(r" , (?=\w)|^, | and | \. \w", alone):
             return first
     taken = rest.begins(_PUT)
     if taken and taken < len(rest.words):
@@ -272,6 +300,9 @@ _FAR_WORDS = frozenset(
 )  # fmt: skip
 
 
+_LENGTHS = ("metre", "meter", "centimet", "cm", "feet", "foot", "inch")
+
+
 def _from_where(line: Line) -> Line:
     """ "The bowl from the table" is the bowl near the table."""
     for match in re.finditer(r"\b(?:out of|from|off)(?= the| my| a)", line.joined):
@@ -279,6 +310,7 @@ def _from_where(line: Line) -> Line:
         before = [word.text for word in line.words[max(0, i - 6) : i]]
         follows = line.words[after + 1].text if after + 1 < len(line.words) else ""
         apart = not _FAR_WORDS.isdisjoint(before) or before[-1:] in (["second"], ["third"], ["first"])
+        apart |= bool(before) and before[-1].startswith(_LENGTHS)
         if i and not apart and follows not in ("left", "right"):
             told = "on" if match[0] == "off" else "near"
             return Line([*line.words[:i], replace(line.words[i], text=told), *line.words[after:]])
@@ -308,7 +340,7 @@ def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
         chunk = line.words[last:stop]
         if not chunk:
             break
-        excluded.append(tuple(chunk))
+        excluded += _alternatives(chunk)
         rest = line.words[stop:]
         if rest and rest[0].text in (",", "but"):
             rest = rest[1:]
@@ -319,6 +351,18 @@ def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
             kept = kept[:-1]
         line = Line([*kept, *rest])
     return line, tuple(excluded)
+
+
+def _alternatives(chunk: Sequence[Word]) -> list[tuple[Word, ...]]:
+    """ "The red one or the blue one": both."""
+    parts: list[list[Word]] = [[]]
+    for i, word in enumerate(chunk):
+        follows = chunk[i + 1].text if i + 1 < len(chunk) else ""
+        if word.text in ("or", "and", "nor") and follows in ("the", "that", "those", "my") and parts[-1]:
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    return [tuple(part) for part in parts]
 
 
 def _quantity(line: Line) -> tuple[bool, int | None, Line]:

@@ -39,6 +39,7 @@ _ANCHOR_THERE = 0.2  # weight below which an anchor counts as missing
 _MANY = frozenset(("near", "supporting", "with", "front", "between", "below"))  # said of several anchors at once
 _STRUCTURE = frozenset(("wall", "floor", "ceiling", "roof", "baseboard", "beam", "column", "pillar"))
 _MEASURES = frozenset(("within", "beyond", "larger", "smaller"))
+_WITH_BOARDS = frozenset(("shelf", "bookshelf", "bookcase", "rack", "bookrack", "shelving"))  # what is in it is on it
 _FROM_VIEWER = frozenset(("left-of-me", "right-of-me", "ahead-of-me", "behind-me"))
 _PERHAPS = 0.5  # a relation to what is not confirmed that holds less is no evidence
 _COLOUR_SAID = 0.2  # probability of a colour's name above which the thing may be called so
@@ -345,6 +346,9 @@ class Scorer:
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
         quality = fits * pairs.different * weight[pairs.anchor]
         holds = pairs.best(quality)
+        if c.relation == "on" and any(a.noun.split()[-1] in _WITH_BOARDS for a in c.anchors):
+            inside, fits = self._related(replace(c, relation="in"), self.rows, np.flatnonzero(weight))
+            holds = np.maximum(holds, inside.best(fits * inside.different * weight[inside.anchor]))
         if c.relation in _MANY and any(a.plural for a in c.anchors):
             several = self._one_each(weight > 0)
             if int(several.sum()) >= 3:
@@ -358,9 +362,11 @@ class Scorer:
             return (likelihood.within if c.relation == "within" else likelihood.reached)(
                 likelihood.viewer_distance(g), c.amount_m
             )
-        measure = {"height": g.extent[:, 2], "width": g.size[:, :2].max(axis=1, initial=0.0)}.get(
-            c.value, g.size.max(axis=1, initial=0.0)
-        )
+        measure = {
+            "height": g.extent[:, 2],
+            "width": g.size[:, :2].max(axis=1, initial=0.0),
+            "elevation": g.low[:, 2] - g.low[:, 2].min(initial=np.inf),
+        }.get(c.value, g.size.max(axis=1, initial=0.0))
         holds = likelihood.reached(measure, c.amount_m)
         return holds if c.relation == "larger" else 1.0 - holds
 

@@ -1,24 +1,26 @@
 """Words before they are read: slips of one or two letters corrected, and sentences of other languages recognised.
 
 Only words that are no English words are corrected, and only to words that the lexicon knows: "the mircowave" is a
-microwave, but "the cable" is no table. Which words are English is read from the vocabulary of the installed text
-encoder's tokenizer, when the first unknown word comes. Without that package only letters in the wrong order are put
-right ("the mircowave"): every other correction would turn some English word into another.
+microwave, but "the cable" is no table and "the clipboard" no cupboard. Which words are English is read when the first
+unknown word comes: from a list that comes with the package (SCOWL, ``lexicon/english_words.txt.gz``), and the
+vocabulary of the text encoder's tokenizer where that is installed.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, word_set
 from embodied_perceptron.nn.text_encoder import minilm_folder
 
+_ENGLISH_WORDS = Path(__file__).parent / "lexicon" / "english_words.txt.gz"
 _SHORT = {"teh": "the", "pls": "please", "plz": "please", "u": "you", "ur": "your"}
-_LONG = 8  # letters of a word that hardly is a verb's doer
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # letters that a word must have to be corrected by one, by two edits
 _SETS = (
     "prepositions", "orders", "adjectives", "vague", "partitives", "comparatives", "expletives", "determiners",
@@ -68,11 +70,12 @@ def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
 
 @lru_cache(maxsize=1)
 def english_words() -> frozenset[str]:
-    """Whole words of the text encoder's vocabulary; empty where its package is not installed."""
+    """Words that are no slips: those of the list of the package and whole words of the text encoder's vocabulary."""
+    text = gzip.decompress(_ENGLISH_WORDS.read_bytes()).decode("ascii")
     try:
-        text = (minilm_folder() / "vocab.txt").read_text(encoding="utf-8")
+        text += (minilm_folder() / "vocab.txt").read_text(encoding="utf-8")
     except OSError:
-        return frozenset()
+        pass  # the package is not installed
     return frozenset(word for word in text.split() if word.isascii() and word.isalpha())
 
 
@@ -105,17 +108,13 @@ def meant_by(token: str) -> str:
         return ""
     if token.endswith("s") and token[:-1] in known:
         return ""
-    english = english_words()
-    stem = _stem(token)
-    if token in english or stem in english or (stem[-1:] == stem[-2:-1] and stem[:-1] in english):
+    if token in english_words():
         return ""
     most = 2 if len(token) >= _TWO_SLIPS else 1
     near = {word for stump in _stumps(token, most) for word in _index().get(stump, ())}
     ranked = sorted((edits(token, word), word[0] != token[0], not _left_out(token, word), word) for word in near)
     verb = token.endswith(("ing", "ed"))  # "it is beeping" tells of no bedding
     ranked = [r for r in ranked if r[0] <= most and not (r[0] == 2 and (r[1] or verb))]
-    if not english:
-        ranked = [r for r in ranked if sorted(r[-1]) == sorted(token)]
     if not ranked:
         return ""
     alike = [rank[-1] for rank in ranked if rank[:-1] == ranked[0][:-1]]
@@ -126,16 +125,6 @@ def _left_out(token: str, word: str) -> bool:
     """Whether letters of ``word`` are missing in ``token`` and nothing else: the likeliest slip."""
     letters = iter(word)
     return len(token) < len(word) and all(letter in letters for letter in token)
-
-
-def _stem(token: str) -> str:
-    """The word without an ending, as far as spelling tells; itself when it has none."""
-    for ending in ("s", "ed", "ing", "er", "ly"):
-        if ending == "er" and len(token) >= _LONG:
-            continue  # "projecter"
-        if token.endswith(ending) and len(token) - len(ending) >= _ONE_SLIP:
-            return token.removesuffix(ending)
-    return token
 
 
 _BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("determiners")

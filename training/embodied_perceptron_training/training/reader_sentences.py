@@ -135,7 +135,7 @@ def say(form: Form, nouns: Nouns, rng: np.random.Generator) -> Example:
         if rng.random() < 0.15:
             text += str(rng.choice(_ADJECTIVES)) + " "
         noun = plural(words[letter]) if piece[2] == "s" else words[letter]
-        if not (piece[2] == "s" and re.search(r"\{T\}", form.pattern)):
+        if not (piece[2] == "s" and f"{{{letter}}}" in form.pattern):
             spans.setdefault(letter, (len(text), len(text) + len(noun)))
         text += noun
     anchors = tuple(spans[letter] for letter in "AB" if letter in spans)

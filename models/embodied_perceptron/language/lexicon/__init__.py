@@ -147,6 +147,8 @@ class Lexicon:
         if text not in self.weak:
             return False
         if text == "can":
+            if after in _CAN_DO and before in ("this", "that", "these", "those"):
+                return True  # "this can go in the bin"
             return before not in _DETERMINERS and before not in _CAN_BEFORE
         if text == "light":
             return after in _LIGHT_AFTER or (after,) in self.surfaces
@@ -167,6 +169,7 @@ class Lexicon:
 
 
 _NO_COMPOUND = frozenset[str]().union(*map(word_set, ("prepositions", "adjectives", "no_nouns", "openers", "orders")))
+_CAN_DO = frozenset(("go", "be", "come", "stay", "wait", "stand", "hang", "lie", "fit", "live", "help"))
 _CAN_BEFORE = word_set("before_can")
 _LIGHT_AFTER = word_set("after_light")
 _QUANTITIES = word_set("quantities")
