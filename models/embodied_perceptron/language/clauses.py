@@ -415,6 +415,36 @@ _ENDS = (
 )
 
 
+_REST = (
+    rf"(?:every|each|all(?: of)?) (?P<kind>{_ANY})(?: (?:in here|here|there|around))?(?: (?:is|are|stands?|sits?|lies?|lie))?"
+    r"(?: (?:much|a bit|way|still|all))* (?P<how>nearer|closer|farther|further)(?: away| off)?(?: to| from)? "
+    rf"(?P<mark>{_ANY}) than (?P<thing>{_ANY}|(?:this|that|the) one)(?![\w'-])(?P<rest>.*)",
+    rf"(?:there is |there's )?(?P<none>no|none of) (?P<thing>{_ANY})(?: (?:in here|here|there|that|which))?(?: (?:is|stands?|sits?|"
+    rf"lies|are))? (?:as |so )?(?P<how>near|close|far|distant|nearer|closer|farther|further)(?: away| off)?(?: to| from)? "
+    rf"(?P<mark>{_ANY})(?P<rest>.*)",
+)
+
+
+def _than_the_rest(shape: _Shape) -> list[Word] | None:
+    """ "Every other chair is nearer to the door than this one", "no chair is as far from the door": the farthest."""
+    for pattern in _REST:
+        match = shape.matches(pattern)
+        if match is None:
+            continue
+        rest = "kind" in match.groupdict()
+        kind = match["kind"] if rest else match["thing"]
+        said = {w.text for w in shape.phrase(kind)}
+        alike = not match["thing"].startswith("<") or shape.noun(match["thing"]).noun == shape.noun(kind).noun
+        if not alike or (rest and "other" not in said):
+            return None
+        near = match["how"].startswith(("near", "close")) != rest
+        noun = shape.noun(kind)
+        words = shape.words[noun.first : noun.last]
+        told = _said("closest to" if near else "farthest from", shape.of(match, "how"))
+        return [*_said("the", words), *_said(noun.noun, words), *told, *shape.phrase(match["mark"])]
+    return None
+
+
 def _between_ends(shape: _Shape) -> list[Word] | None:
     """ "Halfway from the desk to the bed", "with the desk on one side and the bed on the other": between both."""
     if len(shape.phrases) != 3:
@@ -468,6 +498,6 @@ def _without_owners(words: list[Word]) -> list[Word]:
 
 
 _RULES = (
-    _of_its_kind, _pronoun_of_landmark, _between_ends, _seat, _owner, _route, _place_first, _repeated, _passive,
+    _of_its_kind, _than_the_rest, _pronoun_of_landmark, _between_ends, _seat, _owner, _route, _place_first, _repeated, _passive,
     _stranded, _telegram,
 )  # fmt: skip

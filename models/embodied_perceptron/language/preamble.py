@@ -113,9 +113,10 @@ _AFTER_IS = _BESIDE | word_set("articles") | {
 _REASON = (
     r"(?:(?:because|as|since|so) )?(?:(?:i|we|he|she|they)(?:'m|'ve|'re|'ll|'d|'s)?|it's (?!standing|lying|sitting|"
     r"hanging|facing|leaning|touching)\w+ing|(?:my|our|his|her) [\w-]+ (?:is|are|was|were|has|have|needs?|keeps?)|the "
-    r"[\w-]+ says)\b(?! (?:want|need|mean|would|see|like|think|am looking|am after|left|put)\b)"
+    r"[\w-]+ says)\b(?! (?:want|need|mean|would|see|like|think|am looking|am after|after|looking|"
+    r"talking|thinking|left|put)\b)"
 )
-_BEFORE = r"(?:before|until) (?:it|i|we|he|she|they|you|someone|somebody)\b"
+_BEFORE = r"(?:before|until) (?:it|i|we|he|she|they|you|someone|somebody) \w"
 _PERSONAL = r"(?:i|we|he|she|they|someone|somebody)(?:'m|'ve|'re|'s| am| are| have| is| was)\b"
 
 
@@ -134,9 +135,11 @@ def _asking_clause(line: Line, labels: Sequence[str]) -> Line:
         if ((asks or once) and not named) or (ordered and personal and "it" not in after.joined.split()):
             return after
     match = re.search(rf" [,;] (?={_REASON})| (?={_BEFORE})", line.joined)
-    if match is not None and lexicon().mentions(line.words[: line.word_at(match.start())], labels):
-        return Line(line.words[: line.word_at(match.start() + 1)])
-    return line
+    if match is None:
+        return line
+    before, tail = line.words[: line.word_at(match.start() + 1)], line.words[line.word_at(match.end()) :]
+    told = {m.noun for m in lexicon().mentions(tail, labels)} & set(labels)
+    return line if told or not lexicon().mentions(before, labels) else Line(before)
 
 
 def _without_wish(line: Line, labels: Sequence[str]) -> Line:
@@ -160,7 +163,7 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
             continue
         return Line(before)
     wished = re.match(rf"{ADDRESS}(?:i|we)(?:'d| would)? (?:want|need|like) ", line.joined)
-    match = re.search(rf" {_THROWN}(?= (?:{INTO})\b)", line.joined) if wished else None
+    match = re.search(rf"(?<! has)(?<! have)(?<!'s)(?<! was)(?<! is) {_THROWN}(?= (?:{INTO})\b)", line.joined) if wished else None
     if match is not None and lexicon().mentions(line.words[: line.word_at(match.start() + 1)], labels):
         return Line(line.words[: line.word_at(match.start() + 1)])  # "i want the book placed on the bed"
     match = re.search(rf" , (?:please |and |then |just )*(?:{_MOVES}) (?:it|that|them)\b", line.joined)
