@@ -48,6 +48,7 @@ _ASIDE = (
     r"looking|searching|talking|thinking|about|of|mean|after|clean|pick|us|ok|right|what|then|inspect|that's|use|show|"
     r"standing|sitting|lying|hanging|needs|stop|some|my)"
 )
+_MEANS = rf"(?!(?:the|one|right|left|over|there|here|up|out)\b){_ASIDE}"  # tells nothing of where
 _ASKED = re.compile(
     r"\b(?:go|get|take|bring|fetch|grab|move|hand|give|check|clean|pick|want|need|like|after|looking|searching|talking|"
     r"thinking|mean|inspect|show|use|stop|ok)\b"
@@ -74,11 +75,13 @@ _INVERSE = (
 )  # fmt: skip
 _HOLDS = {
     "has": "near", "has got": "near", "holds": "on", "carries": "on", "supports": "on", "bears": "on",
-    "contains": "inside", "houses": "inside", "hides": "inside", "hold": "on", "have": "near",
+    "contains": "inside", "houses": "inside", "hold": "on", "have": "near",
 }  # fmt: skip
 _DOES_TO = (
     (r"touching|touches|next to|beside|near|close to|leaning against", "near"),
     (r"facing|faces|looking at|looks at|looking towards|pointing at|points at|turned to", "in front of"),
+    (r"hides|is hiding|conceals|blocks|obscures|screens|screens off|shields|covers up|keeps out of sight", "behind"),
+    (r"supports|holds up|carries|bears|is holding up|is carrying|is supporting", "on"),
     (r"turn(?:ed|ing|s) (?:its|his|the) back (?:on|to)|(?:its|the) back (?:to|on|turned to)", "behind"),
 )
 
@@ -107,6 +110,8 @@ class _Shape:
             first = m.first
             if words[first].text == "stand" and (first == 0 or words[first - 1].text in ("you", "please")):
                 continue  # a verb: "stand by the lamp"
+            if words[first].text in ("stands", "supports") and self.phrases and self.phrases[-1][1] == first:
+                continue  # "the bed stands in front of it"
             while first > 0 and words[first - 1].text in _BEFORE_NOUNS:
                 first -= 1
                 if words[first].text in _ARTICLES:
@@ -209,6 +214,11 @@ def _pronoun_of_landmark(shape: _Shape) -> list[Word] | None:
     """ "See that couch? the lamp next to it": the landmark goes where its pronoun stands."""
     seen = shape.matches(rf"{_SEES} (?P<mark><[db]\d+>){_ABOUT} {_PAUSE}+(?P<rest>.+)")
     match = seen or shape.matches(rf"(?:first )?{_NAMES} (?P<mark>{_DEFINITE}){_ABOUT} {_PAUSE}+(?P<rest>.+)")
+    match = match or shape.matches(
+        r"(?P<mark><[db]\d+>) (?:isn't|is not|ain't|'s not|wasn't) (?:what|the one|the thing|it)(?: (?:i|we|"
+        r"that)?(?:'m| am)? ?"
+        r"(?:need|want|mean|meant|after|looking for))? (?:[.,;:] )(?P<rest>.+)"
+    )
     if match is None:
         return None
     body = match["rest"]
@@ -293,18 +303,23 @@ def _seat(shape: _Shape) -> list[Word] | None:
 def _owner(shape: _Shape) -> list[Word] | None:
     """ "The couch has a lamp beside it, bring that": the lamp beside the couch."""
     match = shape.matches(
-        rf"(?P<mark><[db]\d+>) (?P<verb>{'|'.join(sorted(_HOLDS, key=len, reverse=True))}) (?P<thing><i\d+>)"
+        rf"(?P<mark><[db]\d+>) (?P<verb>{'|'.join(sorted(_HOLDS, key=len, reverse=True))}) (?P<thing><[di]\d+>)"
         rf"(?: (?P<where>{_HOW}{_PLACE}) it| (?P<own>(?:to|on|at|by|along) its (?:own )?(?P<side>left|"
         rf"right|side)(?: ?-?hand)?(?: side)?))?"
         rf"(?P<aside>(?: {_ASIDE})*)"
     )
-    if match is None or not _ASKED.search(match["aside"]):
+    if match is None or not _ASKED.search(match["aside"]) or not _is_one(shape, match["thing"]):
         return None
     if match["where"]:
         return _thing_at(shape, match, shape.of(match, "where"))
     if match["own"]:
         return _thing_beside(shape, match, shape.of(match, "own"))
     return _thing_at(shape, match, _said(_HOLDS[match["verb"]], shape.of(match, "verb")))
+
+
+def _is_one(shape: _Shape, token: str) -> bool:
+    """Whether a phrase brings something new: "a lamp", "one cushion"."""
+    return token.startswith("<i") or shape.phrase(token)[0].text == "one"
 
 
 def _route(shape: _Shape) -> list[Word] | None:
@@ -370,17 +385,46 @@ def _repeated(shape: _Shape) -> list[Word] | None:
     return _thing_at(shape, match, _inverse(shape, match))
 
 
+_CONTAINERS = frozenset(
+    ("box", "bag", "basket", "drawer", "suitcase", "backpack", "bin", "bucket", "crate", "chest", "case", "purse",
+     "jar", "bowl", "cup", "trash can", "laundry basket", "hamper", "container")
+)  # fmt: skip
+
+
 def _passive(shape: _Shape) -> list[Word] | None:
     """ "The lamp the couch is touching": the lamp near the couch."""
     verbs = "|".join(said for said, _ in _DOES_TO)
     match = shape.matches(
         rf"(?P<lead>(?:(?!<)\S+ )*?)(?P<thing>{_ANY}) (?:that |which )?(?P<mark>{_DEFINITE})"
         rf" (?:is |are |has |was |stands |sits )?(?:\w+ly |almost |just |right )?(?P<verb>{verbs})"
+        rf"(?: from (?:view|sight)| turned (?:on|off))?(?P<aside>(?: {_MEANS})*)"
     )
     if match is None:
         return None
     where = next(told for said, told in _DOES_TO if re.fullmatch(said, match["verb"]))
+    if where == "behind" and shape.noun(match["mark"]).noun in _CONTAINERS:
+        where = "inside"
     return _thing_at(shape, match, _said(where, shape.of(match, "verb")))
+
+
+def _had(shape: _Shape) -> list[Word] | None:
+    """ "The shelf that the desk has over it", "what the couch has on its right is the table": at the landmark."""
+    has = (
+        r"(?:has|have|keeps?|holds?|has got)(?: (?:standing|lying|hanging))?(?: right| just)? "
+        rf"(?P<where>(?:{_PLACE}) (?:it|itself)|{_OWN_SIDE})"
+    )
+    match = shape.matches(
+        rf"(?P<lead>(?:(?!<)\S+ )*?)(?P<thing>{_ANY}) (?:that |"
+        rf"which )?(?P<mark><[db]\d+>) {has}(?P<aside>(?: {_MEANS})*)"
+    ) or shape.matches(rf"what (?P<mark><[db]\d+>) {has} is (?P<thing>{_ANY})(?P<aside>(?: {_MEANS})*)")
+    if match is None:
+        return None
+    if match["side"]:
+        return _thing_beside(shape, match, shape.of(match, "where"))
+    return _thing_at(shape, match, shape.of(match, "where")[:-1])
+
+
+_OWN_SIDE = r"(?:to|on|at) its (?:own )?(?P<side>left|right)(?: ?-?hand)?(?: side)?"
 
 
 def _stranded(shape: _Shape) -> list[Word] | None:
@@ -392,8 +436,9 @@ def _stranded(shape: _Shape) -> list[Word] | None:
         r"keep|kept|laid) )"
     )
     match = shape.matches(
-        rf"{lead} (?:that |which |where )?{who}?(?P<mark>{_ANY})(?: {verb})* (?P<where>on|upon|in|inside|"
-        rf"under|underneath|over|above|behind|beside|near)"
+        rf"{lead} (?:that |which |where )?{who}?(?P<mark>{_ANY})(?: {verb})* (?P<where>on top of|on|upon|inside|"
+        rf"in front of|in|"
+        rf"underneath|under|beneath|below|over|above|behind|beside|next to|near)(?P<aside>(?: {_MEANS})*)"
     ) or shape.matches(
         rf"{lead} (?P<where>{_PLACE}) which (?:you (?:can |will )?(?:see|find) |there is )?(?P<mark>{_ANY})(?: {verb})*"
     )
@@ -416,11 +461,14 @@ _ENDS = (
 
 
 _REST = (
-    rf"(?:every|each|all(?: of)?) (?P<kind>{_ANY})(?: (?:in here|here|there|around))?(?: (?:is|are|stands?|sits?|lies?|lie))?"
+    rf"(?:every|each|all(?: of)?) (?P<kind>{_ANY})(?: (?:in here|here|there|around))?(?: (?:is|are|stands?|sits?|"
+    rf"lies?|lie))?"
     r"(?: (?:much|a bit|way|still|all))* (?P<how>nearer|closer|farther|further)(?: away| off)?(?: to| from)? "
     rf"(?P<mark>{_ANY}) than (?P<thing>{_ANY}|(?:this|that|the) one)(?![\w'-])(?P<rest>.*)",
-    rf"(?:there is |there's )?(?P<none>no|none of) (?P<thing>{_ANY})(?: (?:in here|here|there|that|which))?(?: (?:is|stands?|sits?|"
-    rf"lies|are))? (?:as |so )?(?P<how>near|close|far|distant|nearer|closer|farther|further)(?: away| off)?(?: to| from)? "
+    rf"(?:there is |there's )?(?P<none>no|none of) (?P<thing>{_ANY})(?: (?:in here|here|there|that|"
+    rf"which))?(?: (?:is|stands?|sits?|"
+    rf"lies|are))? (?:as |so )?(?P<how>near|close|far|distant|nearer|closer|farther|further)(?: away| off)?(?: to|"
+    rf" from)? "
     rf"(?P<mark>{_ANY})(?P<rest>.*)",
 )
 
@@ -498,6 +546,6 @@ def _without_owners(words: list[Word]) -> list[Word]:
 
 
 _RULES = (
-    _of_its_kind, _than_the_rest, _pronoun_of_landmark, _between_ends, _seat, _owner, _route, _place_first, _repeated, _passive,
-    _stranded, _telegram,
+    _of_its_kind, _than_the_rest, _pronoun_of_landmark, _between_ends, _seat, _owner, _route, _place_first, _repeated,
+    _passive, _had, _stranded, _telegram,
 )  # fmt: skip

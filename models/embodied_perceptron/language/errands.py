@@ -2,7 +2,7 @@
 
 "Throw this paper in the blue bin" is about the bin, "my scarf is on the second chair, go there" about the chair, and
 what else is said meanwhile ("the crumbs are driving me mad") is about nothing. What stands on the map itself stays what
-is asked for, and so does what the map could hold and does not: "bring me the umbrella from the bench" wants an umbrella.
+is asked for, and so does what the map could hold and does not: "bring the umbrella from the bench" wants an umbrella.
 Words keep their places in the sentence.
 """
 
@@ -41,7 +41,8 @@ _FETCHES = (
 )
 _GOES = r"(?:go|drive|roll|head|come|walk|run|move|wheel|park|stop|wait|stand|hop|pop|nip|get|turn|look|check|clean)"
 _BE = (
-    r"(?:is|are|was|were|(?:should|must|might|could|may|will|would|ought to|has to|have to) (?:still |all )?(?:be|go|lie|"
+    r"(?:is|are|was|were|(?:should|must|might|could|may|will|would|ought to|has to|have to) (?:still |all )?(?:be|"
+    r"go|lie|"
     r"hang|stand|sit)|has been|have been|lives?|lies|lie|sits?|sat|hangs?|stands?|goes|go|belongs?|(?:can|may|should|"
     r"must|has to|have to|needs? to|need to) (?:all )?(?:go|be (?:put|thrown|left|stored)))"
 )
@@ -63,7 +64,8 @@ _IN_HAND = r"(?:this|these|those|that|some|it|them|a (?:glass|cup|bit|bowl|drop|
 _THERE = r"(?:(?:in |on |over |under |up |down )?there|(?:in|on|into|onto|inside|under|to|at|by) (?:it|that|that one))"
 _GO_THERE = re.compile(
     rf"{_ORDER}(?:and )?(?:{_GOES}(?: (?:over|right|straight|back|up|and \w+))* {_THERE}|(?:take|lead|bring|get|help|"
-    rf"guide|show) (?:me|us|him|her)(?: (?:over|back|the way))* (?:there|to it)|(?:{_GOES}|off you go)$|help me (?:over )?"
+    rf"guide|show) (?:me|us|him|her)(?: (?:over|back|the way))* (?:there|to it)|(?:{_GOES}|off you go)$|"
+    rf"help me (?:over )?"
     r"to it|(?:can|could) you (?:reach|open) (?:it|that)|(?:reach|open|unlock) (?:it|that))"
 )
 _PUT_THERE = re.compile(rf"{_ORDER}(?:and )?(?:{_PUTS}|{_HANDS_OVER}) (?!it\b|them\b)[^,.;!?]+? {_THERE}\b")
@@ -72,12 +74,14 @@ _FETCH_IT = re.compile(
     r"(?P<what>it|that|them|those|these)\b"
 )
 _TAKES_AND_PUTS = re.compile(  # "take my jacket and hang it on the coat stand"
-    rf"{_ORDER}(?:take|here is|here's|here are) (?:my|our|this|these|that|the) [\w' -]+? (?:, |and |then )+{_PUTS} (?:it|them)"
+    rf"{_ORDER}(?:take|here is|here's|here are) (?:my|our|this|these|that|the) [\w' -]+? (?:, |and |"
+    rf"then )+{_PUTS} (?:it|them)"
     r"(?: (?:down|back|over|away|up))*"
 )
 _PERSONAL = (
     r"(?:i|we|he|she|they|you|everybody|everyone|somebody|someone|nobody|anybody)(?:'\w+)?\b"
-    r"|(?:me|you) and (?:my )?\w+ \w+|it's \w+ing\b|(?:that|this)(?:'s| is) (?:where|why|when|how|what)\b|there's\b|there (?:is|are)\b"
+    r"|(?:me|you) and (?:my )?\w+ \w+|it's \w+ing\b|(?:that|this)(?:'s| is) (?:where|why|when|how|what)\b|"
+    r"there's\b|there (?:is|are)\b"
 )
 _DOES = (
     r"(?:is|are|was|were|'s|has|have|had|will|can|could|won't|can't|must|should|need|needs|look|looks|smell|smells|"
@@ -92,11 +96,13 @@ _ABOUT_OTHERS = (
 _JOINED = r"(?:and |but |so |or |because |since |as |for |cause |cos |'cause |while |when |before |until )*"
 _REMARK = re.compile(rf"{_JOINED}(?:{_PERSONAL}|{_ABOUT_OTHERS})")
 _CHOOSES = re.compile(  # "i want the one by the door"
-    rf"{_JOINED}(?:i|we|he|she|they)(?:'d|'m|'re| would| am| are)? (?:really |rather |just )*(?:want|need|mean|meant|like|"
+    rf"{_JOINED}(?:i|we|he|she|they)(?:'d|'m|'re| would| am| are)? (?:really |rather |just )*(?:want|need|mean|"
+    rf"meant|like|"
     r"prefer|looking for|after|see|talking about|thinking of|left|put)\b(?! to\b| you to\b| it\b)"
 )
 _READ_OTHERWISE = re.compile(
-    r"\b(?:one|ones|it|its|them|itself|other|others|another|left|right|number|first|second|third|fourth|fifth|last|me|you|my|"
+    r"\b(?:one|ones|it|its|them|itself|other|others|another|left|right|number|first|second|third|fourth|fifth|last|"
+    r"me|you|my|"
     r"your|nearest|closest|farthest|furthest|\w+est|most|metres?|meters?|cm|feet|inch|inches|not|except|without)\b"
 )
 
@@ -226,7 +232,11 @@ def _at_its_place(words: list[Word], labels: Sequence[str]) -> list[Word]:
 def _phrase_start(words: Sequence[Word], mention: Mention) -> int:
     """Where the phrase of a noun begins: "the lowest of | the cabinets" too."""
     first = phrase_start(words, mention)
-    if first > 2 and words[first - 1].text == "of" and (words[first - 2].text in _ONE_OF or words[first - 2].text.endswith("est")):
+    if (
+        first > 2
+        and words[first - 1].text == "of"
+        and (words[first - 2].text in _ONE_OF or words[first - 2].text.endswith("est"))
+    ):
         first -= 2
         while words[first - 1].text in ("the", "very", "second", "third"):
             first -= 1
@@ -240,7 +250,11 @@ def _without_follow_up(words: list[Word], labels: Sequence[str]) -> tuple[list[W
     """The words without "go there", "put this folder on it" at their end; and which of both it was, or "fetch"."""
     clauses = _clauses(words)
     told = ""
-    if len(clauses) > 1 and _names(words[: clauses[-1].first], labels) and not _names(words[clauses[-1].first :], labels):
+    if (
+        len(clauses) > 1
+        and _names(words[: clauses[-1].first], labels)
+        and not _names(words[clauses[-1].first :], labels)
+    ):
         text = clauses[-1].text
         if _PUT_THERE.match(text) or _GO_THERE.match(text):
             return words[: clauses[-1].first], "go"
@@ -254,7 +268,9 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     """Whether the words before a place say that something goes there, or lies there, that the map does not hold."""
     if _TAKES_AND_PUTS.fullmatch(lead):
         return True
-    goes = re.fullmatch(rf"{_ORDER}(?:{_PUTS}|{_HANDS_OVER}) (?P<what>.+?)(?: (?:down|back|over|away|up|straight|right|in))*", lead)
+    goes = re.fullmatch(
+        rf"{_ORDER}(?:{_PUTS}|{_HANDS_OVER}) (?P<what>.+?)(?: (?:down|back|over|away|up|straight|right|in))*", lead
+    )
     if goes is not None and where != "by":
         puts = re.match(rf"{_ORDER}{_PUTS}\b", lead) is not None
         return _is_in_hand(goes["what"], puts)
@@ -262,7 +278,9 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     if lies is not None:
         what = lies["what"]
         goes_there = re.search(r"\b(?:goes|go|belongs?)\b", lead.removeprefix(what)) is not None
-        return (goes_there and what in ("this", "that", "these", "those")) or _is_somewhere(what, where, follow_up, goes_there)
+        return (goes_there and what in ("this", "that", "these", "those")) or _is_somewhere(
+            what, where, follow_up, goes_there
+        )
     left = re.fullmatch(rf"{ADDRESS}{_SOMEBODY}{_OFTEN} (?:{_LEAVES}(?P<what> .+?)?|{_RESTS}){_ADVERBS}", lead)
     if left is None:
         return False
@@ -316,6 +334,4 @@ def _has_a_name(what: str) -> bool:
     """Whether the detector has a name for what is said: if it stood there, the map could hold it."""
     words = [Word(w, 0, 0) for w in what.split()]
     found = lexicon().mentions(words)
-    return any(
-        lexicon().similarity(m.noun, name) >= _NAMED_SO for m in found for name in ALL_CATEGORIES
-    )
+    return any(lexicon().similarity(m.noun, name) >= _NAMED_SO for m in found for name in ALL_CATEGORIES)

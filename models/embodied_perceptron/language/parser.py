@@ -129,12 +129,14 @@ _LENGTH = (
 _MEASURED = (
     (
         "larger",
-        rf"(?:at least|more than|over|higher than|above|higher up than) {_LENGTH} (?P<axis>(?:off|above|from|over|up from) "
+        rf"(?:at least|more than|over|higher than|above|higher up than) {_LENGTH} (?P<axis>(?:off|above|from|over|"
+        rf"up from) "
         r"the (?:floor|ground))",
     ),
     (
         "smaller",
-        rf"(?:at most|less than|under|below|lower than|no more than|not more than) {_LENGTH} (?P<axis>(?:off|above|from|"
+        rf"(?:at most|less than|under|below|lower than|no more than|not more than) {_LENGTH} (?P<axis>(?:off|above|"
+        rf"from|"
         r"over|up from) the (?:floor|ground))",
     ),
     (
@@ -324,7 +326,7 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
     meaning = Parser(text, labels, request.words).meaning()
     more = request.excluded or request.every or request.number or meaning.speaker
-    if request.kind in _ASKS_FOR_ONE and not (more or request.put_together):
+    if request.kind in _ASKS_FOR_ONE and not (more or request.put_together or request.rearranged):
         # before these words stands a command, behind them where the object shall go
         start = min((word.start for word in request.words), default=0)
         end = max((word.end for word in request.words), default=0)
@@ -513,7 +515,9 @@ class Parser:
                 amount_m = _metres(said)
                 span = self._span(*words)
                 if name in ("larger", "smaller"):
-                    axis = _AXES.get(said["axis"], "elevation" if said["axis"].endswith(("floor", "ground")) else "length")
+                    axis = _AXES.get(
+                        said["axis"], "elevation" if said["axis"].endswith(("floor", "ground")) else "length"
+                    )
                     found.append(Constraint(name, value=axis, span=span, amount_m=amount_m))
                     continue
                 anchor = next((k for k, m in enumerate(self.mentions) if 0 <= m.first - words[1] <= 3), None)
@@ -730,6 +734,8 @@ class Parser:
         for side in ("left", "right"):  # "facing the printers, left printer"
             before = next((i for i in range(target.first - 1, -1, -1) if not only_adjectives([self.tokens[i]])), -1)
             own = [i for i in range(before + 1, target.first) if self.tokens[i] == side]
+            if own and not _ARTICLES.isdisjoint(self.tokens[own[0] : target.first]):
+                own = []  # "i left the lamp there"
             if own and side not in found and not self._taken[own[0]]:
                 found[side] = Constraint(f"{side}-of-all", span=self._span(own[0], own[0] + 1))
         names = {c.relation for c in found.values()}
@@ -1248,7 +1254,7 @@ def without_verbs(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Me
     subjects = ("it", "which", "that", "one", "there", "who")
     return [
         m for m in mentions
-        if not (
+        if not (m.last - m.first == 1 and tokens[m.first] == "supports" and m.first in ends) and not (
             m is not mentions[-1]  # a verb has an object
             and m.last - m.first == 1 and tokens[m.first] in ("stands", "stand")
             and (m.first in ends or (m.first > 0 and tokens[m.first - 1] in subjects))
@@ -1365,8 +1371,10 @@ def _named(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
         sought = before == ("looking", "for") and tokens[max(0, first - 4) : first - 2][-1:] != ["not"]
         identity = before in _IDENTITIES and first - 2 > 0
         item = after[:2] == ("is", "the") and after[2:] and (after[2] in _ANY_THING or after[2] == "one")
-        if sought or identity or item:
+        if sought or identity:
             return k
+        if item:
+            return _head(tokens, mentions, k)
     clauses = _placed(tokens, mentions)
     nouns = {mentions[anchor].noun.split()[-1] for anchor, _ in clauses}  # "the bathroom sink ... the sink"
     if len(clauses) >= 2 and len(nouns) == 1:
@@ -1374,6 +1382,19 @@ def _named(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | None:
     return clauses[0][1] if len(clauses) == 1 and tokens.count(".") <= 1 else None
 
 
+def _head(tokens: Sequence[str], mentions: Sequence[Mention], k: int) -> int:
+    """The mention that a phrase which ends in the ``k``-th is about: "the chair that hides the lamp"."""
+    first = k
+    while first > 0:
+        between = tokens[mentions[first - 1].last : mentions[first].first]
+        joined = any(t in _PREPOSITIONS or t in ("that", "which", "who") for t in between)
+        if len(between) > 6 or not joined or not _PARTING.isdisjoint(between):
+            break
+        first -= 1
+    return k if governor(tokens, mentions[first])[0] in _PREPOSITIONS else first
+
+
+_PARTING = frozenset((",", ".", ";", "and", "is", "are", "there", "but", "not"))
 _IDENTITIES = frozenset((thing, "is") for thing in ("object", "item", "thing"))
 _STANDS_THERE = frozenset(("is", "are", "stands", "hangs", "sits", "lies"))
 

@@ -22,17 +22,21 @@ _LOOKED = re.compile(
     r"snap) (?:at|of) (?=\w)(?!it\b|that\b|this\b)"
 )
 _PICTURED = re.compile(
-    r"(?:(?:,|and|then) )+(?:take|make|snap|get|send me) an? (?:picture|photo|photograph|snap) of (?:it|that|them|those)(?= |$)"
+    r"(?:(?:,|and|then) )+(?:take|make|snap|get|send me) an? (?:picture|photo|photograph|snap) of (?:it|that|them|"
+    r"those)(?= |$)"
 )
 _EXACTLY = re.compile(
-    r"(?<!\bthe )(?<!\bmy )(?<!\byour )(?<!\bits )(?<!\bfar )\bright (?=(?:beside|next to|near|by|behind|under|underneath|"
+    r"(?<!\bthe )(?<!\bmy )(?<!\byour )(?<!\bits )(?<!\bfar )\bright (?=(?:beside|next to|near|by|behind|under|"
+    r"underneath|"
     r"beneath|below|above|over|on top|in front|against|between|at the|in the|on the)\b)"
 )
 _THE_ONE = re.compile(
     r" [,.;] (?:(?:it's|it is|that's|that is|i mean|i want|i'm after) )?(?:the|that) one (?:(?:that's|that is|which is|"
     r"which's) )?(?=(?P<where>[\w']+))"
 )
-_OF_ITS_KIND = re.compile(r"\b(?:of|among|amongst|from|not|don't) (?:all |both )?(?:of )?(?:the|my|those|these|them|two|three|both)\b")
+_OF_ITS_KIND = re.compile(
+    r"\b(?:of|among|amongst|from|not|don't) (?:all |both )?(?:of )?(?:the|my|those|these|them|two|three|both)\b"
+)
 _TELLS_WHERE = word_set("prepositions") | {
     "closest", "nearest", "farthest", "furthest", "without", "left", "standing", "lying", "sitting", "hanging",
     "that", "which", "straight", "directly", "just", "up", "down", "inside", "outside",
@@ -64,6 +68,9 @@ def _orders(words: Sequence[Word]) -> list[Word]:
             result[i] = replace(word, text="go")
         elif after in _NOUN_FOLLOWS and (word.text,) in lexicon().surfaces and word.text not in _VERBS:
             result[i] = replace(word, text="check")
+    for i in range(len(result) - 2, -1, -1):
+        if [w.text for w in result[i : i + 3]] == ["get", "rid", "of"]:
+            result[i : i + 3] = [replace(result[i], text="take", end=result[i + 2].end)]
     while len(result) > 2 and result[0].text in ("go", "come") and result[1].text in ("and", "go", "check"):
         if result[1].text == "and" and result[2].text not in ("go", "check"):
             break

@@ -163,7 +163,11 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
             continue
         return Line(before)
     wished = re.match(rf"{ADDRESS}(?:i|we)(?:'d| would)? (?:want|need|like) ", line.joined)
-    match = re.search(rf"(?<! has)(?<! have)(?<!'s)(?<! was)(?<! is) {_THROWN}(?= (?:{INTO})\b)", line.joined) if wished else None
+    match = (
+        re.search(rf"(?<! has)(?<! have)(?<!'s)(?<! was)(?<! is) {_THROWN}(?= (?:{INTO})\b)", line.joined)
+        if wished
+        else None
+    )
     if match is not None and lexicon().mentions(line.words[: line.word_at(match.start() + 1)], labels):
         return Line(line.words[: line.word_at(match.start() + 1)])  # "i want the book placed on the bed"
     match = re.search(rf" , (?:please |and |then |just )*(?:{_MOVES}) (?:it|that|them)\b", line.joined)
@@ -204,7 +208,8 @@ _WANTS = re.compile(
 
 
 _GOES_ON = (
-    r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and|\w+ing)|$"
+    r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and|"
+    r"\w+ing)|$"
 )
 
 
@@ -227,7 +232,8 @@ def _before_order(sentence: list[Word]) -> list[list[Word]]:
 
 
 _ORDERS = re.compile(
-    r"(?:and |so |please |now )*(?:(?:can|could|would|will) (?:you|somebody|someone)|go|get|bring|fetch|grab|take|turn|hand|"
+    r"(?:and |so |please |now )*(?:(?:can|could|would|will) (?:you|somebody|someone)|go|get|bring|fetch|grab|take|"
+    r"turn|hand|"
     r"give|pick)\b"
 )
 

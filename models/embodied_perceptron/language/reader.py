@@ -170,7 +170,10 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     if not 2 <= len(set(names)) <= 3:
         return None
     attached = {span for _, anchors in patterns.relations for span in anchors} | {patterns.target}
-    known = {thing.mention.noun for thing in things if thing.span in attached}
+    told = [span for span in patterns.read if span not in attached]  # "across the table from"
+    known = {
+        t.mention.noun for t in things if t.span in attached or any(a <= t.span[0] and t.span[1] <= b for a, b in told)
+    }
     unattached = known != set(names)
     unread = _unread_words(words, [*patterns.read, *_attributes(words, things)])
     if not unattached and not unread:

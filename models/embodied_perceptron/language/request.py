@@ -74,7 +74,8 @@ _DESTINATION = (
 )
 _WHERE = (
     r"where(?:'s| is| are| was| were|'re| did you (?:see|find|put)| do (?:i|you|we) (?:find|see|keep)|"
-    r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen|(?= (?:the|my|our|his|her|that|those)\b))|which way(?: is it)? to|how (?:do|can) (?:i|we|you) get to|"
+    r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen|(?= (?:the|my|our|his|her|that|"
+    r"those)\b))|which way(?: is it)? to|how (?:do|can) (?:i|we|you) get to|"
     r"(?:what's|what is) the (?:quickest |shortest )?way to"
 )
 _EXISTS = (
@@ -85,7 +86,8 @@ _EXISTS = (
     r"does (?:the|this) [\w ]+? have|has anybody seen|has anyone seen"
 )
 _WHICH_THING = (
-    r"(?:which|what)(?: (?:thing|object|item|piece of furniture)s?)?(?: (?:(?:in|around|over) )?(?:here|this room|the room))?"
+    r"(?:which|what)(?: (?:thing|object|item|piece of furniture)s?)?(?: (?:(?:in|around|over) )?(?:here|this room|"
+    r"the room))?"
     r"(?: that)?(?: is| are|'s)"
 )
 _COUNT = r"(?:tell me |say |do you know )?(?:how many|(?:what is |what's )?the number of|number of|count up|count)"
@@ -97,7 +99,8 @@ _CONTENTS = (
     r" have (?:you|we|i|they) got| have (?:they|you|we|i) left|'s been| has been| have been| did (?:you|we|i|they|"
     r"he|she) (?:put|leave)|"
     r" (?:you|we|i|they|he|she|someone|somebody)(?: have| has| had|'ve|'d)? (?:got|left|put|keep|kept)|"
-    r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?(?: still| now| currently| usually)?"
+    r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?(?: still| now|"
+    r" currently| usually)?"
     r"(?: standing| lying| sitting| placed| hidden| left| stored| kept| resting| stacked| put)?|"
     r"what(?:'s| is) the (?:thing|object|item)(?: that is| that's| which is)?(?: standing| lying| sitting)?|"
     r"did (?:i|you|we|he|she|they|someone|somebody|anyone|anybody) (?:leave|put|forget) (?:anything|"
@@ -123,7 +126,8 @@ _OTHER_THAN = (
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
 _EVERY = r"(?:all|every|each|both)"
 _ANY_OF = re.compile(
-    r"\b(?:any(?= [\w-]+)|whichever (?:one )?(?:you|is)|no matter which|(?:doesn't|does not|don't|do not) (?:matter|mind|care) "
+    r"\b(?:any(?= [\w-]+)|whichever (?:one )?(?:you|is)|no matter which|(?:doesn't|does not|don't|"
+    r"do not) (?:matter|mind|care) "
     r"which)\b(?! (?:more|longer|way|sign|other)\b)"
 )
 
@@ -142,6 +146,7 @@ class Request:
         invalid: the problem is the sentence's, not the scene's.
         put_together: the words are from several sentences, those of a landmark in the place of "it".
         any_of: one will do, whichever: "any chair", "a chair but not the red one".
+        rearranged: clauses that name the landmark first were told as one, by a rule for just such clauses.
         aside: characters [start, end) of words that only stand around the request.
     """
 
@@ -154,6 +159,7 @@ class Request:
     invalid: bool = False
     put_together: bool = False
     any_of: bool = False
+    rearranged: bool = False
     aside: tuple[tuple[int, int], ...] = ()
 
 
@@ -170,13 +176,17 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     aside = tuple((word.start, word.end) for word in words if word.start not in kept)
     put_together = any(a.start > b.start for a, b in pairwise(asked))
     line = Line(restated(asked, labels))
+    rearranged = [w.text for w in line.words] != [w.text for w in asked]
     kind, line = _question(line)
     line = _command(line) if kind == "object" else line
     any_of = kind == "object" and _ANY_OF.search(line.joined) is not None
     line, excluded = _exclusions(line)
     any_of |= bool(excluded) and re.match(r"(?:an?|some) ", line.joined) is not None
     every, number, line = _quantity(line)
-    request = Request(tuple(line.words), kind, every, number, excluded, put_together=put_together, any_of=any_of, aside=aside)
+    request = Request(
+        tuple(line.words), kind, every, number, excluded,
+        put_together=put_together, any_of=any_of, rearranged=rearranged, aside=aside,
+    )  # fmt: skip
     problem, invalid = _problem(line, labels, bool(excluded))
     return replace(request, problem=problem, invalid=invalid)
 
@@ -200,8 +210,10 @@ def _question(line: Line) -> tuple[Kind, Line]:
             noun = [w for w in rest.words[last:] if w.text[0].isalnum()]
             return "exists", Line([*noun, *(w for w in rest.words[taken:first] if w.text[0].isalnum())])
         return ("count" if counted else "contents"), Line([thing, *rest.words[taken:]])
-    taken = rest.begins(_WHICH_THING + r" (?=(?:taller|higher|wider|longer|bigger|larger|deeper|shorter|lower|smaller) than|"
-                        r"(?:more|less|closer|farther|further) than|within|at (?:least|most))")
+    taken = rest.begins(
+        _WHICH_THING + r" (?=(?:taller|higher|wider|longer|bigger|larger|deeper|shorter|lower|smaller) than|"
+        r"(?:more|less|closer|farther|further) than|within|at (?:least|most))"
+    )
     if taken:
         return "contents", Line([replace(rest.words[0], text="anything"), *rest.words[taken:]])
     taken = rest.begins(_COUNT)
@@ -245,7 +257,7 @@ def _command(line: Line) -> Line:
         first = _first_clause(rest.without(0, taken))
         # "stand at the door and look at the window, the chair on the left" tells a viewpoint
         alone = re.sub(r"\bbetween (?:(?!between\b)[\w'-]+ )+?and ", "between ", first.joined)
-        if taken and first.words and not re.search(r" , (?=\w)|^, | and | \. \w", alone):
+        if taken and first.words and not re.search(r" , (?=\w)|^, | and (?!(?:an?|the|my|another)\b)| \. \w", alone):
             return first
     taken = rest.begins(_PUT)
     if taken and taken < len(rest.words):
@@ -332,7 +344,7 @@ def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
             start, end = match.span(1)
         first, last = line.word_at(start), line.word_at(end)
         stop = last
-        stops = {".", ",", ";", "?", "!", "but", "please"}
+        stops = {".", ",", ";", ":", "?", "!", "but", "please"}
         if line.words[first].text in ("avoid", "ignore", "skip", "forget", "never"):
             stops |= {"and", "then"}
         while stop < len(line.words) and line.words[stop].text not in stops:

@@ -8,6 +8,7 @@ vocabulary of the text encoder's tokenizer where that is installed.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
 import unicodedata
@@ -72,10 +73,8 @@ def _vocabulary() -> tuple[frozenset[str], frozenset[str]]:
 def english_words() -> frozenset[str]:
     """Words that are no slips: those of the list of the package and whole words of the text encoder's vocabulary."""
     text = gzip.decompress(_ENGLISH_WORDS.read_bytes()).decode("ascii")
-    try:
+    with contextlib.suppress(OSError):  # the package may be missing
         text += (minilm_folder() / "vocab.txt").read_text(encoding="utf-8")
-    except OSError:
-        pass  # the package is not installed
     return frozenset(word for word in text.split() if word.isascii() and word.isalpha())
 
 
