@@ -190,18 +190,22 @@ def _of_its_kind(shape: _Shape) -> list[Word] | None:
     lead = (
         rf"(?:(?:of|among|amongst|out of|from)(?: all)?(?: of)?|not|(?:i )?(?:don't|do not) (?:want|mean|"
         rf"need))(?: all)? (?P<kind>{_ANY})"
-        r"(?: (?:elsewhere|over there|there|here|around|in here))?(?: [,.;:])?"
+        r"(?: (?:elsewhere|over there|there|here|around|in here))?"
+        rf"(?P<place> (?:{_PLACE}|along) (?:{_ANY}|the (?:[\w-]+ )?wall))?(?: [,.;:])?"
         r"(?: (?:it's|it is|but|just|only|rather|pick|take|choose|find|get|i (?:want|need|mean)|"
         r"i'm after|go to|bring me|give me))*"
-        r" (?:(?:only )?(?:the|that) (?:only )?one|whichever(?: one)?|one)\b(?P<rest> .+)"
+        r" (?:(?:only )?(?:the|that) (?:only )?(?P<which>(?:[\w-]+ ){0,2}?)ones?|whichever(?: one)?|one)\b(?P<rest>.*)"
     )
     match = shape.matches(lead)
     if match is None or not shape.noun(match["kind"]).plural:
         return None
     kind = shape.noun(match["kind"])
     words = shape.words[kind.first : kind.last]
-    noun = _said(kind.noun, words)
-    return [*_said("the", words), *noun, *_relative(shape.of(match, "rest"), match["rest"], words)]
+    which, rest = (match["which"] or "").strip(), match["rest"].strip()
+    if not which and not rest:
+        return None
+    noun = [*(shape.of(match, "which") if which else ()), *_said(kind.noun, words), *shape.of(match, "place")]
+    return [*_said("the", words), *noun, *(_relative(shape.of(match, "rest"), rest, words) if rest else ())]
 
 
 def _relative(rest: list[Word], text: str, beside: Sequence[Word]) -> list[Word]:

@@ -30,6 +30,11 @@ _ASKS = (
     r"just|now|then|so|quickly)"
 )
 _ORDER = rf"{ADDRESS}(?:{_ASKS} )*"
+_TO_YOU = (
+    rf"{ADDRESS}(?:(?:(?:can|could|would|will|won't) (?:you|someone|somebody|anyone)|you (?:can|could|should|must|"
+    rf"have to)|"
+    r"(?:i|we)(?:'d| would)? (?:like|want|need) you to|go and|go|come and|let's|please|just|now|then|so|kindly) )*"
+)
 _HANDS_OVER = r"(?:take|taking|bring|bringing|carry|carrying|give|giving|pass|hand|deliver|return|get|feed|move)"
 _PUTS = (
     r"(?:put|putting|place|set|hang|stick|throw|throwing|toss|chuck|drop|dump|lay|store|stow|pop|pour|stuff|bin|leave|"
@@ -54,12 +59,18 @@ _LEAVES = (
     r"(?:left|put|dropped|drop|keeps?|kept|hid|hides?|stored?|stores|forgot|lost|spilled|spilt|threw|hung|parked|"
     r"has|have|had|saw|seen|leaves?|puts?|write|wrote|took|takes?|places?d?|laid|stuck|stuffed|packed)"
 )
-_RESTS = r"(?:sits?|sat|sleeps?|slept|naps?|rests?|lies|lay|eats?|works?|worked|stands?|stood|waits?|live|lives)"
+_RESTS = (
+    r"(?:fell|tripped|stumbled|bumped|ran|walked|spilled|sits?|sat|sleeps?|slept|naps?|rests?|lies|lay|eats?|works?|"
+    r"worked|stands?|stood|waits?|live|lives)"
+)
 _SOMEBODY = (
     r"(?:i|we|he|she|they|you|somebody|someone|everybody|everyone|nobody|(?:my|our|your|his|her|their|the) "
     r"(?!one\b)[\w-]+)(?:'ve|'d|'s|'m|'re)?"
 )
-_OFTEN = r"(?: (?:have|has|had|must|might|may|always|usually|often|just|only|once|all|already|really|used to|would))*"
+_OFTEN = (
+    r"(?: (?:nearly|almost|have|has|had|must|might|may|always|usually|often|just|only|once|all|already|really|used to|"
+    r"would))*"
+)
 _IN_HAND = r"(?:this|these|those|that|some|it|them|a (?:glass|cup|bit|bowl|drop|piece|can|bag) of)"
 _THERE = r"(?:(?:in |on |over |under |up |down )?there|(?:in|on|into|onto|inside|under|to|at|by) (?:it|that|that one))"
 _GO_THERE = re.compile(
@@ -70,7 +81,7 @@ _GO_THERE = re.compile(
 )
 _PUT_THERE = re.compile(rf"{_ORDER}(?:and )?(?:{_PUTS}|{_HANDS_OVER}) (?!it\b|them\b)[^,.;!?]+? {_THERE}\b")
 _FETCH_IT = re.compile(
-    rf"{_ORDER}(?:and )?(?:{_HANDS_OVER}|fetch|grab|pick|lift|reach|find|check)(?: (?:me|us|up|down|for))* "
+    rf"{_ORDER}(?:and )?(?:{_HANDS_OVER}|{_PUTS}|fetch|grab|pick|lift|reach|find|check)(?: (?:me|us|up|down|for))* "
     r"(?P<what>it|that|them|those|these)\b"
 )
 _TAKES_AND_PUTS = re.compile(  # "take my jacket and hang it on the coat stand"
@@ -91,10 +102,20 @@ _ABOUT_OTHERS = (
     rf"(?:my|our|his|her|their|your) [\w'-]+(?: (?!{_DOES}\b)[\w'-]+)?(?:'s| {_DOES})\b"
     r"|(?:the|those|these|some|all|that|this) (?!object\b|thing\b|item\b|one\b|ones\b|target\b|left\b|right\b|side\b)"
     rf"[\w'-]+(?: (?!{_DOES}\b)[\w'-]+)?(?:'s| {_DOES})\b"
+    r"|the others?(?: ones?)? (?:is|are|was|were|has|have|hasn't|haven't|isn't|aren't|doesn't|don't|needs?|\w+s)\b"
     r"|that one (?!is (?:on|in|at|by|near|next|under|behind|to)\b)\w+s\b|(?:both|all|none|some) of (?:them|those) \w+"
 )
 _JOINED = r"(?:and |but |so |or |because |since |as |for |cause |cos |'cause |while |when |before |until )*"
 _REMARK = re.compile(rf"{_JOINED}(?:{_PERSONAL}|{_ABOUT_OTHERS})")
+_PERSON = re.compile(rf"{_JOINED}(?:i|we|he|she|they|my [\w-]+|our [\w-]+)(?:'\w+)?\b")
+_ANSWERED = re.compile(
+    rf"{ADDRESS}(?:{_ASKS} )*(?:where|is there|are there|how many|do you (?:have|see)|have you|what|which|"
+    rf"any)\b[^.!?]*\?$"
+)
+_WISH = (
+    r"(?:i|we)(?:'d| would)? (?:like|love|want|need|have|prefer) to (?:sit|lie|lay|rest|work|eat|sleep|use|wash|"
+    r"have|see)\b"
+)
 _CHOOSES = re.compile(  # "i want the one by the door"
     rf"{_JOINED}(?:i|we|he|she|they)(?:'d|'m|'re| would| am| are)? (?:really |rather |just )*(?:want|need|mean|"
     rf"meant|like|"
@@ -174,7 +195,9 @@ def _is_order(words: Sequence[Word], clause: _Clause, labels: Sequence[str]) -> 
     said = words[clause.first : clause.last]
     asks = re.match(
         rf"{_ORDER}(?:{_PUTS}|{_FETCHES}|{_GOES}|open|close|shut|turn|water|help|use|wipe|dust|wash|start|stay|follow|"
-        rf"unplug|push|pull|lift|inspect|lock)\b",
+        rf"unplug|push|pull|lift|inspect|lock)\b|{_ORDER}(?!(?:i|we|you|he|she|they|it|is|are)\b)\w+ (?:up |out |"
+        rf"down )?"
+        rf"(?:all|every|the|my|those|these)\b|{ADDRESS}{_WISH}",
         clause.text,
     )
     return asks is not None and bool(_names(said, labels))
@@ -183,18 +206,20 @@ def _is_order(words: Sequence[Word], clause: _Clause, labels: Sequence[str]) -> 
 def _is_remark(words: Sequence[Word], clause: _Clause, labels: Sequence[str], trailing: bool) -> bool:
     """Whether a clause tells nothing of what is meant."""
     said = words[clause.first : clause.last]
+    text = clause.text
+    if trailing and _ANSWERED.match(" ".join(w.text for w in words[: clause.first])) and _PERSON.match(text):
+        return _CHOOSES.match(text) is None  # "is there a phone? i'd like to call the front desk"
     if _names(said, labels):
         return False
-    text = clause.text
     about = _REMARK.match(text) is not None and _CHOOSES.match(text) is None
     if trailing:
-        if about and re.search(r"\b(?:it|one|ones)\b", text.removeprefix("that one")) is None:
+        if about and re.search(r"\b(?:it|one|ones)\b", re.sub(r"^(?:that|the other) ones?\b", "", text)) is None:
             return True
-        wanted = re.match(rf"{_ORDER}(?:{_FETCHES}|{_PUTS})\b", text) is not None
+        wanted = re.match(rf"{_TO_YOU}(?:{_FETCHES}|{_PUTS})\b", text) is not None
         return not wanted and not _is_read(text) and _GO_THERE.match(text) is None
     if re.match(rf"(?:{INTO}|of|from|facing|with|through|left|right)\b", text) or re.search(r"\b(?:one|ones)\b", text):
         return False
-    wanted = re.match(rf"{_ORDER}(?:{_FETCHES}|{_PUTS})\b", text) is not None or _CHOOSES.match(text) is not None
+    wanted = re.match(rf"{_TO_YOU}(?:{_FETCHES}|{_PUTS})\b", text) is not None or _CHOOSES.match(text) is not None
     return not wanted and (about or not _is_read(text))
 
 
@@ -248,19 +273,20 @@ _ONE_OF = word_set("comparatives") | word_set("places_in_a_row") | {"one"}
 
 def _without_follow_up(words: list[Word], labels: Sequence[str]) -> tuple[list[Word], str]:
     """The words without "go there", "put this folder on it" at their end; and which of both it was, or "fetch"."""
-    clauses = _clauses(words)
-    told = ""
-    if (
-        len(clauses) > 1
-        and _names(words[: clauses[-1].first], labels)
-        and not _names(words[clauses[-1].first :], labels)
-    ):
-        text = clauses[-1].text
+    clauses, told = _clauses(words), ""
+    if len(clauses) < 2 or not _names(words[: clauses[-1].first], labels):
+        return words, told
+    text = clauses[-1].text
+    if re.match(rf"{_ORDER}(?:and )?{_PUTS} (?:this|these)\b", text) and _PUT_THERE.match(text):
+        return words[: clauses[-1].first], "go"
+    if not _names(words[clauses[-1].first :], labels):
         if _PUT_THERE.match(text) or _GO_THERE.match(text):
             return words[: clauses[-1].first], "go"
         match = _FETCH_IT.match(text)
         if match is not None:
             told = "fetch them" if match["what"] in ("them", "those", "these") else "fetch it"
+            if len(clauses) == 2 and not {"it", "there", "there's"} & set(clauses[0].text.split()):
+                words = words[: clauses[-1].first]
     return words, told
 
 
@@ -293,7 +319,8 @@ def _is_in_hand(what: str, puts: bool) -> bool:
     words = what.split()
     if len(words) > 6 or any(w in _PAUSES for w in words):
         return False
-    if re.match(rf"{_IN_HAND}\b", what) or (puts and words[0] in ("my", "our")):
+    bare = words[0] not in word_set("articles") | word_set("determiners") | {"all", "every", "both", "any", "another"}
+    if re.match(rf"{_IN_HAND}\b", what) or (puts and (bare or words[0] in ("my", "our"))):
         return True
     return puts and not _has_a_name(what)
 
@@ -303,6 +330,8 @@ def _is_somewhere(what: str, where: str, follow_up: str, belongs: bool = False) 
     wherever it is."""
     words = what.split()
     light = word_set("adjectives") | word_set("articles")
+    if belongs and len(words) > 1 and words[0] in ("this", "that"):
+        words = words[1:]  # "this fluff can go in the bin"
     if len(words) > 9 or all(w in light for w in words) or not _STRANGE.isdisjoint(words[:1]) or "one" in words:
         return False
     if any(w in _PAUSES for w in words) or not _ASKING.isdisjoint(words):

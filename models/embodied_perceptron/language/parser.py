@@ -125,6 +125,7 @@ _LENGTH = (
     r"(?P<half>half(?: an?)? )?"
     r"(?P<count>an?|one|two|three|four|five|six|seven|eight|nine|ten|\d+(?:[.,]\d+)?)?(?(count) )"
     r"(?P<more>and a half )?(?P<unit>met(?:re|er)s?|centimet(?:re|er)s?|cms?|mm|m|f(?:oo|ee)t|ft|inch(?:es)?)"
+    r"(?P<half_more> and a half)?"
 )
 _MEASURED = (
     (
@@ -194,7 +195,7 @@ def _metres(said: dict[str, str | None]) -> float:
     """The length that the groups of :data:`_LENGTH` hold, metres."""
     unit, count = said["unit"] or "m", said["count"] or "1"
     value = float(_CARDINALS[count]) if count in _CARDINALS else float(count.replace(",", "."))
-    value = (0.5 * value if said["half"] else value) + (0.5 if said["more"] else 0.0)
+    value = (0.5 * value if said["half"] else value) + (0.5 if said["more"] or said["half_more"] else 0.0)
     scale = next(scale for name, scale in sorted(_UNITS.items(), reverse=True) if unit.startswith(name))
     return min(value * scale, _LONGEST_M)
 
@@ -325,8 +326,9 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     if request.problem:
         return Meaning(text, None, problem=request.problem, invalid=request.invalid)
     meaning = Parser(text, labels, request.words).meaning()
+    told_by_rule = request.rearranged and any(c.anchors for c in meaning.constraints)
     more = request.excluded or request.every or request.number or meaning.speaker
-    if request.kind in _ASKS_FOR_ONE and not (more or request.put_together or request.rearranged):
+    if request.kind in _ASKS_FOR_ONE and not (more or request.put_together or told_by_rule):
         # before these words stands a command, behind them where the object shall go
         start = min((word.start for word in request.words), default=0)
         end = max((word.end for word in request.words), default=0)
@@ -342,6 +344,8 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
     if target is None:
         return meaning
     single = lexicon().always_plural(target.noun)
+    if request.kind in ("count", "contents") or request.every:
+        meaning = replace(meaning, constraints=tuple(_absolute(c, text) for c in meaning.constraints))
     return replace(
         meaning,
         target=target,
@@ -352,6 +356,16 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         length=sum(word.text[0].isalnum() for word in request.words),
         excluded=tuple(e for e in excluded if e.target is not None),
     )
+
+
+def _absolute(c: Constraint, text: str) -> Constraint:
+    """ "How many baskets stand on the floor": each of them, and not the lowest."""
+    if c.relation != "low" or not text[slice(*c.span)].lower().endswith(("floor", "ground")):
+        return c
+    return replace(c, relation="smaller", value="elevation", amount_m=_ON_THE_FLOOR_M)
+
+
+_ON_THE_FLOOR_M = 0.2
 
 
 def _completed(patterns: Meaning, network: Meaning) -> Meaning:
@@ -1463,7 +1477,8 @@ def _points(tokens: Sequence[str], mentions: Sequence[Mention], k: int, counts: 
         if before == "there" and k > 0 and any(t in ("it", "him") for t in tokens[m.last : m.last + 8]):
             points -= 3.0  # "... there is a lamp on it"
     elif word == "of":
-        points += 1.8 if before in _PARTITIVES or place == 0 else -1.5
+        among = before in _PARTITIVES and place > 1 and tokens[place - 2] in _PREPOSITIONS  # "on one of the shelves"
+        points += -1.8 if among else 1.8 if before in _PARTITIVES or place == 0 else -1.5
     elif word in _PREPOSITIONS:
         points -= 1.8
     if counts[m.noun] > 1:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from embodied_perceptron.language.lexicon import Word, lexicon, word_set
+from embodied_perceptron.language.lexicon import Mention, Word, lexicon, word_set
 from embodied_perceptron.language.line import Line
 
 _BEGINS = frozenset((".", ",", "!", "?", ";", ":", "and", "then", "please", "to", "just", "go", "so", "now", "you"))
@@ -21,6 +21,18 @@ _LOOKED = re.compile(
     r"\b(?:have|take|having|taking) (?:a|another) (?:(?:quick|good|close|closer) )?(?:look|peek|glance|picture|photo|"
     r"snap) (?:at|of) (?=\w)(?!it\b|that\b|this\b)"
 )
+_POSSIBLE = re.compile(
+    r"(?:^|(?<=[.,!] ))(?:(?:is|would) it (?:be )?(?:possible|okay|ok|alright|all right|fine)|(?:do|"
+    r"would) you mind|any chance)"
+    r"(?: (?:that|if|for (?:me|us|you) to|to))?(?: (?:i|we|you)(?: (?:can|could|may|might))?)?(?= )"
+)
+_WHERE_IS_IT = re.compile(
+    r" [.,;!](?: (?:and|so|but|well|now))*(?: (?:do you know|any idea|can you tell me|tell me|do you remember|"
+    r"i wonder))?"
+    r" where (?:is (?:it|that)(?: now)?|it is|are they|they are|it went|it's gone|it could be|did (?:it|"
+    r"they) go)(?= ?[?.!]*$)"
+)
+_ELLIPSIS = re.compile(r"(?<= the )(?P<first>[\w-]+)(?= (?:and|or) the (?P<second>[\w-]+) ones?\b)")
 _PICTURED = re.compile(
     r"(?:(?:,|and|then) )+(?:take|make|snap|get|send me) an? (?:picture|photo|photograph|snap) of (?:it|that|them|"
     r"those)(?= |$)"
@@ -46,13 +58,14 @@ _TELLS_WHERE = word_set("prepositions") | {
 def told_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """``words`` with what they plainly mean in place of such forms; the same where there are none."""
     line = Line(_orders(words))
-    for pattern in (_LOOKED, _PICTURED, _EXACTLY):
+    line = _with_ones(line)
+    for pattern in (_POSSIBLE, _WHERE_IS_IT, _LOOKED, _PICTURED, _EXACTLY):
         match = pattern.search(line.joined)
         if match is not None:
             first, last = line.word_at(match.start()), line.word_at(match.end())
             told = [replace(line.words[first], text="check")] if pattern is _LOOKED else []
             line = Line([*line.words[:first], *told, *line.words[last:]])
-    return _without_apposition(line, tuple(labels)).words
+    return _without_apposition(_without_other(line, tuple(labels)), tuple(labels)).words
 
 
 def _orders(words: Sequence[Word]) -> list[Word]:
@@ -62,11 +75,17 @@ def _orders(words: Sequence[Word]) -> list[Word]:
         before, after = result[i - 1].text if i else ".", result[i + 1].text
         if before not in _BEGINS:
             continue
-        if word.text == "switch" and (after in ("on", "off") or after in _NOUN_FOLLOWS):
+        if word.text == "roll" and after in ("me", "us", "him", "her"):
+            result[i] = replace(word, text="bring")
+        elif word.text == "switch" and (after in ("on", "off") or after in _NOUN_FOLLOWS):
             result[i] = replace(word, text="turn")
         elif word.text in _MOVING and after in _WAYS and (before != "to" or i < 2):
             result[i] = replace(word, text="go")
-        elif after in _NOUN_FOLLOWS and (word.text,) in lexicon().surfaces and word.text not in _VERBS:
+        elif (
+            (after in _NOUN_FOLLOWS or (after in ("all", "every") and i + 2 < len(result)))
+            and (word.text,) in lexicon().surfaces
+            and word.text not in _VERBS
+        ):
             result[i] = replace(word, text="check")
     for i in range(len(result) - 2, -1, -1):
         if [w.text for w in result[i : i + 3]] == ["get", "rid", "of"]:
@@ -87,3 +106,66 @@ def _without_apposition(line: Line, labels: tuple[str, ...]) -> Line:
     if len(lexicon().mentions(line.words[:first], labels)) != 1:
         return line
     return line.without(first, last)
+
+
+def _with_ones(line: Line) -> Line:
+    """ "Between the red and the green one": the red one and the green one."""
+    match = _ELLIPSIS.search(line.joined)
+    if match is None or match["first"] not in _ADJECTIVES or match["second"] not in _ADJECTIVES:
+        return line
+    i = line.word_at(match.start())
+    return Line([*line.words[: i + 1], replace(line.words[i], text="one"), *line.words[i + 1 :]])
+
+
+_ADJECTIVES = word_set("adjectives") - {",", ".", "and", "with", "off", "a", "an", "the", "one"}
+_OTHER = re.compile(r"\b(?:the other|another|a different)(?: (?P<one>ones?))?(?=(?P<next> [\w']+| ?[.,;!?]|$))")
+_AFTER_OTHER = word_set("prepositions") | {"instead", "please", "over", "out", "back", "here", "up", "down", "then"}
+
+
+_ASKED_FOR = re.compile(
+    r"(?:(?:and|then|now|please|but|just) )*(?:(?:can|could|would|will|may) (?:you|i|we|someone|somebody) |(?:i|"
+    r"we)(?:'d|'ll)? "
+    r"(?:would |will |really |rather )*(?:like|want|need|prefer|take|have|use|mean)\b|i'm after|(?!the\b|it\b|i\b|"
+    r"we\b|that\b)\w+)"
+)
+
+
+def _without_other(line: Line, labels: tuple[str, ...]) -> Line:
+    """ "We have read the green book, so bring the other one": the book, not the green one."""
+    match = next(iter(_OTHER.finditer(line.joined)), None)
+    if match is None:
+        return line
+    first, last = line.word_at(match.start()), line.word_at(match.end())
+    pause = max((i for i in range(first) if line.words[i].text in (".", ",", ";", "!")), default=None)
+    if pause is None:
+        return line
+    before, mentions = line.words[:pause], lexicon().mentions(line.words, labels)
+    names = {m.noun for m in mentions if m.last <= pause}
+    follows = next((m for m in mentions if m.first == last and m.noun in names), None)
+    if len(names) != 1 or not (match["one"] or follows or match["next"].strip() in (*_AFTER_OTHER, "", *".,;!?")):
+        return line
+    noun = next(iter(names))
+    which = _attributes(before, [m for m in mentions if m.last <= pause])
+    if not which:
+        return line
+    end = follows.last if follows else last
+    order = [w for w in line.words[pause + 1 : first] if w.text not in ("so",)]
+    if not _ASKED_FOR.match(" ".join(w.text for w in order)):
+        return line  # "..., the other one is too hard"
+    place = [replace(line.words[first], text=t) for t in ("the", *noun.split())]
+    tail = line.words[end:]
+    stop = next((i for i, w in enumerate(tail) if w.text in (".", ",", ";", "!", "?")), len(tail))
+    not_that = [replace(line.words[first], text=t) for t in (",", "not", "the")]
+    return Line([*order, *place, *tail[:stop], *not_that, *which, replace(line.words[first], text="one")])
+
+
+def _attributes(words: Sequence[Word], mentions: Sequence[Mention]) -> list[Word]:
+    """The adjectives of the last noun, or "one", that has any."""
+    heads = [(m.first, m) for m in mentions] + [(i, None) for i, w in enumerate(words) if w.text == "one"]
+    for head, _ in sorted(heads, key=lambda h: -h[0]):
+        first = head
+        while first > 0 and words[first - 1].text in _ADJECTIVES:
+            first -= 1
+        if first < head:
+            return list(words[first:head])
+    return []

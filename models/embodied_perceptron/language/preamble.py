@@ -197,7 +197,11 @@ _SEES = (
     r"over to|(?:we|i|you)'ve got|we've|i've)\b"
 )
 _WANTS = re.compile(
-    rf"^{ADDRESS}(?:please )?(?:{_MODAL} {_SOMEBODY} )?(?:(?:go|come) (?:and|over and) )?(?:don't |do not |never )?"
+    rf"^{ADDRESS}(?:please )?(?:[\w'-]+ (?:wants|needs|would like|likes|is looking for)\b|i'll (?:need|take|have|"
+    rf"want)\b|"
+    rf"i (?:will|shall) need\b|{_MODAL} (?:you|somebody|someone|anybody|anyone) \w)|"
+    rf"^{ADDRESS}(?:please )?(?:{_MODAL} {_SOMEBODY} )?(?:(?:go|come) (?:and|"
+    rf"over and) )?(?:don't |do not |never )?"
     r"(?:go|get|take|bring|fetch|grab|move|hand|give|check|clean|pick|want|need|inspect|show|use|stop|turn|switch|open|"
     r"close|shut|wipe|dust|wash|empty|fill|water|carry|pass|push|pull|lift|put|throw|knock|touch|unplug|plug|find|"
     r"tell|is|are|"
@@ -280,7 +284,7 @@ def _introduced(words: list[Word], labels: tuple[str, ...]) -> list[Word]:
         elif last and asks and told is not None:
             again = _thing(sentence, noun, labels)
             same = again is not None and again[1].noun == _last_noun(told[0], labels)
-            if same or (again is None and any(w.text in _IT or w.text == "one" for w in sentence)):
+            if same or again is None:
                 return [*_definite(told[0]), *told[1]]
     return words
 

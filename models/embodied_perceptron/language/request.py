@@ -73,7 +73,8 @@ _DESTINATION = (
     r"beside|near|by|at|between|above|over|against)"
 )
 _WHERE = (
-    r"where(?:'s| is| are| was| were|'re| did you (?:see|find|put)| do (?:i|you|we) (?:find|see|keep)|"
+    r"(?:i|we) (?:can't|cannot|can not|couldn't) (?:find|see|locate)(?= (?:the|my|our|that|any)\b)|where(?:'s| is|"
+    r" are| was| were|'re| did you (?:see|find|put)| do (?:i|you|we) (?:find|see|keep)|"
     r" can (?:i|you|we) (?:find|see)| could (?:i|you|we) find| have you seen|(?= (?:the|my|our|his|her|that|"
     r"those)\b))|which way(?: is it)? to|how (?:do|can) (?:i|we|you) get to|"
     r"(?:what's|what is) the (?:quickest |shortest )?way to"
@@ -120,11 +121,12 @@ _OTHER_THAN = (
     r"\b(?:other|others|rest)\b)|"
     r"(?:(?:just|but|only|and) )+(?:leave|not take|don't take|don't touch|not touch)(?= (?:the|that|those|this|my)\b)|"
     r"excepting|(?<!far |set |way )(?<!farthest |furthest )(?<!poles |miles )(?<!worlds |stands )apart from|"
-    r"aside from|but not|rather than|not counting|"
+    r"(?:but )?neither(?= the\b)|aside from|but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
 )
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
 _EVERY = r"(?:all|every|each|both)"
+_ANOTHER = re.compile(r"\b(?:another|a different|anything but)\b")
 _ANY_OF = re.compile(
     r"\b(?:any(?= [\w-]+)|whichever (?:one )?(?:you|is)|no matter which|(?:doesn't|does not|don't|"
     r"do not) (?:matter|mind|care) "
@@ -179,9 +181,11 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     rearranged = [w.text for w in line.words] != [w.text for w in asked]
     kind, line = _question(line)
     line = _command(line) if kind == "object" else line
+    asked_for = line.joined
     any_of = kind == "object" and _ANY_OF.search(line.joined) is not None
     line, excluded = _exclusions(line)
-    any_of |= bool(excluded) and re.match(r"(?:an?|some) ", line.joined) is not None
+    any_of |= bool(excluded) and _ANOTHER.search(asked_for) is not None
+    any_of |= bool(excluded) and re.match(r"(?:an?|some|another|one of the) ", line.joined) is not None
     every, number, line = _quantity(line)
     request = Request(
         tuple(line.words), kind, every, number, excluded,
@@ -222,7 +226,9 @@ def _question(line: Line) -> tuple[Kind, Line]:
         # "chairs are there in the room", "doors does the hall have", "lamps you can see"
         for pattern in (
             r"\b(?:are there|do (?:we|you|i) (?:see|have|find)|can (?:you|i|we) (?:see|find|count)|"
-            r"you (?:can )?see|have you (?:seen|found)|does (?:the|this) [\w ]+? have|(?:the|"
+            r"you (?:can )?see|have you (?:seen|found)|(?:have|has) (?:we|you|i|they) got(?: (?:standing|lying|"
+            r"left))?(?: here)?|"
+            r"does (?:the|this) [\w ]+? have|(?:the|"
             r"this) (?:\w+ )?(?:room|hall|house|"
             r"home|kitchen|office|garage|bathroom|bedroom|place) has|in total|altogether|overall)\b",
             r"\b(?:are|is|stand|lie|sit)\b",
@@ -230,6 +236,8 @@ def _question(line: Line) -> tuple[Kind, Line]:
             match = re.search(pattern, rest.joined)
             if match:
                 rest = rest.without(rest.word_at(match.start()), rest.word_at(match.end()))
+        if rest.words and not lexicon().mentions(rest.words) and rest.words[0].text not in _ARTICLES:
+            rest = Line([replace(rest.words[0], text="the"), *rest.words])  # "how many wheelchairs"
         return "count", rest
     for name, pattern in (("where", _WHERE), ("exists", _EXISTS)):
         taken = rest.begins(pattern)
@@ -292,7 +300,9 @@ def _without_destination(line: Line, pattern: str) -> Line:
         inner = any(m.first < first < m.last for m in nouns)
         follows = line.words[after].text if after < len(line.words) else ""
         clause = line.words[max((m.last for m in nouns if m.last <= first), default=first) : first]
-        relative = any(word.text in ("that", "which") for word in clause)  # "the book that is tucked into the shelf"
+        relative = any(
+            word.text in ("that", "which", "that's", "which's") for word in clause
+        )  # "the book that is tucked into the shelf"
         relative |= pattern != _DESTINATION and line.words[first - 1].text in _RELATIVE
         if named and not inner and not relative and follows not in ("", "left", "right"):
             whole = line.words[after : after + 3]

@@ -62,6 +62,11 @@ WEIGHTS = {
 }  # fmt: skip
 
 
+def _has_boards(c: Constraint) -> bool:
+    """Whether "on" it is said of something that has boards: on one of these is inside its box."""
+    return c.relation == "on" and any(a.noun.split()[-1] in _WITH_BOARDS for a in c.anchors)
+
+
 @dataclass(frozen=True, eq=False)
 class ConstraintScore:
     """How well one constraint holds of each object.
@@ -271,6 +276,8 @@ class Scorer:
                 likely = likelihood.HOLDS["viewer-left"](pairs)  # the sentence's own viewpoint decides the side
             else:
                 likely = likelihood.HOLDS[c.relation](pairs)
+            if _has_boards(c):
+                likely = np.maximum(likely, likelihood.HOLDS["in"](pairs))
             if c.negated and c.relation == "near":
                 likely = likelihood.touching(pairs)  # "not near" fails only where it is close by
             holds = pairs.best(likely * pairs.different)
@@ -346,7 +353,7 @@ class Scorer:
         pairs, fits = self._related(c, self.rows, np.flatnonzero(weight))
         quality = fits * pairs.different * weight[pairs.anchor]
         holds = pairs.best(quality)
-        if c.relation == "on" and any(a.noun.split()[-1] in _WITH_BOARDS for a in c.anchors):
+        if _has_boards(c):
             inside, fits = self._related(replace(c, relation="in"), self.rows, np.flatnonzero(weight))
             holds = np.maximum(holds, inside.best(fits * inside.different * weight[inside.anchor]))
         if c.relation in _MANY and any(a.plural for a in c.anchors):
@@ -423,8 +430,15 @@ class Scorer:
             self._weights[anchor, depth] = self._anchor_weights(anchor, depth)
         return self._weights[anchor, depth]
 
+    def _called(self, noun: str) -> NDArray[np.bool_]:
+        """(N,) which labels are the noun itself."""
+        return np.array([label == noun for label in self.labels], dtype=bool)
+
     def _anchor_weights(self, anchor: ObjectPhrase, depth: int) -> F64:
         weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
+        exact = self._called(anchor.noun)
+        if " " in anchor.noun and exact.any():  # where there is a kitchen island, no counter is meant
+            weight = np.where(exact, weight, 0.5 * weight)
         if depth:
             return weight
         for c in anchor.constraints:
