@@ -213,7 +213,7 @@ _WANTS = re.compile(
 
 _GOES_ON = (
     r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and|"
-    r"\w+ing)|$"
+    r"\w+ing|\w+n't|\w{3,}s)|$"
 )
 
 

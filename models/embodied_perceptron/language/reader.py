@@ -29,6 +29,7 @@ SURE = 0.5  # probability from which a reading stands where a noun is left unrea
 SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
 SURER = 0.94  # and where the patterns have read another relation of the object
 SUREST = 0.98  # and where they have read a relation of another object
+SUREST_OF_ALL = 0.99  # and where the words that they have read stand between both
 _MOST_CONDITIONS = 1  # where the patterns have read more, a guess loses more than it wins
 
 Span = tuple[int, int]
@@ -178,6 +179,7 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     unread = _unread_words(words, [*patterns.read, *_attributes(words, things)])
     if not unattached and not unread:
         return None
+    direct = not unattached and _says_directly(patterns, unread)
     left = [(word.start, word.end) for word in unread] + [t.span for t in things if t.mention.noun not in known]
     told_in = {_clause(words, span) for span in patterns.conditions}
     if len(told_in) > 1 or (told_in and not any(_clause(words, span) in told_in for span in left)):
@@ -189,8 +191,12 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
     if reading.target == 1 and reading.relation in _CONVERSE and _is_bare_clause(words, things):
         reading = replace(reading, relation=_CONVERSE[reading.relation], target=0, anchors=(1,))
     about_it = names[reading.target] in {thing.mention.noun for thing in things if thing.span == patterns.target}
+    if direct and not about_it:
+        return None
     doubtful = not unattached or (count > FEW_WORDS and patterns.conditions)
-    if (patterns.relations and not about_it) or len(patterns.conditions) > _MOST_CONDITIONS:
+    if direct:
+        least = SUREST_OF_ALL
+    elif (patterns.relations and not about_it) or len(patterns.conditions) > _MOST_CONDITIONS:
         least = SUREST
     elif doubtful:
         least = SURER
@@ -212,6 +218,19 @@ def _things(words: Sequence[Word], mentions: Sequence[Mention]) -> list[_Thing]:
             first = found.pop().first
         found.append(_Thing(first, m.last, m, (words[m.first].start, words[m.last - 1].end)))
     return found
+
+
+def _says_directly(patterns: PatternReading, unread: Sequence[Word]) -> bool:
+    """Whether the object, words that were read, and its landmark follow each other: "the bin by the door | needs
+    emptying". What is unread elsewhere is then no matter of where it stands."""
+    if patterns.target is None or len(patterns.relations) != 1:
+        return False
+    name, anchors = patterns.relations[0]
+    if name == "with":
+        return False  # "the desk that has the window at its back"
+    start, end = patterns.target[1], min(anchor[0] for anchor in anchors)
+    said = any(start <= first and last <= end for first, last in patterns.conditions)
+    return said and not any(start <= word.start < end for word in unread)
 
 
 def _loses(
