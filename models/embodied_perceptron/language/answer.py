@@ -477,7 +477,9 @@ class _Answer:
         chosen = [i for i in order if evidence.category[i] >= _OF_KIND * best and fits[i] >= _FITS]
         if meaning.target.known and best < _SAME_KIND and meaning.kind != "object":
             return GroundingStatus.NOT_FOUND, (), _no(noun)
-        superlative = [c for c in meaning.constraints if c.is_superlative and c.relation not in _SHARED]
+        superlative = [
+            c for c in meaning.constraints if c.is_superlative and c.weight >= 1.0 and c.relation not in _SHARED
+        ]
         if not chosen:
             if meaning.kind == "object":
                 return None

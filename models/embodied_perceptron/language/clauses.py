@@ -308,11 +308,14 @@ def _owner(shape: _Shape) -> list[Word] | None:
     """ "The couch has a lamp beside it, bring that": the lamp beside the couch."""
     match = shape.matches(
         rf"(?P<mark><[db]\d+>) (?P<verb>{'|'.join(sorted(_HOLDS, key=len, reverse=True))}) (?P<thing><[di]\d+>)"
-        rf"(?: (?P<where>{_HOW}{_PLACE}) it| (?P<own>(?:to|on|at|by|along) its (?:own )?(?P<side>left|"
+        rf"(?: (?P<where>{_HOW}{_PLACE}) it| (?P<own>(?:(?:standing|hanging|lying|sitting) )?(?:to|on|at|by|"
+        rf"along) its (?:own )?(?P<side>left|"
         rf"right|side)(?: ?-?hand)?(?: side)?))?"
-        rf"(?P<aside>(?: {_ASIDE})*)"
+        rf"(?P<aside>(?: {_ASIDE}| ;| pass)*)(?P<again> {_ANY})?(?: please)?"
     )
     if match is None or not _ASKED.search(match["aside"]) or not _is_one(shape, match["thing"]):
+        return None
+    if match["again"] and shape.noun(match["again"].strip()).noun != shape.noun(match["thing"]).noun:
         return None
     if match["where"]:
         return _thing_at(shape, match, shape.of(match, "where"))

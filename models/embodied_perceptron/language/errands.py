@@ -38,7 +38,7 @@ _TO_YOU = (
 _HANDS_OVER = r"(?:take|taking|bring|bringing|carry|carrying|give|giving|pass|hand|deliver|return|get|feed|move)"
 _PUTS = (
     r"(?:put|putting|place|set|hang|stick|throw|throwing|toss|chuck|drop|dump|lay|store|stow|pop|pour|stuff|bin|leave|"
-    r"shove|slip|tuck|park|seat|sit|show|lean|plug|fold|stack|spread|empty|sling|whack|bung)"
+    r"load|shove|slip|tuck|park|seat|sit|show|lean|plug|fold|stack|spread|empty|sling|whack|bung)"
 )
 _FETCHES = (
     rf"(?:{_HANDS_OVER}|fetch|grab|find|pick up|pick|collect|show|locate|look for|search for|where|which|what|"
@@ -77,7 +77,9 @@ _GO_THERE = re.compile(
     rf"{_ORDER}(?:and )?(?:{_GOES}(?: (?:over|right|straight|back|up|and \w+))* {_THERE}|(?:take|lead|bring|get|help|"
     rf"guide|show) (?:me|us|him|her)(?: (?:over|back|the way))* (?:there|to it)|(?:{_GOES}|off you go)$|"
     rf"help me (?:over )?"
-    r"to it|(?:can|could) you (?:reach|open) (?:it|that)|(?:reach|open|unlock) (?:it|that))"
+    r"to it|(?:can|could) you (?:reach|open) (?:it|that)|(?:reach|open|unlock) (?:it|that)|(?:(?:can|could|will|"
+    r"would) you )?(?:show|tell) me (?:which|where) "
+    r"(?:one )?(?:that|it|they) (?:is|are))"
 )
 _PUT_THERE = re.compile(rf"{_ORDER}(?:and )?(?:{_PUTS}|{_HANDS_OVER}) (?!it\b|them\b)[^,.;!?]+? {_THERE}\b")
 _FETCH_IT = re.compile(
@@ -91,7 +93,7 @@ _TAKES_AND_PUTS = re.compile(  # "take my jacket and hang it on the coat stand"
 )
 _PERSONAL = (
     r"(?:i|we|he|she|they|you|everybody|everyone|somebody|someone|nobody|anybody)(?:'\w+)?\b"
-    r"|(?:me|you) and (?:my )?\w+ \w+|it's \w+ing\b|(?:that|this)(?:'s| is) (?:where|why|when|how|what)\b|"
+    r"|(?:me|you) and (?:my )?\w+ \w+|it's \w+ing\b|(?:that|this)(?:'s| is) (?:where|why|when|how)\b|"
     r"there's\b|there (?:is|are)\b"
 )
 _DOES = (
@@ -107,6 +109,14 @@ _ABOUT_OTHERS = (
 )
 _JOINED = r"(?:and |but |so |or |because |since |as |for |cause |cos |'cause |while |when |before |until )*"
 _REMARK = re.compile(rf"{_JOINED}(?:{_PERSONAL}|{_ABOUT_OTHERS})")
+_AND_THEN = re.compile(
+    r"(?:and|then)(?: then)? (?!the\b|a\b|an\b|my\b|also\b|not\b|is\b|on\b|in\b)\w+ (?:the|my|our|your|me|us|him|her)\b"
+)
+_PURPOSE = re.compile(  # "i want to reach the top of the fridge", said after what is wanted for it
+    rf"{_JOINED}(?:i|we|he|she|they)(?:'d|'ve|'m|'ll|'s|'re| would| am| are| is)? (?:really |just |also )*(?:want|"
+    rf"wants|need|needs|"
+    r"like|love|have|has|got|going|trying|about|must) (?:to )(?!(?:have|see|get|take|use|know)\b)\w+"
+)
 _PERSON = re.compile(rf"{_JOINED}(?:i|we|he|she|they|my [\w-]+|our [\w-]+)(?:'\w+)?\b")
 _ANSWERED = re.compile(
     rf"{ADDRESS}(?:{_ASKS} )*(?:where|is there|are there|how many|do you (?:have|see)|have you|what|which|"
@@ -209,6 +219,8 @@ def _is_remark(words: Sequence[Word], clause: _Clause, labels: Sequence[str], tr
     text = clause.text
     if trailing and _ANSWERED.match(" ".join(w.text for w in words[: clause.first])) and _PERSON.match(text):
         return _CHOOSES.match(text) is None  # "is there a phone? i'd like to call the front desk"
+    if trailing and (_PURPOSE.match(text) or re.match(r"the others?\b(?! (?:one )?(?:on|in|by|at|near|next)\b)", text)):
+        return True
     if _names(said, labels):
         return False
     about = _REMARK.match(text) is not None and _CHOOSES.match(text) is None
@@ -216,6 +228,8 @@ def _is_remark(words: Sequence[Word], clause: _Clause, labels: Sequence[str], tr
         if about and re.search(r"\b(?:it|one|ones)\b", re.sub(r"^(?:that|the other) ones?\b", "", text)) is None:
             return True
         wanted = re.match(rf"{_TO_YOU}(?:{_FETCHES}|{_PUTS})\b", text) is not None
+        if not wanted and _AND_THEN.match(text) and re.search(r"\b(?:it|one|ones|them)\b", text) is None:
+            return True  # "and send the next people to me"
         return not wanted and not _is_read(text) and _GO_THERE.match(text) is None
     if re.match(rf"(?:{INTO}|of|from|facing|with|through|left|right)\b", text) or re.search(r"\b(?:one|ones)\b", text):
         return False
@@ -311,7 +325,8 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     if left is None:
         return False
     what = (left["what"] or "").strip()
-    return not what or _is_somewhere(what, where, follow_up)
+    stored = re.search(r"\b(?:keeps?|kept|stores?|stored)\b", lead) is not None
+    return not what or _is_somewhere(what, where, follow_up, stored)
 
 
 def _is_in_hand(what: str, puts: bool) -> bool:
@@ -320,7 +335,8 @@ def _is_in_hand(what: str, puts: bool) -> bool:
     if len(words) > 6 or any(w in _PAUSES for w in words):
         return False
     bare = words[0] not in word_set("articles") | word_set("determiners") | {"all", "every", "both", "any", "another"}
-    if re.match(rf"{_IN_HAND}\b", what) or (puts and (bare or words[0] in ("my", "our"))):
+    owned = any(w.endswith("'s") for w in words)  # "the gentleman's jacket"
+    if re.match(rf"{_IN_HAND}\b", what) or (puts and (bare or owned or words[0] in ("my", "our"))):
         return True
     return puts and not _has_a_name(what)
 
@@ -336,12 +352,12 @@ def _is_somewhere(what: str, where: str, follow_up: str, belongs: bool = False) 
         return False
     if any(w in _PAUSES for w in words) or not _ASKING.isdisjoint(words):
         return False
-    if follow_up == "go":
+    if follow_up == "go" or belongs:
         return True
     many = _is_plural(words)
     if follow_up == ("fetch them" if many else "fetch it"):
         return False
-    if follow_up or belongs:
+    if follow_up:
         return True
     return not _has_a_name(what) and re.match(r"(?:in|inside|on|into|onto|at|under)\b", where) is not None
 
@@ -359,8 +375,22 @@ def _is_plural(words: Sequence[str]) -> bool:
     return head > 0 and words[head - 1].endswith("s") and not words[head - 1].endswith("ss")
 
 
+def _is_compound(words: Sequence[Word], mention: Mention) -> bool:
+    """Whether a noun has another before it that nobody knows: "cotton pads"."""
+    before = words[mention.first - 1].text if mention.first else ""
+    light = (
+        word_set("adjectives")
+        | word_set("articles")
+        | word_set("determiners")
+        | {"some", "all", "both", "any", "every"}
+    )
+    return (
+        before not in light and before.isalpha() and not before.endswith(("y", "ed", "ing", "ish", "ful", "en", "ous"))
+    )
+
+
 def _has_a_name(what: str) -> bool:
     """Whether the detector has a name for what is said: if it stood there, the map could hold it."""
     words = [Word(w, 0, 0) for w in what.split()]
-    found = lexicon().mentions(words)
+    found = [m for m in lexicon().mentions(words) if not _is_compound(words, m)]
     return any(lexicon().similarity(m.noun, name) >= _NAMED_SO for m in found for name in ALL_CATEGORIES)

@@ -172,14 +172,9 @@ def _patterns(pairs: Sequence[tuple[str, str]]) -> tuple[tuple[str, Pattern[str]
 
 _EGOCENTRIC_PATTERNS, _MEASURED_PATTERNS = _patterns(_EGOCENTRIC), _patterns(_MEASURED)
 ((_, _NOTHING_ON),) = _patterns((("nothing", _NOTHING),))
-((_, _NTH_FROM),) = _patterns(
-    (
-        (
-            "from",
-            rf"(?:(?P<nth>{_ORDINAL})|number (?P<number>\d{{1,2}}|{'|'.join(_CARDINALS)}))"
-            r" (?:[\w-]+ ){0,3}?(?:counting )?from (?:the )?(?:(?P<side>left|right|top|bottom)|(?=[\w-]))",
-        ),
-    )
+_NTH_FROM = re.compile(
+    rf"(?<![\w-])(?:(?P<nth>{_ORDINAL})|number (?P<number>\d{{1,2}}|{'|'.join(_CARDINALS)}))"
+    r" (?:[\w-]+ ){0,3}?(?:counting )?from (?:the )?(?:(?P<side>left|right|top|bottom)(?![\w-])|(?=[\w-]))"
 )
 
 
@@ -460,7 +455,7 @@ class Parser:
             if not (c.relation in ("left-of-all", "right-of-all") and self._words_of(c.span)[0] in taken)
         ]  # fmt: skip
         if any(c.relation in ("above", "on", "supporting", "with") for c in anchored):
-            unary = [c for c in unary if c.relation != "high" or c.weight >= _OUTRIGHT]
+            unary = [c for c in unary if c.relation != "high" or c.weight >= _OUTRIGHT or self._is_attribute(c)]
         spans = [c.span for c in anchored]  # "above it is a mirror" is not high up
         unary = [c for c in unary if not (c.relation in ("high", "low") and c.span in spans)]
         # the longest walk from the door makes nothing long, its opposite corner is no corner of the room
@@ -482,6 +477,10 @@ class Parser:
             ordinals = [c for c in ordinals if c.relation != "nth"]
         constraints = (*colours, *unary, *anchored)
         return Meaning(self.text, target, (*constraints, *stated, *ordinals), speaker, tuple(others.values()))
+
+    def _is_attribute(self, c: Constraint) -> bool:
+        """Whether a word stands right before the target: "the top box"."""
+        return self._words_of(c.span)[1] == self.mentions[self.target or 0].first
 
     def _of_several(self) -> int:
         """Where "of" stands before a target in plural, "the left of the two monitors"; 0 where it does not."""
@@ -743,6 +742,8 @@ class Parser:
                 outright |= told in ("high", "low") and self.tokens[last : last + 1] in (["shelf"], ["board"], ["rack"])
                 weight = _OUTRIGHT if outright else 1.0
                 span = self._span(first, last)
+                if told in ("left-of-all", "right-of-all") and self._is_side_of_anchor(told, first, last):
+                    weight = _NESTED  # likely true of both
                 found[name] = Constraint(told, rank=int(rank or 1), negated=negated, weight=weight, span=span)
         target = self.mentions[self.target or 0]
         for side in ("left", "right"):  # "facing the printers, left printer"
@@ -805,6 +806,19 @@ class Parser:
         compound = bool(after) and self.mentions[after[0]].first == first + 1 and not self._is_target[after[0]]
         return not (compound and relation in ("corner", "middle"))
 
+    def _is_side_of_anchor(self, relation: str, first: int, last: int) -> bool:
+        """Whether words [first, last) are an adjective of another noun, which keeps it: "on the left nightstand"."""
+        k = next((k for k, m in enumerate(self.mentions) if m.first == last), None)
+        if k is None or self._is_target[k] or self.mentions[k].plural:
+            return False
+        m = self.mentions[k]
+        if m.noun == self.mentions[self.target or 0].noun:
+            return False
+        said = Constraint(relation, span=self._span(first, last))
+        if all(c.span != said.span for c in self._nested.get(m.noun, ())):
+            self._nested[m.noun] = (*self._nested.get(m.noun, ()), said)
+        return True
+
     def _stands_speaker(self, word: int) -> bool:
         """Whether a place at ``word`` is where somebody stands to look: "standing in the middle of the room"."""
         lead = self.tokens[self._sentence_start(word) : word]
@@ -865,6 +879,10 @@ class Parser:
             subject = self.tokens[first - 1] if first else ""
             if said[0] in ("facing", "face") and subject in ("is", "chair", "are", "couch", "and", "desk", "table"):
                 continue
+            if said[0] in ("facing", "face") and any(
+                m.last == first and self._is_target[k] for k, m in enumerate(self.mentions)
+            ):
+                continue  # "the ottoman facing the tv"
             stands = subject in ("is", "are", "been", "that's", "was") or any(m.last == first for m in self.mentions)
             if said[0] == "standing" and stands:
                 continue  # "the lamp standing before the couch" is no speaker
@@ -1262,13 +1280,25 @@ def _best_thing(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
     return None
 
 
+def _is_verb(tokens: Sequence[str], m: Mention, ends: set[int]) -> bool:
+    """ "The tv the dresser supports", "it sticks", "the basket that stands the highest": verbs."""
+    before = tokens[m.first - 1] if m.first else ""
+    if m.last - m.first != 1 or not tokens[m.first].endswith("s"):
+        return False
+    if tokens[m.first] == "supports" and m.first in ends:
+        return True
+    after = tokens[m.last : m.last + 2]
+    best = after[:1] == ["the"] and after[-1].endswith("est")
+    return before in ("it", "he", "she") or (before in ("that", "which") and tokens[m.first] == "stands" and best)
+
+
 def without_verbs(tokens: Sequence[str], mentions: Sequence[Mention]) -> list[Mention]:
     """The mentions less verbs that look like one: "the cart stands below the window"."""
     ends = {m.last for m in mentions}
     subjects = ("it", "which", "that", "one", "there", "who")
     return [
         m for m in mentions
-        if not (m.last - m.first == 1 and tokens[m.first] == "supports" and m.first in ends) and not (
+        if not _is_verb(tokens, m, ends) and not (
             m is not mentions[-1]  # a verb has an object
             and m.last - m.first == 1 and tokens[m.first] in ("stands", "stand")
             and (m.first in ends or (m.first > 0 and tokens[m.first - 1] in subjects))

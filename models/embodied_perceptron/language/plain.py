@@ -13,7 +13,9 @@ from embodied_perceptron.language.lexicon import Mention, Word, lexicon, word_se
 from embodied_perceptron.language.line import Line
 
 _BEGINS = frozenset((".", ",", "!", "?", ";", ":", "and", "then", "please", "to", "just", "go", "so", "now", "you"))
-_NOUN_FOLLOWS = frozenset(("the", "my", "our", "these", "those"))
+_NOUN_FOLLOWS = frozenset(("the", "my", "our", "these", "those", "all", "every", "both"))
+_HANDED = ("left-hand", "right-hand")
+_PARTICLES = frozenset(("up", "down", "away", "out", "over"))
 _VERBS = frozenset(("can", "left", "right", "throw", "stick", "hand", "box", "place", "set", "rest", "file", "wrap"))
 _MOVING = frozenset(("roll", "stand", "wait", "wheel"))
 _WAYS = frozenset(("over", "to", "by", "at", "next", "near", "in", "up", "down", "behind", "beside", "close"))
@@ -25,6 +27,11 @@ _POSSIBLE = re.compile(
     r"(?:^|(?<=[.,!] ))(?:(?:is|would) it (?:be )?(?:possible|okay|ok|alright|all right|fine)|(?:do|"
     r"would) you mind|any chance)"
     r"(?: (?:that|if|for (?:me|us|you) to|to))?(?: (?:i|we|you)(?: (?:can|could|may|might))?)?(?= )"
+)
+_AND_SEE = re.compile(
+    r"(?: ,)? (?:and|to) (?:see|check|tell me|let me know|find out|look|make sure)(?: (?:if|whether|that|what|how|"
+    r"when|who))? "
+    r"(?=\w)(?:if|whether|what|how|when|who|my|the \w+ (?:is|are)\b)[^.!?]*(?= ?[.?!]*$)"
 )
 _WHERE_IS_IT = re.compile(
     r" [.,;!](?: (?:and|so|but|well|now))*(?: (?:do you know|any idea|can you tell me|tell me|do you remember|"
@@ -58,8 +65,10 @@ _TELLS_WHERE = word_set("prepositions") | {
 def told_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """``words`` with what they plainly mean in place of such forms; the same where there are none."""
     line = Line(_orders(words))
-    line = _with_ones(line)
-    for pattern in (_POSSIBLE, _WHERE_IS_IT, _LOOKED, _PICTURED, _EXACTLY):
+    line = _with_ones(
+        Line([replace(w, text=w.text.removesuffix("-hand")) if w.text in _HANDED else w for w in line.words])
+    )
+    for pattern in (_POSSIBLE, _WHERE_IS_IT, _AND_SEE, _LOOKED, _PICTURED, _EXACTLY):
         match = pattern.search(line.joined)
         if match is not None:
             first, last = line.word_at(match.start()), line.word_at(match.end())
@@ -69,31 +78,34 @@ def told_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word
 
 
 def _orders(words: Sequence[Word]) -> list[Word]:
-    """ "Switch on the projector", "hoover the rug", "go stand by the door": orders, no things."""
+    """ "Switch on the projector", "hoover the rug", "pack up both laptops", "go stand by the door": orders."""
     result = list(words)
     for i, word in enumerate(result[:-1]):
         before, after = result[i - 1].text if i else ".", result[i + 1].text
         if before not in _BEGINS:
             continue
+        if after in _PARTICLES and i + 2 < len(result) and result[i + 2].text in _NOUN_FOLLOWS:
+            after = result[i + 2].text
         if word.text == "roll" and after in ("me", "us", "him", "her"):
             result[i] = replace(word, text="bring")
-        elif word.text == "switch" and (after in ("on", "off") or after in _NOUN_FOLLOWS):
+        elif word.text == "switch" and (after in ("on", "off", "that", "it", "them") or after in _NOUN_FOLLOWS):
             result[i] = replace(word, text="turn")
         elif word.text in _MOVING and after in _WAYS and (before != "to" or i < 2):
             result[i] = replace(word, text="go")
-        elif (
-            (after in _NOUN_FOLLOWS or (after in ("all", "every") and i + 2 < len(result)))
-            and (word.text,) in lexicon().surfaces
-            and word.text not in _VERBS
-        ):
+        elif after in _NOUN_FOLLOWS and (word.text,) in lexicon().surfaces and word.text not in _VERBS:
             result[i] = replace(word, text="check")
+    _without_switch(result)
     for i in range(len(result) - 2, -1, -1):
-        if [w.text for w in result[i : i + 3]] == ["get", "rid", "of"]:
+        said = [w.text for w in result[i : i + 3]]
+        if said == ["get", "rid", "of"]:
             result[i : i + 3] = [replace(result[i], text="take", end=result[i + 2].end)]
-    while len(result) > 2 and result[0].text in ("go", "come") and result[1].text in ("and", "go", "check"):
-        if result[1].text == "and" and result[2].text not in ("go", "check"):
+        elif said[:2] in (["throw", "away"], ["throw", "out"], ["clear", "away"]):
+            result[i : i + 2] = [replace(result[i], text="take", end=result[i + 1].end)]
+    while len(result) > 2 and result[0].text in ("go", "come"):
+        following = result[2 if result[1].text == "and" else 1].text
+        if following not in ("go", "check"):
             break
-        result = result[1:] if result[1].text != "and" else result[2:]
+        result = result[2 if result[1].text == "and" else 1 :]
     return result
 
 
@@ -106,6 +118,18 @@ def _without_apposition(line: Line, labels: tuple[str, ...]) -> Line:
     if len(lexicon().mentions(line.words[:first], labels)) != 1:
         return line
     return line.without(first, last)
+
+
+def _without_switch(words: list[Word]) -> None:
+    """ "Turn the lamp on it off": off is no place."""
+    verb = next((i for i, w in enumerate(words) if w.text == "turn" and (i == 0 or words[i - 1].text in _BEGINS)), None)
+    if verb is None or words[verb + 1 : verb + 2] == [] or words[verb + 1].text in ("on", "off", "around", "round"):
+        return
+    end = next((i for i in range(verb, len(words)) if words[i].text in ".,;!?"), len(words))
+    last = end - 1 - (words[end - 1].text == "please")
+    if last > verb + 1 and words[last].text in ("on", "off"):
+        words[verb] = replace(words[verb], text="check")
+        del words[last]
 
 
 def _with_ones(line: Line) -> Line:
@@ -145,9 +169,11 @@ def _without_other(line: Line, labels: tuple[str, ...]) -> Line:
     if len(names) != 1 or not (match["one"] or follows or match["next"].strip() in (*_AFTER_OTHER, "", *".,;!?")):
         return line
     noun = next(iter(names))
-    which = _attributes(before, [m for m in mentions if m.last <= pause])
-    if not which:
+    named = _attributes(before, [m for m in mentions if m.last <= pause])
+    if not named:
         return line
+    if not any(w.text in ("not", "neither", "nor", "don't") for w in before):
+        named = named[:1]
     end = follows.last if follows else last
     order = [w for w in line.words[pause + 1 : first] if w.text not in ("so",)]
     if not _ASKED_FOR.match(" ".join(w.text for w in order)):
@@ -155,17 +181,21 @@ def _without_other(line: Line, labels: tuple[str, ...]) -> Line:
     place = [replace(line.words[first], text=t) for t in ("the", *noun.split())]
     tail = line.words[end:]
     stop = next((i for i, w in enumerate(tail) if w.text in (".", ",", ";", "!", "?")), len(tail))
-    not_that = [replace(line.words[first], text=t) for t in (",", "not", "the")]
-    return Line([*order, *place, *tail[:stop], *not_that, *which, replace(line.words[first], text="one")])
+    here = line.words[first]
+    not_those = [replace(here, text=",")]
+    for k, which in enumerate(named):
+        not_those += [replace(here, text=t) for t in ("or" if k else "not", "the")]
+        not_those += [*which, replace(here, text="one")]
+    return Line([*order, *place, *tail[:stop], *not_those])
 
 
-def _attributes(words: Sequence[Word], mentions: Sequence[Mention]) -> list[Word]:
-    """The adjectives of the last noun, or "one", that has any."""
-    heads = [(m.first, m) for m in mentions] + [(i, None) for i, w in enumerate(words) if w.text == "one"]
-    for head, _ in sorted(heads, key=lambda h: -h[0]):
+def _attributes(words: Sequence[Word], mentions: Sequence[Mention]) -> list[list[Word]]:
+    """The adjectives of each noun, or "one", that has any, the last first."""
+    found: list[list[Word]] = []
+    for head in sorted({m.first for m in mentions} | {i for i, w in enumerate(words) if w.text == "one"}, reverse=True):
         first = head
         while first > 0 and words[first - 1].text in _ADJECTIVES:
             first -= 1
         if first < head:
-            return list(words[first:head])
-    return []
+            found.append(list(words[first:head]))
+    return found

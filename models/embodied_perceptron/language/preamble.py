@@ -31,7 +31,8 @@ ADDRESS = (
 _MODAL = r"(?:can|could|would|will|may|might|must|shall|should|have to|has to|need to|needs to|ought to|want to|got to)"
 _SOMEBODY = r"(?:you|we|i|he|she|they|one|someone|somebody|anyone|anybody|everybody|everyone)"
 _WONDER = (
-    r"(?:(?:i|we) (?:wonder|was wondering|am wondering|were wondering|wanted to know|would like to know|want to know|"
+    r"(?:(?:may|can|could|might) i ask|(?:i|we) (?:wonder|was wondering|am wondering|were wondering|wanted to know|"
+    r"would like to know|want to know|"
     r"need to know|forgot|forget|can't remember|cannot remember|can't recall|don't know|do not know)|i'm wondering|"
     r"just wondering|wondering|i'd like to know|i'd love to know|(?:have you )?(?:got )?any idea|"
     r"(?:do|would|does|can|could) (?:you|anyone|anybody|someone|somebody) (?:happen to )?"
@@ -45,7 +46,10 @@ _NEEDED_FOR = (  # somebody's wish, up to the thing it needs
     r" (?:(?:like|love|want|wants|need|needs|prefer|prefers|fancy|mean|try|trying|going|about|have|has|hoping|hope|"
     r"wish|plan|planning|rather) )*"
     r"(?:to (?:sit|lie|lay|rest|stand|work|eat|sleep|read|look|see|use|clean|wash|water|move|get|have|take|play|relax|"
-    r"check|inspect|reach|open|close)|sit|lie|rest|stand|work|sleep|(?:servicing|fixing|cleaning|moving|repairing|"
+    r"check|inspect|reach|open|close|leave|walk|sand|oil|dust|paint|fix|mend|dry|iron|change|test|try|borrow|keep|"
+    r"replace|repair|adjust|plug|charge|feed|tidy|clear|empty|fill|cover|lock|unlock|show|call|write|type|put|"
+    r"cook|bake|boil|hang|wear|carry|lift|push|pull|pick|choose)|sit|lie|rest|stand|work|sleep|(?:servicing|fixing|"
+    r"cleaning|moving|repairing|"
     r"painting|replacing|selling|testing|measuring|checking|inspecting|using|after|waiting for|missing))"
     r"(?: (?:down|in|on|at|by|with|into|onto|upon|up|through|under))*"
 )
@@ -213,7 +217,7 @@ _WANTS = re.compile(
 
 _GOES_ON = (
     r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and|"
-    r"\w+ing|\w+n't|\w{3,}s)|$"
+    r"\w+ing|\w+n't|over|to|into|onto|for|please|up|down|off|on|out|\w{3,}s)|$"
 )
 
 
@@ -236,9 +240,8 @@ def _before_order(sentence: list[Word]) -> list[list[Word]]:
 
 
 _ORDERS = re.compile(
-    r"(?:and |so |please |now )*(?:(?:can|could|would|will) (?:you|somebody|someone)|go|get|bring|fetch|grab|take|"
-    r"turn|hand|"
-    r"give|pick)\b"
+    r"(?:and |so |please |now )*(?:(?:can|could|would|will) (?:you|somebody|someone) \w|(?:go|get|bring|fetch|"
+    r"grab|take|turn|hand|give|pick)\b)"
 )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
+from embodied_perceptron.language.plain import told_plainly
 from embodied_perceptron.language.wording import corrected
 from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, probabilities
 
@@ -162,7 +163,7 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
 
     ``nouns_of`` takes the words and what the lexicon finds in them, and leaves out what are no nouns here."""
     labels = tuple(labels)
-    words = corrected(split_words(text), labels)
+    words = told_plainly(corrected(split_words(text), labels), labels)
     count = sum(word.text[0].isalnum() for word in words)
     if count > MOST_WORDS:
         return None

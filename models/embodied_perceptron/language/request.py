@@ -41,15 +41,17 @@ _POLITE = (
     r"(?:i|we) (?:would|'d|'ll) (?:like|love|want|need) you to |i'd (?:like|love) you to |"
     r"(?:i|we) (?:want|need) you to |"
     r"(?:i|we) (?:would like|want|need) to (?:have |get |see |find )?|i'd like (?:to (?:have |get |see |find ))?|"
-    r"may i (?:have |ask you for )|(?:i am |i'm |we are |we're )?(?:looking|searching|look|search) for |"
+    r"may i (?:have |ask you for )|(?:i'm|i am|we're|we are) (?:just |only )?(?=(?:taking|bringing|carrying) )|"
+    r"(?:i am |i'm |we are |we're )?(?:looking|searching|look|search) for |"
     r"let us |let's |try to )?"
     r"(?:(?:please|kindly|just) )*"
 )
 _PUT = (
     r"(?:put|putting|place|set|hang|stick|throw|toss|chuck|drop|dump|lay|store|stow|move|push|pull|slide|turn|"
-    r"(?:rinse|wash|soak|pop|shift|pour|wheel|lug|roll|plug|load|stack|prop|lean|shove|stuff|bin)"
+    r"(?:pop|shift|pour|wheel|lug|roll|plug|load|stack|prop|lean|shove|stuff|bin)"
     r"(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all)\b))"
 )
+_WASH = r"(?:rinse|wash|soak|boil|fill)(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all)\b)"
 _BRING = (
     r"(?:bring|bringing|carry|carrying|take|taking|deliver|hand|handing|pass|passing|give|giving|fetch|fetching|get|"
     r"getting|grab|grabbing|collect|pick up|pick|lift|hold|return)"
@@ -101,7 +103,7 @@ _CONTENTS = (
     r"he|she) (?:put|leave)|"
     r" (?:you|we|i|they|he|she|someone|somebody)(?: have| has| had|'ve|'d)? (?:got|left|put|keep|kept)|"
     r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?(?: still| now|"
-    r" currently| usually)?"
+    r" currently| usually| up| down| over)*"
     r"(?: standing| lying| sitting| placed| hidden| left| stored| kept| resting| stacked| put)?|"
     r"what(?:'s| is) the (?:thing|object|item)(?: that is| that's| which is)?(?: standing| lying| sitting)?|"
     r"did (?:i|you|we|he|she|they|someone|somebody|anyone|anybody) (?:leave|put|forget) (?:anything|"
@@ -267,6 +269,11 @@ def _command(line: Line) -> Line:
         alone = re.sub(r"\bbetween (?:(?!between\b)[\w'-]+ )+?and ", "between ", first.joined)
         if taken and first.words and not re.search(r" , (?=\w)|^, | and (?!(?:an?|the|my|another)\b)| \. \w", alone):
             return first
+    taken = rest.begins(_WASH)
+    if taken and taken < len(rest.words):
+        return _without_destination(
+            _first_clause(rest.without(0, taken)), r"(?:in|into)(?= (?:the|my|a|some|hot|cold)\b)"
+        )
     taken = rest.begins(_PUT)
     if taken and taken < len(rest.words):
         return _without_destination(_first_clause(rest.without(0, taken)), _DESTINATION)
@@ -293,9 +300,12 @@ def _without_destination(line: Line, pattern: str) -> Line:
     """Up to the last place that is named after the object."""
     nouns = lexicon().mentions(line.words)
     last = None
+    pause = next((i for i, w in enumerate(line.words) if i and w.text in (",", ".", ";", ":")), len(line.words))
     for match in re.finditer(rf"\b(?:{pattern})\b", line.joined):
         first = line.word_at(match.start())
         after = line.word_at(match.end())
+        if first > pause:
+            break  # "pull the bag aside, it blocks the way to the wardrobe"
         named = any(m.last <= first for m in nouns) or first >= 2
         inner = any(m.first < first < m.last for m in nouns)
         follows = line.words[after].text if after < len(line.words) else ""
@@ -380,8 +390,10 @@ def _alternatives(chunk: Sequence[Word]) -> list[tuple[Word, ...]]:
     parts: list[list[Word]] = [[]]
     for i, word in enumerate(chunk):
         follows = chunk[i + 1].text if i + 1 < len(chunk) else ""
-        if word.text in ("or", "and", "nor") and follows in ("the", "that", "those", "my") and parts[-1]:
+        if word.text in ("or", "and", "nor") and follows in ("the", "that", "those", "my", "not") and parts[-1]:
             parts.append([])
+        elif word.text == "not" and not parts[-1]:
+            continue
         else:
             parts[-1].append(word)
     return [tuple(part) for part in parts]
@@ -464,6 +476,13 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
         ends = owner.last >= len(words) or not words[owner.last][0].isalnum()
         if bare in _PARTS or ends:
             return _part_of(bare, owner)
+    for k in range(mentions[0].first - 2 if mentions else 0):
+        bare = _singular(words[k])
+        fixed = (
+            bare in _FIXED_TO and words[k + 1] == "on" and words[k + 2] in _ARTICLES and not {words[k], bare} & labels
+        )
+        if fixed and mentions[0].first <= k + 5:
+            return _part_of(bare, mentions[0])
     for k in range(i, mentions[0].first if mentions else i):
         bare, owner = _singular(words[k]), mentions[0]
         if bare in _PARTS and words[k + 1] == "of" and owner.first <= k + 5 and owner.noun not in _STRUCTURE:
@@ -501,6 +520,10 @@ def _part_of(bare: str, owner: Mention) -> str:
     return f"the {bare} of the {owner.noun} is a part of it; parts have no boxes of their own"
 
 
+_FIXED_TO = frozenset(
+    ("bell", "handle", "knob", "lid", "button", "zip", "zipper", "lock", "strap", "wheel", "pedal", "saddle",
+     "handlebar", "drawer", "hinge", "dial", "plug", "cord", "cable", "leg", "armrest", "backrest", "buckle", "pocket")
+)  # fmt: skip
 _ADJECTIVES = word_set("adjectives") - frozenset((",", ".", "with", "and"))
 _WHERE_ON_IT = frozenset(("rear", "front", "back", "hind", "upper", "lower", "inner", "outer", "bottom"))
 _WITH_DOORS = word_set("with_doors")

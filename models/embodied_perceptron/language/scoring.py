@@ -448,6 +448,10 @@ class Scorer:
             if c.relation in ("corner", "middle", "wall"):
                 score = place_in_room(c.relation, self.g, likely.astype(np.float64))
                 holds = np.exp(np.minimum(score - score[likely].max(), 0.0))
+            elif c.relation in ("left-of-all", "right-of-all") and self.g.viewer is not None:
+                left = leftness(self.g, likely.astype(np.float64), None)
+                side = left if c.relation == "left-of-all" else -left
+                holds = np.exp(np.minimum(2.0 * (side - side[likely].max()), 0.0))
             elif c.relation == "colour" and self.colors is not None:
                 holds = np.nan_to_num(color_scores(self.colors, c.value), nan=0.5)
             elif c.anchors and c.relation in PAIR_RELATIONS:

@@ -130,18 +130,28 @@ _BEHIND_VERBS = word_set("prepositions") | word_set("articles") | word_set("dete
 
 
 def corrected(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
-    """The words with slips put right; spans stay those of the sentence. Words of ``labels`` are no slips, nor is a verb
-    that nobody taught the lexicon: "the sink huddles by the blanket" tells of no handles."""
+    """The words with slips put right; spans stay those of the sentence. Words of ``labels`` are no slips, and are meant
+    before those of the lexicon; nor is a verb that nobody taught the lexicon: "the sink huddles by the blanket" tells
+    of no handles."""
     own = {part for label in labels for part in label.lower().split()}
     result: list[Word] = []
     for i, word in enumerate(words):
-        meant = "" if word.text in own else meant_by(word.text)
+        meant = "" if word.text in own else _label_meant(word.text, own) or meant_by(word.text)
         if meant and word.text.endswith("s") and 0 < i < len(words) - 1:
             subject, follows = result[-1].text, words[i + 1].text
             if (subject in own or subject in _vocabulary()[0]) and follows in _BEHIND_VERBS:
                 meant = ""
         result.append(replace(word, text=meant) if meant else word)
     return result
+
+
+def _label_meant(token: str, own: set[str]) -> str:
+    """The one word of the scene's labels that ``token`` is a slip of one letter of; empty for none and for several."""
+    if len(token) < _ONE_SLIP or not token.isalpha() or token in _vocabulary()[1] or token in english_words():
+        return ""
+    near = {word for word in own if len(word) >= _ONE_SLIP and edits(token.removesuffix("s"), word, 1) == 1}
+    near |= {word for word in own if len(word) >= _ONE_SLIP and edits(token, word, 1) == 1}
+    return near.pop() if len(near) == 1 else ""
 
 
 # --------------------------------------------------------------------------------------------------------------------
