@@ -85,11 +85,21 @@ def test_another_relation_than_the_patterns_found_needs_a_surer_reading(fixed):
 
 
 def test_a_relation_that_the_patterns_found_goes_to_another_object_where_that_is_all_but_certain(fixed):
-    text = "take the chair by the couch that gossips"
+    text = "the chair that gossips by the couch over there"
     fixed(Reading("closest", 1, (0,), reader_module.SUREST - 0.01))
     assert _said(parse(text)) == ("chair", [("near", ["couch"])])
     fixed(Reading("closest", 1, (0,), reader_module.SUREST + 0.01))
     assert _said(parse(text)) == ("couch", [("closest", ["chair"])])
+
+
+def test_what_is_said_in_one_piece_goes_to_no_other_object(fixed):
+    text = "the chair by the couch needs gossip"
+    fixed(Reading("closest", 1, (0,), 1.0))
+    assert _said(parse(text)) == ("chair", [("near", ["couch"])])
+    fixed(Reading("in", 0, (1,), reader_module.SUREST_OF_ALL - 0.005))
+    assert _said(parse(text)) == ("chair", [("near", ["couch"])])
+    fixed(Reading("behind", 0, (1,), reader_module.SUREST_OF_ALL + 0.005))
+    assert _said(parse(text)) == ("chair", [("behind", ["couch"])])
 
 
 @pytest.mark.parametrize(("relation", "converse"), [("closest", "closest"), ("on", "supporting")])

@@ -221,7 +221,7 @@ def _is_remark(words: Sequence[Word], clause: _Clause, labels: Sequence[str], tr
         return _CHOOSES.match(text) is None  # "is there a phone? i'd like to call the front desk"
     if trailing and (_PURPOSE.match(text) or re.match(r"the others?\b(?! (?:one )?(?:on|in|by|at|near|next)\b)", text)):
         return True
-    if _names(said, labels):
+    if _names(said, labels) or re.match(r"(?:that|this|it)(?:'s| is) (?:what|the one|the thing)\b", text):
         return False
     about = _REMARK.match(text) is not None and _CHOOSES.match(text) is None
     if trailing:

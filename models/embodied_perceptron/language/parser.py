@@ -338,6 +338,11 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         target = next((e.target for e in excluded if e.target is not None and e.target.known), target)
     if target is None:
         return meaning
+    place = _PLACE_OF.get(target.noun)
+    if place is not None and target.noun not in labels:  # weak: whoever stands elsewhere may be called so too
+        relation, noun = place
+        there = Constraint(relation, (ObjectPhrase(noun, target.span),), weight=_NESTED, span=target.span)
+        meaning = replace(meaning, constraints=(*meaning.constraints, there))
     single = lexicon().always_plural(target.noun)
     if request.kind in ("count", "contents") or request.every:
         meaning = replace(meaning, constraints=tuple(_absolute(c, text) for c in meaning.constraints))
@@ -351,6 +356,12 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         length=sum(word.text[0].isalnum() for word in request.words),
         excluded=tuple(e for e in excluded if e.target is not None),
     )
+
+
+_PLACE_OF = {  # kinds that are named after where they stand
+    "bedside lamp": ("near", "bed"), "bedside table": ("near", "bed"), "desk lamp": ("on", "desk"),
+    "desk chair": ("near", "desk"), "dining chair": ("near", "dining table"),
+}  # fmt: skip
 
 
 def _absolute(c: Constraint, text: str) -> Constraint:

@@ -481,7 +481,7 @@ def _part(words: Sequence[str], i: int, mentions: Sequence[Mention], labels: fro
         fixed = (
             bare in _FIXED_TO and words[k + 1] == "on" and words[k + 2] in _ARTICLES and not {words[k], bare} & labels
         )
-        if fixed and mentions[0].first <= k + 5:
+        if fixed and words[k - 1 : k] not in (["your"], ["my"]) and mentions[0].first <= k + 5:
             return _part_of(bare, mentions[0])
     for k in range(i, mentions[0].first if mentions else i):
         bare, owner = _singular(words[k]), mentions[0]
