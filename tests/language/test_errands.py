@@ -164,3 +164,41 @@ def test_those_to_be_left_may_come_first() -> None:
         colors=colors,
     )
     assert {o.id for o in answer.candidates} == {1, 2}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what a second set of rooms showed
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "wanted"),
+    [
+        ("Put fresh towels on the table by the bed", "table", {("near", "bed")}),
+        ("Hang the gentleman's coat on the chair", "chair", set()),
+        ("We keep spare fuses in the cabinet under the lamp.", "cabinet", {("below", "lamp")}),
+        ("Paper goes into the blue bin, so bring it over", "bin", {("colour",)}),
+        ("This fluff can go in the bin next to the bed", "bin", {("near", "bed")}),
+        ("I nearly fell over the bench between the bed and the table. Can you put it somewhere else?", "bench", None),
+        ("I'd like to hang up his jacket, can you show me the cabinet?", "cabinet", set()),
+        ("I'm moving out next week, so pack all the lamps.", "lamp", set()),
+        ("Fetch me the chair, I want to reach the top of the refrigerator.", "chair", set()),
+        ("Is there a lamp in this room? I'd like to read at the table.", "lamp", set()),
+        ("Clean the bed closest to the table, the other one hasn't been used.", "bed", {("closest", "table")}),
+        ("Go and wait at the bench, please, and send the next people to me.", "bench", set()),
+        ("My legs are tired, I'd love to lie down on the bed for a while. Where is it?", "bed", set()),
+        ("The receipts are in the tall cabinet, could you show me which that is?", "cabinet", {("tall",)}),
+        ("I left a lamp on the table. Somebody wants the lamp that's on it.", "lamp", {("on", "table")}),
+        ("There's a nightstand by the bed. The lamp on it doesn't work, could you change the bulb?", "lamp", None),
+        ("There's a lamp on one of the cabinets, lift it down", "lamp", {("on", "cabinet")}),
+    ],
+)
+def test_errands_and_remarks_in_further_words(text: str, target: str, wanted: set | None) -> None:
+    noun, constraints = read(text)
+    assert noun == target
+    assert wanted is None or constraints == wanted
+
+
+def test_remarks_that_point_are_kept() -> None:
+    noun, constraints = read("There's a table a long way down. On it you'll find a lamp, that's what I need.")
+    assert noun == "lamp"
+    assert ("on", "table") in constraints

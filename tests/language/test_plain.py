@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.language_scenes import living_room, thing
+from support.language_scenes import camera, living_room, thing
 
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.parser import Meaning, parse
@@ -124,3 +124,139 @@ def test_a_remark_makes_no_sentence_long() -> None:
     colors = np.full((len(living_room()), 3), 128.0)
     text = "Can you bring me the yellow book? I have to give it back to the library before it closes today."
     assert ground_objects(text, living_room(), colors=colors).status == GroundingStatus.NOT_FOUND
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# ranks, lengths, another one, kinds that are named after their place
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "wanted"),
+    [
+        ("Roll me the blue ball, will you?", "ball", {("colour",)}),
+        ("excuse me, is it possible I take the red stool?", "stool", {("colour",)}),
+        ("throw away the pillow in front of the couch", "pillow", {("front", "couch")}),
+        ("Please wash the mirror above the sink", "mirror", {("above", "sink")}),
+        ("pull my bag aside, it is blocking the way to the wardrobe", "bag", {("front", "wardrobe")}),
+        ("the ottoman facing the tv", "ottoman", {("front", "tv")}),
+        ("the tv stands to the right of a bookshelf", "tv", {("right", "bookshelf")}),
+        ("go over to the drying rack and see whether my shirts are dry", "drying rack", set()),
+        ("There's a desk. Turn the lamp on it off", "lamp", {("on", "desk")}),
+        ("the chair with the most space between it and the radiator", "chair", {("farthest", "radiator")}),
+        ("the dresser the shortest walk away from the bed", "dresser", {("closest", "bed")}),
+        ("Of the two boxes in the shelf I want the lower one.", "box", {("low",), ("in", "shelf")}),
+        ("the book within a metre and a half of the door", "book", {("within", "door")}),
+    ],
+)
+def test_what_is_plainly_meant_in_further_forms(text: str, target: str, wanted: set) -> None:
+    meaning = parse(text, [target, "desk", "window", "shelf"])
+    assert meaning.target is not None
+    assert meaning.target.noun == target
+    assert said(meaning) == wanted
+
+
+def test_a_half_behind_its_unit_counts() -> None:
+    (within,) = parse("the book within a metre and a half of the door").constraints
+    assert within.amount_m == 1.5
+
+
+def test_a_rank_counts_from_a_landmark() -> None:
+    beds = [thing(i, "bed", (2.0 * i, 0.0, 0.3), (1.2, 2.0, 0.6)) for i in (1, 2, 3)]
+    door = thing(9, "door", (0.0, 0.0, 1.0), (0.1, 0.9, 2.0))
+    answer = ground_objects("the second bed from the door", [*beds, door])
+    assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, 2)
+
+
+BOOKS = [thing(i, "book", (0.4 * i, 0.0, 0.8), (0.05, 0.2, 0.25)) for i in (1, 2, 3)]
+SHADES = np.array([[180, 30, 30], [20, 40, 200], [40, 130, 50]], dtype=np.float64)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("the book between the red and the green one", {2}),
+        ("not the red book and not the blue one, I want the other one", {3}),
+    ],
+)
+def test_ones_that_are_told_by_their_colours(text: str, wanted: set[int]) -> None:
+    answer = ground_objects(text, BOOKS, colors=SHADES)
+    assert (answer.status, {answer.candidates[0].id}) == (GroundingStatus.FOUND, wanted)
+
+
+def test_the_other_one_is_not_the_one_before() -> None:
+    for text in (
+        "We read the green book yesterday, so bring me the other one",
+        "The green book is torn. Bring the other",
+    ):
+        answer = ground_objects(text, [BOOKS[0], BOOKS[2]], colors=SHADES[[0, 2]])
+        assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, 1)
+    answer = ground_objects(
+        "I'd like the green book, the other one is torn", [BOOKS[0], BOOKS[2]], colors=SHADES[[0, 2]]
+    )
+    assert answer.candidates[0].id == 3
+
+
+def bedroom() -> list:
+    """A bed between two nightstands with a lamp each; a desk with a lamp at the other end."""
+    return [
+        thing(1, "bed", (0.0, 2.0, 0.3), (1.6, 2.0, 0.6)),
+        thing(2, "nightstand", (-1.1, 2.7, 0.3), (0.4, 0.4, 0.6)),
+        thing(3, "nightstand", (1.1, 2.7, 0.3), (0.4, 0.4, 0.6)),
+        thing(4, "lamp", (1.1, 2.7, 0.75), (0.2, 0.2, 0.3)),
+        thing(5, "desk", (0.0, -3.0, 0.37), (1.4, 0.7, 0.74)),
+        thing(6, "lamp", (0.4, -3.0, 0.9), (0.2, 0.2, 0.3)),
+        thing(7, "book", (-1.1, 2.7, 0.62), (0.2, 0.15, 0.04)),
+        thing(8, "cup", (-1.0, 2.6, 0.65), (0.08, 0.08, 0.1)),
+    ]
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("turn on the bedside lamp", 4), ("dim the desk lamp a bit", 6)])
+def test_kinds_that_are_named_after_their_place(text: str, wanted: int) -> None:
+    answer = ground_objects(text, bedroom())
+    assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, wanted)
+
+
+@pytest.mark.parametrize("text", ["what is on the left-hand nightstand", "What have we got on the left nightstand?"])
+def test_a_side_of_the_landmark_tells_which_landmark(text: str) -> None:
+    answer = ground_objects(text, bedroom(), camera((0.0, -1.0, 1.2), (0.0, 2.0, 0.5)))
+    assert (answer.status, {o.id for o in answer.candidates}) == (GroundingStatus.FOUND, {7, 8})
+
+
+def test_on_the_floor_are_all_that_stand_there() -> None:
+    floor = [thing(i, "basket", (i, 0.0, 0.2), (0.4, 0.4, 0.4)) for i in (1, 2)]
+    raised = thing(3, "basket", (3.0, 0.0, 1.1), (0.4, 0.4, 0.4))
+    answer = ground_objects("How many baskets are standing on the floor?", [*floor, raised])
+    assert (answer.count, {o.id for o in answer.candidates}) == (2, {1, 2})
+
+
+def test_what_is_on_an_island_is_on_no_counter() -> None:
+    room = [
+        thing(1, "kitchen island", (0.0, 0.0, 0.45), (1.6, 0.9, 0.9)),
+        thing(2, "counter", (0.0, 3.0, 0.45), (3.0, 0.6, 0.9)),
+        thing(3, "bowl", (0.2, 0.0, 0.95), (0.25, 0.25, 0.1)),
+        thing(4, "kettle", (0.5, 3.0, 1.02), (0.2, 0.2, 0.24)),
+    ]
+    assert [o.id for o in ground_objects("May I ask what is on the kitchen island?", room).candidates] == [3]
+
+
+@pytest.mark.parametrize(("slip", "label"), [("the hammre", "hammer"), ("is there a trahs can", "trash can")])
+def test_words_of_the_scene_are_meant_by_their_slips(slip: str, label: str) -> None:
+    answer = ground_objects(slip, [*living_room(), thing(30, label, (1.0, -1.0, 0.2), (0.3, 0.3, 0.3))])
+    assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, label)
+
+
+def test_how_many_of_what_nobody_knows_is_none() -> None:
+    answer = ground_objects("How many wheelchairs have we got standing here?", living_room())
+    assert (answer.status, answer.count) == (GroundingStatus.NOT_FOUND, 0)
+
+
+@pytest.mark.parametrize(
+    "text", ["Ring the bell on the chair", "the zip of the red bag is stuck", "the handle on the door"]
+)
+def test_what_is_fixed_to_a_thing_is_a_part(text: str) -> None:
+    room = [
+        *living_room(),
+        thing(30, "bag", (1.0, -1.0, 0.2), (0.3, 0.3, 0.3)),
+        thing(31, "door", (2, 2, 1), (1, 0.1, 2)),
+    ]
+    assert ground_objects(text, room).status == GroundingStatus.NOT_FOUND
