@@ -258,6 +258,9 @@ def _at_its_place(words: list[Word], labels: Sequence[str]) -> list[Word]:
     if not there or there[0].noun in _NO_PLACES:
         return words
     start = _phrase_start(words, there[0])
+    stop = next((i for i in range(there[0].last, len(words)) if words[i].text in _PAUSES), len(words))
+    if any(m.first > stop for m in there):
+        return words  # "if you sat on the desk, the chair would be at your left"
     line = Line(words[:start])
     match = re.fullmatch(rf"(?P<lead>.+?) (?P<where>{INTO}(?: of)?)", line.joined)
     if match is None:
@@ -285,6 +288,11 @@ def _phrase_start(words: Sequence[Word], mention: Mention) -> int:
 _ONE_OF = word_set("comparatives") | word_set("places_in_a_row") | {"one"}
 
 
+_HAS_IT = re.compile(  # "the desk holds a lamp. get that": clauses of a landmark, which say what is asked for
+    r"\b(?:it|there|there's|has|have|holds?|carries|supports?|bears|contains?|houses|hides)\b"
+)
+
+
 def _without_follow_up(words: list[Word], labels: Sequence[str]) -> tuple[list[Word], str]:
     """The words without "go there", "put this folder on it" at their end; and which of both it was, or "fetch"."""
     clauses, told = _clauses(words), ""
@@ -294,12 +302,13 @@ def _without_follow_up(words: list[Word], labels: Sequence[str]) -> tuple[list[W
     if re.match(rf"{_ORDER}(?:and )?{_PUTS} (?:this|these)\b", text) and _PUT_THERE.match(text):
         return words[: clauses[-1].first], "go"
     if not _names(words[clauses[-1].first :], labels):
+        owned = _HAS_IT.search(" ".join(w.text for w in words[: clauses[-1].first])) is not None
         if _PUT_THERE.match(text) or _GO_THERE.match(text):
-            return words[: clauses[-1].first], "go"
+            return (words if owned else words[: clauses[-1].first]), "go"
         match = _FETCH_IT.match(text)
         if match is not None:
             told = "fetch them" if match["what"] in ("them", "those", "these") else "fetch it"
-            if len(clauses) == 2 and not {"it", "there", "there's"} & set(clauses[0].text.split()):
+            if len(clauses) == 2 and not owned:
                 words = words[: clauses[-1].first]
     return words, told
 
@@ -366,6 +375,7 @@ _ASKING = frozenset(("what", "what's", "which", "where", "who", "how"))
 _STRANGE = (
     word_set("prepositions")
     | word_set("orders")
+    | {"if", "when", "while", "once", "as", "can", "could", "would", "will", "may", "should", "do", "does", "did"}
     | {"there", "here", "it", "it's", "this", "that", "which", "what", "where", "who", "is", "are", "how", "there's"}
 )
 

@@ -15,6 +15,7 @@ from embodied_perceptron.language.line import Line
 _BEGINS = frozenset((".", ",", "!", "?", ";", ":", "and", "then", "please", "to", "just", "go", "so", "now", "you"))
 _NOUN_FOLLOWS = frozenset(("the", "my", "our", "these", "those", "all", "every", "both"))
 _HANDED = ("left-hand", "right-hand")
+_MODALS = frozenset(("can", "could", "would", "will", "shall", "may", "might"))
 _PARTICLES = frozenset(("up", "down", "away", "out", "over"))
 _VERBS = frozenset(("can", "left", "right", "throw", "stick", "hand", "box", "place", "set", "rest", "file", "wrap"))
 _MOVING = frozenset(("roll", "stand", "wait", "wheel"))
@@ -26,7 +27,7 @@ _LOOKED = re.compile(
 _POSSIBLE = re.compile(
     r"(?:^|(?<=[.,!] ))(?:(?:is|would) it (?:be )?(?:possible|okay|ok|alright|all right|fine)|(?:do|"
     r"would) you mind|any chance)"
-    r"(?: (?:that|if|for (?:me|us|you) to|to))?(?: (?:i|we|you)(?: (?:can|could|may|might))?)?(?= )"
+    r"(?: (?:that|if|for (?:me|us|you) to|to))?(?: (?:i|we|you)(?: (?:can|could|may|might))?)?(?= \w)"
 )
 _AND_SEE = re.compile(
     r"(?: ,)? (?:and|to) (?:see|check|tell me|let me know|find out|look|make sure)(?: (?:if|whether|that|what|how|"
@@ -82,7 +83,7 @@ def _orders(words: Sequence[Word]) -> list[Word]:
     result = list(words)
     for i, word in enumerate(result[:-1]):
         before, after = result[i - 1].text if i else ".", result[i + 1].text
-        if before not in _BEGINS:
+        if before not in _BEGINS or (before == "you" and (i < 2 or result[i - 2].text not in _MODALS)):
             continue
         if after in _PARTICLES and i + 2 < len(result) and result[i + 2].text in _NOUN_FOLLOWS:
             after = result[i + 2].text
