@@ -495,6 +495,8 @@ class _Answer:
             for i in chosen
         ]
         scores = np.array([probability_right(t) * self._existence(i) for t, i in zip(traits, chosen, strict=True)])
+        if best < _SAME_THING:  # a bathtub where a shower is asked for
+            scores = _RELATED * scores
         scores = np.minimum.accumulate(scores)  # in the order of the ranking
         found = [dataclasses.replace(self.objects[i], score=float(p)) for i, p in zip(chosen, scores, strict=True)]
         self.meant = tuple(found)

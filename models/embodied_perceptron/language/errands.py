@@ -52,7 +52,8 @@ _BE = (
     r"must|has to|have to|needs? to|need to) (?:all )?(?:go|be (?:put|thrown|left|stored)))"
 )
 _ADVERBS = (
-    r"(?: (?:still|now|always|usually|probably|just|all|right|over|somewhere|lying|sitting|standing|kept|stored|down|"
+    r"(?: (?:still|now|always|usually|probably|just|all|right|over|somewhere|lying|sitting|standing|waiting|"
+    r"playing|sleeping|kept|locked|stored|down|"
     r"up|back|hidden|hanging|left|put|there|straight|out|away|in))*?"
 )
 _LEAVES = (
@@ -79,7 +80,9 @@ _GO_THERE = re.compile(
     rf"help me (?:over )?"
     r"to it|(?:can|could) you (?:reach|open) (?:it|that)|(?:reach|open|unlock) (?:it|that)|(?:(?:can|could|will|"
     r"would) you )?(?:show|tell) me (?:which|where) "
-    r"(?:one )?(?:that|it|they) (?:is|are))"
+    r"(?:one )?(?:that|it|they) (?:is|are)|(?:go and |go )?(?:have|take) a (?:quick |good )?look(?: at it|"
+    r" there)?$|(?:go and |go )?"
+    r"check it)"
 )
 _PUT_THERE = re.compile(rf"{_ORDER}(?:and )?(?:{_PUTS}|{_HANDS_OVER}) (?!it\b|them\b)[^,.;!?]+? {_THERE}\b")
 _FETCH_IT = re.compile(
@@ -94,7 +97,7 @@ _TAKES_AND_PUTS = re.compile(  # "take my jacket and hang it on the coat stand"
 _PERSONAL = (
     r"(?:i|we|he|she|they|you|everybody|everyone|somebody|someone|nobody|anybody)(?:'\w+)?\b"
     r"|(?:me|you) and (?:my )?\w+ \w+|it's \w+ing\b|(?:that|this)(?:'s| is) (?:where|why|when|how)\b|"
-    r"there's\b|there (?:is|are)\b"
+    r"there's\b|there (?:is|are|should be|must be|might be|may be|could be)\b"
 )
 _DOES = (
     r"(?:is|are|was|were|'s|has|have|had|will|can|could|won't|can't|must|should|need|needs|look|looks|smell|smells|"
@@ -109,6 +112,11 @@ _ABOUT_OTHERS = (
 )
 _JOINED = r"(?:and |but |so |or |because |since |as |for |cause |cos |'cause |while |when |before |until )*"
 _REMARK = re.compile(rf"{_JOINED}(?:{_PERSONAL}|{_ABOUT_OTHERS})")
+_IN_IT = re.compile(
+    rf"{_JOINED}(?:all )?(?:my|our|his|her|their|the|some) [\w-]+(?: [\w-]+)? (?:is|are|was|were) (?:still )?(?:in|"
+    rf"on|inside|under) "
+    r"(?:it|there)"
+)
 _AND_THEN = re.compile(
     r"(?:and|then)(?: then)? (?!the\b|a\b|an\b|my\b|also\b|not\b|is\b|on\b|in\b)\w+ (?:the|my|our|your|me|us|him|her)\b"
 )
@@ -219,6 +227,16 @@ def _is_remark(words: Sequence[Word], clause: _Clause, labels: Sequence[str], tr
     text = clause.text
     if trailing and _ANSWERED.match(" ".join(w.text for w in words[: clause.first])) and _PERSON.match(text):
         return _CHOOSES.match(text) is None  # "is there a phone? i'd like to call the front desk"
+    if trailing and _IN_IT.fullmatch(text) and not _names(said, labels):
+        return True  # "all my brushes are in it"
+    ordered = trailing and _is_order(words, _clauses(words)[0], labels)
+    if (
+        ordered
+        and _PERSON.match(text)
+        and not _CHOOSES.match(text)
+        and not re.search(r"\b(?:it|ones?|that|them)\b", text)
+    ):
+        return True  # "bring me the drill, i'm putting up a shelf"
     if trailing and (_PURPOSE.match(text) or re.match(r"the others?\b(?! (?:one )?(?:on|in|by|at|near|next)\b)", text)):
         return True
     if _names(said, labels) or re.match(r"(?:that|this|it)(?:'s| is) (?:what|the one|the thing)\b", text):
@@ -262,11 +280,12 @@ def _at_its_place(words: list[Word], labels: Sequence[str]) -> list[Word]:
     if any(m.first > stop for m in there):
         return words  # "if you sat on the desk, the chair would be at your left"
     line = Line(words[:start])
-    match = re.fullmatch(rf"(?P<lead>.+?) (?P<where>{INTO}(?: of)?)", line.joined)
+    match = re.fullmatch(rf"(?P<lead>.+?) (?P<where>(?:{INTO}|outside)(?: of)?)", line.joined)
     if match is None:
         return words
-    lead, where = match["lead"], match["where"]
-    if re.search(r"[.!?;]", lead.strip(" .,!?;")) or not _leads_there(lead, where, follow_up):
+    where = match["where"]
+    lead = re.split(r" [.!?;:] ", match["lead"].strip(" .,!?;"))[-1]  # what was said before names nothing of the map
+    if not _leads_there(lead, where, follow_up):
         return words
     return words[start:]
 
@@ -320,7 +339,7 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     goes = re.fullmatch(
         rf"{_ORDER}(?:{_PUTS}|{_HANDS_OVER}) (?P<what>.+?)(?: (?:down|back|over|away|up|straight|right|in))*", lead
     )
-    if goes is not None and where != "by":
+    if goes is not None:
         puts = re.match(rf"{_ORDER}{_PUTS}\b", lead) is not None
         return _is_in_hand(goes["what"], puts)
     lies = re.fullmatch(rf"{ADDRESS}(?P<what>.+?)(?: {_BE}|'s){_ADVERBS}", lead)
@@ -368,7 +387,11 @@ def _is_somewhere(what: str, where: str, follow_up: str, belongs: bool = False) 
         return False
     if follow_up:
         return True
-    return not _has_a_name(what) and re.match(r"(?:in|inside|on|into|onto|at|under)\b", where) is not None
+    wanted = re.search(r"\b(?:i|we|you) (?:need|want|use|sent|wrote|ordered|brought)\b", what) is not None
+    own = wanted or re.match(r"(?:his|her|their|[\w-]+'s)\b", what) is not None
+    return (own or not _has_a_name(what)) and re.match(
+        r"(?:in|inside|on|into|onto|at|under|behind|in front|outside)\b", where
+    ) is not None
 
 
 _ASKING = frozenset(("what", "what's", "which", "where", "who", "how"))

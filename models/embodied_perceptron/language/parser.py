@@ -96,6 +96,10 @@ _CARDINALS = {
     "a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
     "ten": 10, "eleven": 11, "twelve": 12,
 }  # fmt: skip
+_TENS = {
+    "fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80,
+    "ninety": 90,
+}  # fmt: skip
 _ORDINAL = "(?:" + "|".join(_ORDINALS) + ")"
 _ME = r"(?:me|you|us|myself|yourself|the robot|where (?:i|you)(?:'m|'re| am| are)?(?: standing| sitting| stand)?)"
 _EGOCENTRIC = (
@@ -123,7 +127,8 @@ _UNITS = {  # by how they begin; metres
 }  # fmt: skip
 _LENGTH = (
     r"(?P<half>half(?: an?)? )?"
-    r"(?P<count>an?|one|two|three|four|five|six|seven|eight|nine|ten|\d+(?:[.,]\d+)?)?(?(count) )"
+    r"(?P<count>an?|one|two|three|four|five|six|seven|eight|nine|ten|fifteen|twenty|thirty|forty|fifty|sixty|"
+    r"seventy|eighty|ninety|\d+(?:[.,]\d+)?)?(?(count) )"
     r"(?P<more>and a half )?(?P<unit>met(?:re|er)s?|centimet(?:re|er)s?|cms?|mm|m|f(?:oo|ee)t|ft|inch(?:es)?)"
     r"(?P<half_more> and a half)?"
 )
@@ -189,7 +194,8 @@ _NUMBERED = re.compile(rf"\bnumber (\d{{1,2}}|{'|'.join(_CARDINALS)})\b")
 def _metres(said: dict[str, str | None]) -> float:
     """The length that the groups of :data:`_LENGTH` hold, metres."""
     unit, count = said["unit"] or "m", said["count"] or "1"
-    value = float(_CARDINALS[count]) if count in _CARDINALS else float(count.replace(",", "."))
+    number = _CARDINALS.get(count) or _TENS.get(count)
+    value = float(count.replace(",", ".")) if number is None else float(number)
     value = (0.5 * value if said["half"] else value) + (0.5 if said["more"] or said["half_more"] else 0.0)
     scale = next(scale for name, scale in sorted(_UNITS.items(), reverse=True) if unit.startswith(name))
     return min(value * scale, _LONGEST_M)

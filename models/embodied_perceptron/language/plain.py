@@ -40,6 +40,21 @@ _WHERE_IS_IT = re.compile(
     r" where (?:is (?:it|that)(?: now)?|it is|are they|they are|it went|it's gone|it could be|did (?:it|"
     r"they) go)(?= ?[?.!]*$)"
 )
+_AFFORDED = (  # what people look for when they ask where they can do something
+    (r"wash (?:my|our|your|his|her) hands", "sink"), (r"(?:get|have|find) (?:some |a glass of )?water", "sink"),
+    (r"hang (?:up )?(?:my|our|a|the|this|his|her) (?:coat|jacket|scarf|hat)(?: up)?", "coat rack"),
+    (
+        r"(?:throw|chuck|put|leave|get rid of|dump) (?:this|these|that|my|the|some) [\w -]*?"
+        r"(?:away|rubbish|trash|litter|out)",
+        "trash can",
+    ),
+    (r"sit(?: down)?", "seating"), (r"lie down|have a nap|take a nap|sleep", "somewhere to sleep"),
+)  # fmt: skip
+_WHERE_TO = re.compile(
+    r"(?:where|is there (?:anywhere|somewhere|a place(?: where)?)|do you know where|any(?:where|place))(?: (?:can|"
+    r"could|do|may|might|"
+    r"should) (?:i|we|you)| (?:i|we) (?:can|could|may|might)| to| that i can)* "
+)
 _ELLIPSIS = re.compile(r"(?<= the )(?P<first>[\w-]+)(?= (?:and|or) the (?P<second>[\w-]+) ones?\b)")
 _PICTURED = re.compile(
     r"(?:(?:,|and|then) )+(?:take|make|snap|get|send me) an? (?:picture|photo|photograph|snap) of (?:it|that|them|"
@@ -75,6 +90,7 @@ def told_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word
             first, last = line.word_at(match.start()), line.word_at(match.end())
             told = [replace(line.words[first], text="check")] if pattern is _LOOKED else []
             line = Line([*line.words[:first], *told, *line.words[last:]])
+    line = _place_for(line)
     return _without_apposition(_without_other(line, tuple(labels)), tuple(labels)).words
 
 
@@ -127,7 +143,9 @@ def _without_switch(words: list[Word]) -> None:
     if verb is None or words[verb + 1 : verb + 2] == [] or words[verb + 1].text in ("on", "off", "around", "round"):
         return
     end = next((i for i in range(verb, len(words)) if words[i].text in ".,;!?"), len(words))
-    last = end - 1 - (words[end - 1].text == "please")
+    last = end - 1
+    while last > verb + 1 and words[last].text in ("please", "for", "me", "us", "now", "again", "a", "bit"):
+        last -= 1
     if last > verb + 1 and words[last].text in ("on", "off"):
         words[verb] = replace(words[verb], text="check")
         del words[last]
@@ -143,7 +161,9 @@ def _with_ones(line: Line) -> Line:
 
 
 _ADJECTIVES = word_set("adjectives") - {",", ".", "and", "with", "off", "a", "an", "the", "one"}
-_OTHER = re.compile(r"\b(?:the other|another|a different)(?: (?P<one>ones?))?(?=(?P<next> [\w']+| ?[.,;!?]|$))")
+_OTHER = re.compile(
+    r"\b(?:the other|the remaining|another|a different)(?: (?P<one>ones?))?(?=(?P<next> [\w']+| ?[.,;!?]|$))"
+)
 _AFTER_OTHER = word_set("prepositions") | {"instead", "please", "over", "out", "back", "here", "up", "down", "then"}
 
 
@@ -200,3 +220,17 @@ def _attributes(words: Sequence[Word], mentions: Sequence[Mention]) -> list[list
         if first < head:
             found.append(list(words[first:head]))
     return found
+
+
+def _place_for(line: Line) -> Line:
+    """ "Where can I wash my hands?": where is the sink."""
+    asked = _WHERE_TO.match(line.joined)
+    if asked is None:
+        return line
+    for done, noun in _AFFORDED:
+        match = re.match(rf"(?:{done})\b", line.joined[asked.end() :])
+        if match is not None:
+            first, last = line.words[0], line.word_at(asked.end() + match.end())
+            told = [replace(first, text=part) for part in ("where", "is", "the", *noun.split())]
+            return Line([*told, *line.words[last:]])
+    return line

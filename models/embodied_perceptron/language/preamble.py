@@ -50,7 +50,7 @@ _NEEDED_FOR = (  # somebody's wish, up to the thing it needs
     r"replace|repair|adjust|plug|charge|feed|tidy|clear|empty|fill|cover|lock|unlock|show|call|write|type|put|"
     r"cook|bake|boil|hang|wear|carry|lift|push|pull|pick|choose)|sit|lie|rest|stand|work|sleep|(?:servicing|fixing|"
     r"cleaning|moving|repairing|"
-    r"painting|replacing|selling|testing|measuring|checking|inspecting|using|after|waiting for|missing))"
+    r"painting|replacing|selling|testing|measuring|checking|inspecting|using|after|waiting for|missing)|do with|use)"
     r"(?: (?:down|in|on|at|by|with|into|onto|upon|up|through|under))*"
 )
 _TURNED = rf"{ADDRESS}(?:turn|look|spin) (?:around|round|back)(?: and look)? ?[,.]? (?=(?:behind|there|on|to|you)\b)"
@@ -154,6 +154,24 @@ def _without_wish(line: Line, labels: Sequence[str]) -> Line:
     return Line(line.words[taken:])
 
 
+_PREDICATE = re.compile(
+    rf"(?P<subject>{ADDRESS}{_DETERMINED} (?:(?!that |which |who |and )[\w'-]+ )+?)"
+    r"(?P<modal>will|would|won't|can|can't|could|should|might) (?!be |you |i |we |do )[\w'-]+[^.,;!?]*"
+)
+
+
+def _without_predicate(line: Line, labels: Sequence[str]) -> Line:
+    """ "The smaller ball will fit in my bag": what a thing will do tells not where it is."""
+    match = _PREDICATE.match(line.joined)
+    if match is None:
+        return line
+    modal = line.word_at(match.start("modal"))
+    mentions = lexicon().mentions(line.words, labels)
+    if any(m.first <= modal < m.last for m in mentions) or not any(m.last <= modal for m in mentions):
+        return line  # "the trash can to the right"
+    return line.without(modal, line.word_at(match.end()))
+
+
 def _without_goal(line: Line, labels: Sequence[str]) -> Line:
     """ "The bottle has to go in the fridge", "can the cup be thrown in the bin": about what is moved."""
     start = line.begins(rf"{ADDRESS}(?:{_MODAL} )?(?={_DETERMINED} )")
@@ -166,6 +184,7 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
         if not before or _ASKED & {w.text for w in before[1:]} or not lexicon().mentions(before, labels):
             continue
         return Line(before)
+    line = _without_predicate(line, labels)
     wished = re.match(rf"{ADDRESS}(?:i|we)(?:'d| would)? (?:want|need|like) ", line.joined)
     match = (
         re.search(rf"(?<! has)(?<! have)(?<!'s)(?<! was)(?<! is) {_THROWN}(?= (?:{INTO})\b)", line.joined)
@@ -217,7 +236,7 @@ _WANTS = re.compile(
 
 _GOES_ON = (
     r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and|"
-    r"\w+ing|\w+n't|over|to|into|onto|for|please|up|down|off|on|out|\w{3,}s)|$"
+    r"so|\w+ing|\w+n't|over|to|into|onto|for|please|up|down|off|on|out|\w{3,}s)|$"
 )
 
 

@@ -71,7 +71,8 @@ _DO = (
 )
 _RELATIVE = word_set("relative")
 _DESTINATION = (
-    r"(?:back |over |down |right )*(?:onto|into|on top of|next to|in front of|close to|on|in|to|under|beneath|behind|"
+    r"(?<!the )(?:back |over |down |right )*(?:onto|into|on top of|next to|in front of|close to|on|in|to|under|"
+    r"beneath|behind|"
     r"beside|near|by|at|between|above|over|against)"
 )
 _WHERE = (
@@ -103,8 +104,9 @@ _CONTENTS = (
     r"he|she) (?:put|leave)|"
     r" (?:you|we|i|they|he|she|someone|somebody)(?: have| has| had|'ve|'d)? (?:got|left|put|keep|kept)|"
     r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?(?: still| now|"
-    r" currently| usually| up| down| over)*"
-    r"(?: standing| lying| sitting| placed| hidden| left| stored| kept| resting| stacked| put)?|"
+    r" currently| usually| up| down| over| about| around)*"
+    r"(?: standing| lying| sitting| placed| hidden| left| stored| kept| resting| stacked| put)?"
+    r"(?: about| around)?(?: to (?:read|eat|drink|see|play with))?|"
     r"what(?:'s| is) the (?:thing|object|item)(?: that is| that's| which is)?(?: standing| lying| sitting)?|"
     r"did (?:i|you|we|he|she|they|someone|somebody|anyone|anybody) (?:leave|put|forget) (?:anything|"
     r"something)(?: else)?|"
@@ -320,7 +322,11 @@ def _without_destination(line: Line, pattern: str) -> Line:
                 continue
             if last is None or first > last[1]:
                 last = first, after
-    return line if last is None else Line(line.words[: last[0]])
+    if last is None:
+        return line
+    rest = line.words[pause:]  # "..., just not the yellow one" is about the object
+    kept = re.search(rf"(?<![\w-]){_OTHER_THAN}(?![\w-])", Line(rest).joined) is not None
+    return Line([*line.words[: last[0]], *(rest if kept else [])])
 
 
 _FAR_WORDS = frozenset(
@@ -534,6 +540,8 @@ _WHOLE_PARTS = word_set("whole_parts")
 def _singular(name: str) -> str:
     if name in lexicon().irregular:
         return lexicon().irregular[name]
+    if name.endswith("ies") and name[:-3] + "y" in _PARTS | _ACCESSORIES:
+        return name[:-3] + "y"
     if name.endswith("ves") and name[:-3] + "f" in _PARTS | _ACCESSORIES:
         return name[:-3] + "f"
     return name[:-1] if name.endswith("s") and not name.endswith("ss") else name

@@ -21,7 +21,16 @@ from embodied_perceptron.language.lexicon import Word, lexicon, relation_words, 
 from embodied_perceptron.nn.text_encoder import minilm_folder
 
 _ENGLISH_WORDS = Path(__file__).parent / "lexicon" / "english_words.txt.gz"
-_SHORT = {"teh": "the", "pls": "please", "plz": "please", "u": "you", "ur": "your"}
+_SHORT = {
+    "teh": "the",
+    "pls": "please",
+    "plz": "please",
+    "u": "you",
+    "ur": "your",
+    "ye": "you",
+    "yer": "your",
+    "ya": "you",
+}
 _ONE_SLIP, _TWO_SLIPS = 4, 7  # letters that a word must have to be corrected by one, by two edits
 _SETS = (
     "prepositions", "orders", "adjectives", "vague", "partitives", "comparatives", "expletives", "determiners",
