@@ -109,18 +109,20 @@ def test_what_is_said_meanwhile_is_no_condition(text: str, target: str, wanted: 
 )
 def test_what_tells_the_thing_is_no_remark(text: str) -> None:
     words = split_words(text)
-    assert to_places(words, ROOM) == words
+    assert to_places(words, ROOM) == (words, False)
 
 
 def test_without_a_scene_nothing_is_taken_away() -> None:
     words = split_words("throw these wrappers in the bin")
-    assert to_places(words, ()) == words
+    assert to_places(words, ()) == (words, False)
 
 
 def test_an_errand_is_answered_with_its_place() -> None:
     room = living_room()
     answer = ground_objects("My knitting is on the table, go there", room)
     assert (answer.status, answer.candidates[0].label) == (GroundingStatus.FOUND, "table")
+    assert "is not on the map" in answer.reason
+    assert "is not on the map" not in ground_objects("go to the table", room).reason
 
 
 # --------------------------------------------------------------------------------------------------------------------

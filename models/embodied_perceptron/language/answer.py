@@ -562,6 +562,9 @@ class _Answer:
         missing = [noun for t in evidence.terms for noun in t.missing]
         text = f"{o.label} {o.id}" if best < self.confirmed else f"{o.label}, not confirmed"
         text += ": " + ", ".join(said) if said else ""
+        text += (
+            "; where it goes or lies is meant: what else is named is not on the map" if self.meaning.is_place else ""
+        )
         return text + (f"; no {', no '.join(dict.fromkeys(missing))} found" if missing else "")
 
 

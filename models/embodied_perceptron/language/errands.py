@@ -155,13 +155,14 @@ class _Clause:
     text: str
 
 
-def to_places(words: Sequence[Word], labels: Sequence[str]) -> list[Word]:
-    """``words`` about the thing of the map that an errand leads to; unchanged where it leads to none.
+def to_places(words: Sequence[Word], labels: Sequence[str]) -> tuple[list[Word], bool]:
+    """``words`` about the thing of the map that an errand leads to, and whether it does lead to one: then something
+    that is not on the map goes or lies there. Without remarks in any case.
 
     ``labels`` are those of the scene: without any nobody knows what is on the map.
     """
     if not labels or len(words) > _MOST_WORDS:
-        return list(words)
+        return list(words), False
     return _at_its_place(_without_remarks(list(words), labels), labels)
 
 
@@ -270,24 +271,24 @@ def _is_read(text: str) -> bool:
 # where something goes or lies
 
 
-def _at_its_place(words: list[Word], labels: Sequence[str]) -> list[Word]:
+def _at_its_place(words: list[Word], labels: Sequence[str]) -> tuple[list[Word], bool]:
     words, follow_up = _without_follow_up(words, labels)
     there = _names(words, labels)
     if not there or there[0].noun in _NO_PLACES:
-        return words
+        return words, False
     start = _phrase_start(words, there[0])
     stop = next((i for i in range(there[0].last, len(words)) if words[i].text in _PAUSES), len(words))
     if any(m.first > stop for m in there):
-        return words  # "if you sat on the desk, the chair would be at your left"
+        return words, False  # "if you sat on the desk, the chair would be at your left"
     line = Line(words[:start])
     match = re.fullmatch(rf"(?P<lead>.+?) (?P<where>(?:{INTO}|outside)(?: of)?)", line.joined)
     if match is None:
-        return words
+        return words, False
     where = match["where"]
     lead = re.split(r" [.!?;:] ", match["lead"].strip(" .,!?;"))[-1]  # what was said before names nothing of the map
     if not _leads_there(lead, where, follow_up):
-        return words
-    return words[start:]
+        return words, False
+    return words[start:], True
 
 
 def _phrase_start(words: Sequence[Word], mention: Mention) -> int:

@@ -291,6 +291,7 @@ class Meaning:
         number: so many are meant, or None.
         excluded: meanings of what is not meant ("other than the red one").
         any_of: one of those that fit will do, whichever.
+        is_place: it is only the place of something that is not on the map.
         length: how many words describe it.
         problem: why the sentence cannot be answered or is known to name no object; else empty.
         invalid: the problem is the sentence's, not the scene's.
@@ -307,6 +308,7 @@ class Meaning:
     number: int | None = None
     excluded: tuple[Meaning, ...] = ()
     any_of: bool = False
+    is_place: bool = False
     length: int = 0
     problem: str = ""
     invalid: bool = False
@@ -359,6 +361,7 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         every=request.every or request.kind != "object" or (target.plural and not single),
         number=request.number,
         any_of=request.any_of,
+        is_place=request.is_place,
         length=sum(word.text[0].isalnum() for word in request.words),
         excluded=tuple(e for e in excluded if e.target is not None),
     )

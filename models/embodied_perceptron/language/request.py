@@ -152,6 +152,7 @@ class Request:
         invalid: the problem is the sentence's, not the scene's.
         put_together: the words are from several sentences, those of a landmark in the place of "it".
         any_of: one will do, whichever: "any chair", "a chair but not the red one".
+        is_place: something that is not on the map goes or lies there: "put this paper in the bin".
         rearranged: clauses that name the landmark first were told as one, by a rule for just such clauses.
         aside: characters [start, end) of words that only stand around the request.
     """
@@ -165,6 +166,7 @@ class Request:
     invalid: bool = False
     put_together: bool = False
     any_of: bool = False
+    is_place: bool = False
     rearranged: bool = False
     aside: tuple[tuple[int, int], ...] = ()
 
@@ -177,7 +179,8 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     if language:
         return Request(tuple(words), problem=f"this seems to be {language}; only English is understood", invalid=True)
     plain = told_plainly(corrected(words, labels), labels)
-    asked = put_aside(to_places(plain, labels), labels)
+    led, is_place = to_places(plain, labels)
+    asked = put_aside(led, labels)
     kept = {word.start for word in asked}
     aside = tuple((word.start, word.end) for word in words if word.start not in kept)
     put_together = any(a.start > b.start for a, b in pairwise(asked))
@@ -193,7 +196,7 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     every, number, line = _quantity(line)
     request = Request(
         tuple(line.words), kind, every, number, excluded,
-        put_together=put_together, any_of=any_of, rearranged=rearranged, aside=aside,
+        put_together=put_together, any_of=any_of, rearranged=rearranged, aside=aside, is_place=is_place,
     )  # fmt: skip
     problem, invalid = _problem(line, labels, bool(excluded))
     return replace(request, problem=problem, invalid=invalid)
