@@ -201,6 +201,6 @@ def test_errands_and_remarks_in_further_words(text: str, target: str, wanted: se
 
 
 def test_remarks_that_point_are_kept() -> None:
-    noun, constraints = read("There's a table a long way down. On it you'll find a lamp, that's what I need.")
+    noun, constraints = read("There's a table by the bed. On it you'll find a lamp, that's what I need.")
     assert noun == "lamp"
     assert ("on", "table") in constraints

@@ -236,7 +236,7 @@ _WANTS = re.compile(
 
 _GOES_ON = (
     r" (?:there|is|are|was|stands|sits|lies|hangs|needs|wants|has|looks|must|should|can|which|too|,|\.|!|\?|and|"
-    r"so|\w+ing|\w+n't|over|to|into|onto|for|please|up|down|off|on|out|\w{3,}s)|$"
+    r"so|you|you'll|i|we|\w+ing|\w+n't|over|to|into|onto|for|please|up|down|off|on|out|\w{3,}s)|$"
 )
 
 
@@ -301,7 +301,8 @@ def _introduced(words: list[Word], labels: tuple[str, ...]) -> list[Word]:
             if last and (asks or (subject and thing[1].last <= start)):
                 return [*sentence[:start], *where, *sentence[stop:]]
             told = sentence[thing[0] : thing[1].last], where
-            if last and re.match(_SEES, Line(sentences[0]).joined):
+            pointed = re.search(r"\b(?:that's|that is) (?:what|the one)\b", Line(sentence).joined) is not None
+            if last and (pointed or re.match(_SEES, Line(sentences[0]).joined)):
                 return [*_definite(told[0]), *told[1]]
         elif last and asks and told is not None:
             again = _thing(sentence, noun, labels)

@@ -25,7 +25,7 @@ from embodied_perceptron_training.homes.relations import make_scene
 GRAMMAR = Path(__file__).with_name("reader_grammar.json")
 NOTHING = "none"  # the relation of sentences that tell none
 _KEPT_EVERY = 4
-_WARDS = ("", "ward", "wards")
+_WARDS = ("", "ward", "wards", "most")
 _OTHER_WAY = {
     "on": "supporting", "supporting": "on", "above": "below", "below": "above", "left": "right", "right": "left",
     "front": "behind", "behind": "front", "closest": "closest", "farthest": "farthest",
