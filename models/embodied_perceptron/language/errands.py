@@ -66,7 +66,8 @@ _RESTS = (
 )
 _SOMEBODY = (
     r"(?:i|we|he|she|they|you|somebody|someone|everybody|everyone|nobody|(?:my|our|your|his|her|their|the) "
-    r"(?!one\b)[\w-]+)(?:'ve|'d|'s|'m|'re)?"
+    r"(?!one\b)[\w-]+|(?:mr|mrs|ms|dr) [\w-]+|(?!it\b|that\b|who\b|which\b|there\b|what\b|this\b)[a-z]{3,})(?:'ve|"
+    r"'d|'s|'m|'re)?"
 )
 _OFTEN = (
     r"(?: (?:nearly|almost|have|has|had|must|might|may|always|usually|often|just|only|once|all|already|really|used to|"
@@ -137,7 +138,8 @@ _WISH = (
 _CHOOSES = re.compile(  # "i want the one by the door"
     rf"{_JOINED}(?:i|we|he|she|they)(?:'d|'m|'re| would| am| are)? (?:really |rather |just )*(?:want|need|mean|"
     rf"meant|like|"
-    r"prefer|looking for|after|see|talking about|thinking of|left|put)\b(?! to\b| you to\b| it\b)"
+    r"prefer|looking for|after|see|talking about|thinking of|left|put)\b(?! to\b| you to\b| it\b| (?:someone|"
+    r"somebody|something|a hand|help)\b)"
 )
 _READ_OTHERWISE = re.compile(
     r"\b(?:one|ones|it|its|them|itself|other|others|another|left|right|number|first|second|third|fourth|fifth|last|"
@@ -343,6 +345,8 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     if goes is not None:
         puts = re.match(rf"{_ORDER}{_PUTS}\b", lead) is not None
         return _is_in_hand(goes["what"], puts)
+    if re.fullmatch(rf"{_ORDER}(?:show|take|lead|bring|walk|guide|help|accompany) {_PEOPLE}(?: (?:over|back))*", lead):
+        return True
     lies = re.fullmatch(rf"{ADDRESS}(?P<what>.+?)(?: {_BE}|'s){_ADVERBS}", lead)
     if lies is not None:
         what = lies["what"]
@@ -356,6 +360,13 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     what = (left["what"] or "").strip()
     stored = re.search(r"\b(?:keeps?|kept|stores?|stored)\b", lead) is not None
     return not what or _is_somewhere(what, where, follow_up, stored)
+
+
+_PEOPLE = (
+    r"(?:(?:the|our|my|this|these|all|that) )?(?:next )?(?:visitors?|guests?|patients?|clients?|customers?|lady|"
+    r"ladies|gentleman|"
+    r"gentlemen|man|woman|people|children|kids|baby|grandma|grandpa|granny|mum|dad|her|him|them|everyone)"
+)
 
 
 def _is_in_hand(what: str, puts: bool) -> bool:

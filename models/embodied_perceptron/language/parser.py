@@ -149,12 +149,12 @@ _MEASURED = (
         "within",
         r"(?:within|less than|closer than|nearer than|no more than|not more than|at most|under|up to) "
         rf"(?:about )?{_LENGTH}"
-        r"(?P<tail> (?:away )?(?:of|from|to))?(?! (?:tall|high|wide|long|deep|in height|in width)\b)",
+        r"(?P<tail> (?:away )?(?:of|from|to))?(?! (?:and a half|tall|high|wide|long|deep|in height|in width)\b)",
     ),
     (
         "beyond",
         rf"(?:more than|farther than|further than|at least|over|greater than) (?:about )?{_LENGTH}"
-        r"(?P<tail> (?:away )?(?:from|of))?(?! (?:tall|high|wide|long|deep|in height|in width)\b)",
+        r"(?P<tail> (?:away )?(?:from|of))?(?! (?:and a half|tall|high|wide|long|deep|in height|in width)\b)",
     ),
     ("larger", rf"(?P<axis>taller|higher|wider|longer|bigger|larger|deeper) than {_LENGTH}"),
     ("smaller", rf"(?P<axis>shorter|lower|narrower|smaller) than {_LENGTH}"),
@@ -1406,7 +1406,7 @@ def _pointed_at(tokens: Sequence[str], mentions: Sequence[Mention]) -> int | Non
         tail = tail[1:] if tail[:1] in (["that"], ["which"]) else tail
         said = next((words for words in _WANTED if tuple(tail[: len(words)]) == words), ())
         wanted = m.last + len(said) + (len(tokens[m.last : m.last + 5]) - len(tail))
-        if said and not _noun_follows(tokens, mentions, wanted):
+        if said and tokens[0] not in ("it's", "it", "this", "that's") and not _noun_follows(tokens, mentions, wanted):
             return k
     if tokens[0] in ("between", "overhead"):
         behind = 2 if tokens[0] == "between" else 1

@@ -15,6 +15,7 @@ from embodied_perceptron.language.line import Line
 _BEGINS = frozenset((".", ",", "!", "?", ";", ":", "and", "then", "please", "to", "just", "go", "so", "now", "you"))
 _NOUN_FOLLOWS = frozenset(("the", "my", "our", "these", "those", "all", "every", "both"))
 _HANDED = ("left-hand", "right-hand")
+_TITLES = frozenset(("mr", "mrs", "ms", "dr", "st"))
 _MODALS = frozenset(("can", "could", "would", "will", "shall", "may", "might"))
 _PARTICLES = frozenset(("up", "down", "away", "out", "over"))
 _VERBS = frozenset(("can", "left", "right", "throw", "stick", "hand", "box", "place", "set", "rest", "file", "wrap"))
@@ -28,6 +29,11 @@ _POSSIBLE = re.compile(
     r"(?:^|(?<=[.,!] ))(?:(?:is|would) it (?:be )?(?:possible|okay|ok|alright|all right|fine)|(?:do|"
     r"would) you mind|any chance)"
     r"(?: (?:that|if|for (?:me|us|you) to|to))?(?: (?:i|we|you)(?: (?:can|could|may|might))?)?(?= \w)"
+)
+_GONE = re.compile(
+    r"^(?:(?:oh|no|hey|well|[,!]) )*(?P<what>(?:my|the|our|his|her) (?:[\w-]+ )?[\w-]+)(?:'s| is| has|'ve| have|"
+    r" are) (?:gone|missing|disappeared|"
+    r"vanished|lost|nowhere)(?: missing| again| now)?(?= ?[.?!]*$)"
 )
 _AND_SEE = re.compile(
     r"(?: ,)? (?:and|to) (?:see|check|tell me|let me know|find out|look|make sure)(?: (?:if|whether|that|what|how|"
@@ -80,7 +86,7 @@ _TELLS_WHERE = word_set("prepositions") | {
 
 def told_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """``words`` with what they plainly mean in place of such forms; the same where there are none."""
-    line = Line(_orders(words))
+    line = Line(_orders([w for i, w in enumerate(words) if not (w.text == "." and i and words[i - 1].text in _TITLES)]))
     line = _with_ones(
         Line([replace(w, text=w.text.removesuffix("-hand")) if w.text in _HANDED else w for w in line.words])
     )
@@ -91,6 +97,7 @@ def told_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word
             told = [replace(line.words[first], text="check")] if pattern is _LOOKED else []
             line = Line([*line.words[:first], *told, *line.words[last:]])
     line = _place_for(line)
+    line = _where_gone(line)
     return _without_apposition(_without_other(line, tuple(labels)), tuple(labels)).words
 
 
@@ -234,3 +241,14 @@ def _place_for(line: Line) -> Line:
             told = [replace(first, text=part) for part in ("where", "is", "the", *noun.split())]
             return Line([*told, *line.words[last:]])
     return line
+
+
+def _where_gone(line: Line) -> Line:
+    """ "My headset's gone": where is my headset."""
+    match = _GONE.match(line.joined)
+    if match is None:
+        return line
+    first, last = line.word_at(match.start("what")), line.word_at(match.end("what"))
+    told = line.words[first:last]
+    told[-1] = replace(told[-1], text=told[-1].text.removesuffix("'s"))
+    return Line([*(replace(told[0], text=part) for part in ("where", "is")), *told])

@@ -120,7 +120,7 @@ _REASON = (
     r"[\w-]+ says)\b(?! (?:want|need|mean|would|see|like|think|am looking|am after|after|looking|"
     r"talking|thinking|left|put)\b)"
 )
-_BEFORE = r"(?:before|until) (?:it|i|we|he|she|they|you|someone|somebody) \w"
+_BEFORE = r"(?:before|until) (?:it|i|we|he|she|they|you|someone|somebody)(?:'\w+)? \w"
 _PERSONAL = r"(?:i|we|he|she|they|someone|somebody)(?:'m|'ve|'re|'s| am| are| have| is| was)\b"
 
 

@@ -30,7 +30,7 @@ SURE = 0.5  # probability from which a reading stands where a noun is left unrea
 SURE_OF_ANOTHER = 0.5  # the same, where it is about another object than the patterns found, which read no relation
 SURER = 0.94  # and where the patterns have read another relation of the object
 SUREST = 0.98  # and where they have read a relation of another object
-SUREST_OF_ALL = 0.99  # and where the words that they have read stand between both
+SUREST_OF_ALL = 0.9995  # and where the words that they have read stand between both
 _MOST_CONDITIONS = 1  # where the patterns have read more, a guess loses more than it wins
 
 Span = tuple[int, int]

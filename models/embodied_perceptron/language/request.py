@@ -49,7 +49,7 @@ _POLITE = (
 _PUT = (
     r"(?:put|putting|place|set|hang|stick|throw|toss|chuck|drop|dump|lay|store|stow|move|push|pull|slide|turn|"
     r"(?:pop|shift|pour|wheel|lug|roll|plug|load|stack|prop|lean|shove|stuff|bin)"
-    r"(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all)\b))"
+    r"(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all|both|every)\b))"
 )
 _WASH = r"(?:rinse|wash|soak|boil|fill)(?= (?:the|my|our|your|his|her|that|this|these|those|a|an|all)\b)"
 _BRING = (
@@ -100,6 +100,7 @@ _CONTENTS = (
     r"object))?(?: and things)?(?: else)?"
     r"(?:'s| is| are| stands| stand| lies| lie| sits| sit| rests| hangs| can (?:you|i) (?:see|find)|"
     r" do (?:you|we) (?:see|have)|"
+    r" did (?:the|my|our|those) [\w-]+ (?:put|leave|place)|"
     r" have (?:you|we|i|they) got| have (?:they|you|we|i) left|'s been| has been| have been| did (?:you|we|i|they|"
     r"he|she) (?:put|leave)|"
     r" (?:you|we|i|they|he|she|someone|somebody)(?: have| has| had|'ve|'d)? (?:got|left|put|keep|kept)|"
@@ -125,7 +126,8 @@ _OTHER_THAN = (
     r"\b(?:other|others|rest)\b)|"
     r"(?:(?:just|but|only|and) )+(?:leave|not take|don't take|don't touch|not touch)(?= (?:the|that|those|this|my)\b)|"
     r"excepting|(?<!far |set |way )(?<!farthest |furthest )(?<!poles |miles )(?<!worlds |stands )apart from|"
-    r"(?:but )?neither(?= the\b)|aside from|but not|rather than|not counting|"
+    r"(?:but )?neither(?= the\b)|as long as it(?:'s not| isn't| ain't| is not)(?= (?:the|an?)\b)|aside from|"
+    r"but not|rather than|not counting|"
     r"anything but|not(?= (?:the|that|those|these|this|my|your)\b)|(?<=\bones )but(?= the\b))"
 )
 _ALL_BUT = r"(?:all|every|each|any)(?: of)?(?: the)?(?: [\w-]+){0,3}? (but) (?=the|that|those|my)"
@@ -211,6 +213,9 @@ def _question(line: Line) -> tuple[Kind, Line]:
         + r"(?:(?:tell|show) me (?:please )?|say |check |look |see |list |name |report |describe )?(?:if |whether )?"
     )
     rest = line.without(0, polite)
+    on_wall = re.search(r"\bon the wall (?=(?:above|over|behind|next to|beside|below|under)\b)", rest.joined)
+    if on_wall is not None and rest.joined.startswith("what"):
+        rest = rest.without(rest.word_at(on_wall.start()), rest.word_at(on_wall.end()))
     taken = rest.begins(_CONTENTS + rf"(?= {_INNER}\b)")
     if taken:
         counted = rest.joined.startswith(("how many", "count"))
@@ -226,7 +231,8 @@ def _question(line: Line) -> tuple[Kind, Line]:
         r"(?:more|less|closer|farther|further) than|within|at (?:least|most))"
     )
     if taken:
-        return "contents", Line([replace(rest.words[0], text="anything"), *rest.words[taken:]])
+        kind_of = "furniture" if "furniture" in rest.joined[: rest.starts[taken]] else "anything"
+        return "contents", Line([replace(rest.words[0], text=kind_of), *rest.words[taken:]])
     taken = rest.begins(_COUNT)
     if taken:
         rest = rest.without(0, taken)
@@ -376,7 +382,7 @@ def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
         stops = {".", ",", ";", ":", "?", "!", "but", "please"}
         if line.words[first].text in ("avoid", "ignore", "skip", "forget", "never"):
             stops |= {"and", "then"}
-        while stop < len(line.words) and line.words[stop].text not in stops:
+        while stop < len(line.words) and (line.words[stop].text not in stops or _goes_on(line.words, stop)):
             stop += 1
         chunk = line.words[last:stop]
         if not chunk:
@@ -394,12 +400,24 @@ def _exclusions(line: Line) -> tuple[Line, tuple[tuple[Word, ...], ...]]:
     return line, tuple(excluded)
 
 
+def _goes_on(words: Sequence[Word], i: int) -> bool:
+    """Whether a comma parts what is left out: "except the red, | the blue and the black one"."""
+    if (
+        words[i].text != ","
+        or i + 2 >= len(words)
+        or words[i + 1].text != "the"
+        or words[i + 2].text not in _ADJECTIVES
+    ):
+        return False
+    return i + 3 >= len(words) or words[i + 3].text in (",", "and", "or", "one", "ones")
+
+
 def _alternatives(chunk: Sequence[Word]) -> list[tuple[Word, ...]]:
     """ "The red one or the blue one": both."""
     parts: list[list[Word]] = [[]]
     for i, word in enumerate(chunk):
         follows = chunk[i + 1].text if i + 1 < len(chunk) else ""
-        if word.text in ("or", "and", "nor") and follows in ("the", "that", "those", "my", "not") and parts[-1]:
+        if word.text in ("or", "and", "nor", ",") and follows in ("the", "that", "those", "my", "not") and parts[-1]:
             parts.append([])
         elif word.text == "not" and not parts[-1]:
             continue
