@@ -267,3 +267,67 @@ def test_what_is_fixed_to_a_thing_is_a_part(text: str) -> None:
 def test_back_to_and_view_are_no_viewpoints_everywhere(text: str) -> None:
     assert parse(text).speaker is None
     assert parse("with your back to the cabinet, the box on the left").speaker is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("What is that hanging on the wall above the couch?", {12}),
+        ("What did the kids put on top of the table?", {10}),
+        ("What's lying about on the table?", {10}),
+        ("What is there to read on the table?", {10}),
+    ],
+)
+def test_questions_about_contents_in_further_words(text: str, wanted: set[int]) -> None:
+    answer = ground_objects(text, living_room())
+    assert (answer.status, {o.id for o in answer.candidates}) == (GroundingStatus.FOUND, wanted)
+
+
+def test_where_something_can_be_done() -> None:
+    room = [*living_room(), thing(30, "trash can", (2.0, -1.5, 0.2), (0.3, 0.3, 0.4))]
+    answer = ground_objects("Is there anywhere I can throw this tissue away?", room)
+    assert (answer.status, [o.id for o in answer.candidates]) == (GroundingStatus.FOUND, [30])
+    seats = ground_objects("Where can I sit down?", room)
+    assert {o.label for o in seats.candidates} >= {"chair", "couch"}
+
+
+def test_what_is_gone_is_asked_for() -> None:
+    assert ground_objects("My book's gone, where is it?", living_room()).count == 2
+    assert ground_objects("My headset's gone, where is it?", living_room()).status == GroundingStatus.NOT_FOUND
+
+
+def test_a_relative_clause_points_at_the_book_and_not_at_its_shelf() -> None:
+    text = "It's the third book from the left on the bookshelf I have to give back."
+    meaning = parse(text, ["book", "bookshelf"])
+    assert meaning.target is not None
+    assert (meaning.target.noun, {(c.relation, c.rank) for c in meaning.constraints if not c.anchors}) == (
+        "book", {("from-left", 3)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("Any book except the red and the blue one", 3),
+        ("I'll take any book as long as it isn't the red one or the green one", 2),
+    ],
+)
+def test_what_is_left_out_in_further_words(text: str, wanted: int) -> None:
+    answer = ground_objects(text, BOOKS, colors=SHADES)
+    assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, wanted)
+
+
+def test_a_compound_that_is_something_else_is_not_there() -> None:
+    room = [*living_room(), thing(30, "trash can", (2.0, -1.5, 0.2), (0.3, 0.3, 0.4))]
+    assert ground_objects("Where's the bread bin? The rolls are going hard.", room).status == GroundingStatus.NOT_FOUND
+
+
+def test_a_kind_that_is_doubtful_is_claimed_with_less() -> None:
+    room = [*living_room(), thing(30, "bathtub", (2.0, -1.0, 0.3), (0.8, 1.6, 0.6))]
+    bathtub, shower = (ground_objects(f"Where is the {noun}?", room, vocabulary=None) for noun in ("bathtub", "shower"))
+    assert shower.candidates[0].score < 0.5 < bathtub.candidates[0].score
+
+
+def test_furniture_that_is_taller() -> None:
+    answer = ground_objects("Which piece of furniture in here is more than a metre and a half high?", living_room())
+    assert (answer.status, [o.label for o in answer.candidates]) == (GroundingStatus.FOUND, ["shelf"])

@@ -51,6 +51,10 @@ _FITS = 0.45  # the same: what holds so well is meant where all are asked for
 _OF_KIND = 0.7  # of the best label's answer to the noun: meant where all are asked for
 _MANY_CONDITIONS, _MANY_WORDS = 2, 14  # longer descriptions are told loosely, and read so
 _SHARED = ("wall", "alone")  # places that several things may have at once: "how many towels hang on the wall"
+# names of a detector that mean things with names of their own too: "a piece of furniture"
+_GENERIC = frozenset(
+    ("furniture", "tool", "device", "machine", "food", "utensil", "kitchenware", "container", "decoration")
+)
 _ANY_OF = ("nearest-me", "farthest-me")
 _RELATED = 0.5  # share of its probability that an answer keeps whose name or conditions fit badly
 _ASKED_BACK = 4  # candidates that a question back names
@@ -209,7 +213,8 @@ class _Answer:
         self.min_answer = 0.0 if low_confidence is None else low_confidence.min_answer
         self.confirmed = len(confirmed)  # the first of the objects; the others are of low confidence
         noun = "" if meaning.target is None else meaning.target.noun
-        self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if noun in vocabulary else _SAME_KIND)
+        named = vocabulary is not None and noun in vocabulary and noun not in _GENERIC
+        self.least_kind = _ANY_KIN if vocabulary is None else (_SAME_NAME if named else _SAME_KIND)
         self.labels = tuple(o.label for o in objects)
         boxes = _boxes(objects)
         viewer = None if viewpoint is None else viewer_of(viewpoint)

@@ -106,7 +106,7 @@ _CONTENTS = (
     r" (?:you|we|i|they|he|she|someone|somebody)(?: have| has| had|'ve|'d)? (?:got|left|put|keep|kept)|"
     r"'ve (?:you|we|i|they) (?:got|left|put))(?: all)?(?: that| this| those| there)?(?: being)?(?: still| now|"
     r" currently| usually| up| down| over| about| around)*"
-    r"(?: standing| lying| sitting| placed| hidden| left| stored| kept| resting| stacked| put)?"
+    r"(?: standing| lying| sitting| hanging| placed| hidden| left| stored| kept| resting| stacked| put)?"
     r"(?: about| around)?(?: to (?:read|eat|drink|see|play with))?|"
     r"what(?:'s| is) the (?:thing|object|item)(?: that is| that's| which is)?(?: standing| lying| sitting)?|"
     r"did (?:i|you|we|he|she|they|someone|somebody|anyone|anybody) (?:leave|put|forget) (?:anything|"
