@@ -113,6 +113,11 @@ _ABOUT_OTHERS = (
 )
 _JOINED = r"(?:and |but |so |or |because |since |as |for |cause |cos |'cause |while |when |before |until )*"
 _REMARK = re.compile(rf"{_JOINED}(?:{_PERSONAL}|{_ABOUT_OTHERS})")
+_DOING = re.compile(  # whoever speaks is busy
+    rf"{_JOINED}(?:i'm|we're|i am|we are|she's|he's|they're) (?!looking|searching|thinking|talking|asking|after|"
+    rf"pointing)\w+ing\b"
+    r"(?!.*\b(?:it|ones?|that|them)\b)"
+)
 _IN_IT = re.compile(
     rf"{_JOINED}(?:all )?(?:my|our|his|her|their|the|some) [\w-]+(?: [\w-]+)? (?:is|are|was|were) (?:still )?(?:in|"
     rf"on|inside|under) "
@@ -232,17 +237,13 @@ def _is_remark(words: Sequence[Word], clause: _Clause, labels: Sequence[str], tr
         return _CHOOSES.match(text) is None  # "is there a phone? i'd like to call the front desk"
     if trailing and _IN_IT.fullmatch(text) and not _names(said, labels):
         return True  # "all my brushes are in it"
+    named = _names(said, labels)
     ordered = trailing and _is_order(words, _clauses(words)[0], labels)
-    if (
-        ordered
-        and _PERSON.match(text)
-        and not _CHOOSES.match(text)
-        and not re.search(r"\b(?:it|ones?|that|them)\b", text)
-    ):
+    if ordered and _DOING.match(text) and all(said[phrase_start(said, m)].text in ("a", "an", "some") for m in named):
         return True  # "bring me the drill, i'm putting up a shelf"
     if trailing and (_PURPOSE.match(text) or re.match(r"the others?\b(?! (?:one )?(?:on|in|by|at|near|next)\b)", text)):
         return True
-    if _names(said, labels) or re.match(r"(?:that|this|it)(?:'s| is) (?:what|the one|the thing)\b", text):
+    if named or re.match(r"(?:that|this|it)(?:'s| is) (?:what|the one|the thing)\b", text):
         return False
     about = _REMARK.match(text) is not None and _CHOOSES.match(text) is None
     if trailing:

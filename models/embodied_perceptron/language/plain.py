@@ -36,9 +36,7 @@ _GONE = re.compile(
     r"vanished|lost|nowhere)(?: missing| again| now)?(?= ?[.?!]*$)"
 )
 _AND_SEE = re.compile(
-    r"(?: ,)? (?:and|to) (?:see|check|tell me|let me know|find out|look|make sure)(?: (?:if|whether|that|what|how|"
-    r"when|who))? "
-    r"(?=\w)(?:if|whether|what|how|when|who|my|the \w+ (?:is|are)\b)[^.!?]*(?= ?[.?!]*$)"
+    r"(?: ,)? (?:and|to) (?:see|check|tell me|let me know|find out|look) (?:if|whether) [^.!?]*(?= ?[.?!]*$)"
 )
 _WHERE_IS_IT = re.compile(
     r" [.,;!](?: (?:and|so|but|well|now))*(?: (?:do you know|any idea|can you tell me|tell me|do you remember|"

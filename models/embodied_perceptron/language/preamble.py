@@ -154,6 +154,13 @@ def _without_wish(line: Line, labels: Sequence[str]) -> Line:
     return Line(line.words[taken:])
 
 
+_KNOWN_THERE = 0.35  # how well a label answers to a noun that means something of the scene
+
+
+def _answers(noun: str, labels: Iterable[str]) -> bool:
+    return any(lexicon().similarity(noun, label) >= _KNOWN_THERE for label in labels)
+
+
 _PREDICATE = re.compile(
     rf"(?P<subject>{ADDRESS}{_DETERMINED} (?:(?!that |which |who |and )[\w'-]+ )+?)"
     r"(?P<modal>will|would|won't|can|can't|could|should|might) (?!be |you |i |we |do )[\w'-]+[^.,;!?]*"
@@ -169,6 +176,8 @@ def _without_predicate(line: Line, labels: Sequence[str]) -> Line:
     mentions = lexicon().mentions(line.words, labels)
     if any(m.first <= modal < m.last for m in mentions) or not any(m.last <= modal for m in mentions):
         return line  # "the trash can to the right"
+    if not labels or any(m.first > modal and _answers(m.noun, labels) for m in mentions):
+        return line  # "the lamp would fall on the table"
     return line.without(modal, line.word_at(match.end()))
 
 
