@@ -60,6 +60,7 @@ _ASSETS = (
     ("data", "models/embodied_perceptron/weights/*.json"),
     ("machine-learning-model", "models/embodied_perceptron/weights/*.safetensors"),
     ("data", "models/embodied_perceptron/l*/**/*.json"),
+    ("data", "models/embodied_perceptron/l*/**/*.txt.gz"),
     ("machine-learning-model", "models/embodied_perceptron/l*/**/*.safetensors"),
     ("data", "training/embodied_perceptron_training/**/*.json"),
     ("data", "training/embodied_perceptron_training/**/*.npz"),
