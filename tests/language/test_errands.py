@@ -38,6 +38,8 @@ def read(text: str) -> tuple[str | None, set[tuple[str, ...]]]:
         ("I left my scarf on the second chair from the left", "chair", {("from-left",)}),
         ("This can go in the bin near the bed", "bin", {("near", "bed")}),
         ("Cardboard goes in the blue bin", "bin", {("colour",)}),
+        ("Could you show the visitors to the bench?", "bench", set()),
+        ("Take her to the chair by the bed", "chair", {("near", "bed")}),
         ("Our choir leader always takes the tall chair, put this hymn book on it", "chair", {("tall",)}),
         ("There's a bin beside the bed, drop this tissue in there", "bin", {("near", "bed")}),
         ("The Easter eggs are in the highest cabinet, can you reach it?", "cabinet", {("high",)}),
@@ -56,6 +58,7 @@ def test_the_place_of_what_the_map_cannot_hold_is_asked_for(text: str, target: s
         "take the umbrella to the table",
         "is there a guitar next to the bed",
         "put the umbrella on the bench",
+        "show the umbrella on the bench",
     ],
 )
 def test_what_the_map_could_hold_stays_what_is_asked_for(text: str) -> None:
@@ -204,3 +207,10 @@ def test_remarks_that_point_are_kept() -> None:
     noun, constraints = read("There's a table by the bed. On it you'll find a lamp, that's what I need.")
     assert noun == "lamp"
     assert ("on", "table") in constraints
+
+
+def test_what_nobody_knows_is_not_shown_as_its_place() -> None:
+    noun, _ = read("show me the unicorn on the table")
+    assert noun == "unicorn"
+    answer = ground_objects("show the unicorn on the table", living_room())
+    assert answer.status == GroundingStatus.NOT_FOUND

@@ -38,7 +38,7 @@ _TO_YOU = (
 _HANDS_OVER = r"(?:take|taking|bring|bringing|carry|carrying|give|giving|pass|hand|deliver|return|get|feed|move)"
 _PUTS = (
     r"(?:put|putting|place|set|hang|stick|throw|throwing|toss|chuck|drop|dump|lay|store|stow|pop|pour|stuff|bin|leave|"
-    r"load|shove|slip|tuck|park|seat|sit|show|lean|plug|fold|stack|spread|empty|sling|whack|bung)"
+    r"load|shove|slip|tuck|park|seat|sit|lean|plug|fold|stack|spread|empty|sling|whack|bung)"
 )
 _FETCHES = (
     rf"(?:{_HANDS_OVER}|fetch|grab|find|pick up|pick|collect|show|locate|look for|search for|where|which|what|"
@@ -338,7 +338,7 @@ def _without_follow_up(words: list[Word], labels: Sequence[str]) -> tuple[list[W
 
 def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     """Whether the words before a place say that something goes there, or lies there, that the map does not hold."""
-    if _TAKES_AND_PUTS.fullmatch(lead):
+    if _TAKES_AND_PUTS.fullmatch(lead) or _LEADS.fullmatch(lead):
         return True
     goes = re.fullmatch(
         rf"{_ORDER}(?:{_PUTS}|{_HANDS_OVER}) (?P<what>.+?)(?: (?:down|back|over|away|up|straight|right|in))*", lead
@@ -346,8 +346,6 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
     if goes is not None:
         puts = re.match(rf"{_ORDER}{_PUTS}\b", lead) is not None
         return _is_in_hand(goes["what"], puts)
-    if re.fullmatch(rf"{_ORDER}(?:show|take|lead|bring|walk|guide|help|accompany) {_PEOPLE}(?: (?:over|back))*", lead):
-        return True
     lies = re.fullmatch(rf"{ADDRESS}(?P<what>.+?)(?: {_BE}|'s){_ADVERBS}", lead)
     if lies is not None:
         what = lies["what"]
@@ -365,9 +363,9 @@ def _leads_there(lead: str, where: str, follow_up: str) -> bool:
 
 _PEOPLE = (
     r"(?:(?:the|our|my|this|these|all|that) )?(?:next )?(?:visitors?|guests?|patients?|clients?|customers?|lady|"
-    r"ladies|gentleman|"
-    r"gentlemen|man|woman|people|children|kids|baby|grandma|grandpa|granny|mum|dad|her|him|them|everyone)"
+    r"ladies|gentleman|gentlemen|man|woman|people|children|kids|baby|grandma|grandpa|granny|mum|dad|her|him|them|everyone)"
 )
+_LEADS = re.compile(rf"{_ORDER}(?:show|take|lead|bring|walk|guide|help|accompany|seat) {_PEOPLE}(?: (?:over|back|up))*")
 
 
 def _is_in_hand(what: str, puts: bool) -> bool:
