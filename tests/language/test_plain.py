@@ -331,3 +331,10 @@ def test_a_kind_that_is_doubtful_is_claimed_with_less() -> None:
 def test_furniture_that_is_taller() -> None:
     answer = ground_objects("Which piece of furniture in here is more than a metre and a half high?", living_room())
     assert (answer.status, [o.label for o in answer.candidates]) == (GroundingStatus.FOUND, ["shelf"])
+
+
+@pytest.mark.parametrize(
+    "text", ["chair except not", "the chair but not", "any chair except not the", "chair except or the"]
+)
+def test_an_exclusion_of_nothing_is_answered(text: str) -> None:
+    assert ground_objects(text, living_room()).status in tuple(GroundingStatus)

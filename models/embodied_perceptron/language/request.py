@@ -423,7 +423,7 @@ def _alternatives(chunk: Sequence[Word]) -> list[tuple[Word, ...]]:
             continue
         else:
             parts[-1].append(word)
-    return [tuple(part) for part in parts]
+    return [tuple(part) for part in parts if part]
 
 
 def _quantity(line: Line) -> tuple[bool, int | None, Line]:
