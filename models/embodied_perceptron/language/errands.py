@@ -14,12 +14,11 @@ from dataclasses import dataclass
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, word_set
 from embodied_perceptron.language.line import Line
-from embodied_perceptron.language.preamble import ADDRESS, INTO, phrase_start
+from embodied_perceptron.language.preamble import ADDRESS, INTO, is_of_scene, phrase_start
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 _MOST_WORDS = 40  # longer ones are descriptions of a room
-_OF_THE_SCENE = 0.35  # how well a label answers to a noun that means something on the map
-_NAMED_SO = 0.75  # the same, of a noun that the detector has a name for
+_NAMED_SO = 0.75  # how well a category answers to a noun that the detector has a name for
 _NO_PLACES = frozenset(("wall", "floor", "ceiling", "room"))
 _PAUSES = frozenset(".,;:!?")
 
@@ -155,7 +154,7 @@ _READ_OTHERWISE = re.compile(
 
 @dataclass(frozen=True)
 class _Clause:
-    """Words [first, last) between two pauses, with the pause behind them."""
+    """Words [first, last) between two pauses, and the same joined by spaces."""
 
     first: int
     last: int
@@ -194,7 +193,7 @@ def _without_remarks(words: list[Word], labels: Sequence[str]) -> list[Word]:
 
 
 def _clauses(words: Sequence[Word]) -> list[_Clause]:
-    """Between pauses, and before "because" and "since"."""
+    """Between pauses, and before "because"."""
     found: list[_Clause] = []
     first = 0
     for i in range(len(words) + 1):
@@ -209,11 +208,7 @@ def _clauses(words: Sequence[Word]) -> list[_Clause]:
 
 def _names(words: Sequence[Word], labels: Sequence[str]) -> list[Mention]:
     """The nouns that mean something on the map."""
-    return [m for m in lexicon().mentions(words, labels) if _is_there(m.noun, labels)]
-
-
-def _is_there(noun: str, labels: Sequence[str]) -> bool:
-    return any(lexicon().similarity(noun, label) >= _OF_THE_SCENE for label in labels)
+    return [m for m in lexicon().mentions(words, labels) if is_of_scene(m.noun, labels)]
 
 
 def _is_order(words: Sequence[Word], clause: _Clause, labels: Sequence[str]) -> bool:
@@ -235,11 +230,11 @@ def _is_remark(words: Sequence[Word], clause: _Clause, labels: Sequence[str], tr
     text = clause.text
     if trailing and _ANSWERED.match(" ".join(w.text for w in words[: clause.first])) and _PERSON.match(text):
         return _CHOOSES.match(text) is None  # "is there a phone? i'd like to call the front desk"
-    if trailing and _IN_IT.fullmatch(text) and not _names(said, labels):
-        return True  # "all my brushes are in it"
     named = _names(said, labels)
-    ordered = trailing and _is_order(words, _clauses(words)[0], labels)
-    if ordered and _DOING.match(text) and all(said[phrase_start(said, m)].text in ("a", "an", "some") for m in named):
+    if trailing and not named and _IN_IT.fullmatch(text):
+        return True  # "all my brushes are in it"
+    new = all(said[phrase_start(said, m)].text in ("a", "an", "some") for m in named)
+    if trailing and new and _DOING.match(text) and _is_order(words, _clauses(words)[0], labels):
         return True  # "bring me the drill, i'm putting up a shelf"
     if trailing and (_PURPOSE.match(text) or re.match(r"the others?\b(?! (?:one )?(?:on|in|by|at|near|next)\b)", text)):
         return True

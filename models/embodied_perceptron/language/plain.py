@@ -182,7 +182,7 @@ _ASKED_FOR = re.compile(
 
 def _without_other(line: Line, labels: tuple[str, ...]) -> Line:
     """ "We have read the green book, so bring the other one": the book, not the green one."""
-    match = next(iter(_OTHER.finditer(line.joined)), None)
+    match = _OTHER.search(line.joined)
     if match is None:
         return line
     first, last = line.word_at(match.start()), line.word_at(match.end())
@@ -201,7 +201,7 @@ def _without_other(line: Line, labels: tuple[str, ...]) -> Line:
     if not any(w.text in ("not", "neither", "nor", "don't") for w in before):
         named = named[:1]
     end = follows.last if follows else last
-    order = [w for w in line.words[pause + 1 : first] if w.text not in ("so",)]
+    order = [w for w in line.words[pause + 1 : first] if w.text != "so"]
     if not _ASKED_FOR.match(" ".join(w.text for w in order)):
         return line  # "..., the other one is too hard"
     place = [replace(line.words[first], text=t) for t in ("the", *noun.split())]

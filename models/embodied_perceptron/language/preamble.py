@@ -154,11 +154,12 @@ def _without_wish(line: Line, labels: Sequence[str]) -> Line:
     return Line(line.words[taken:])
 
 
-_KNOWN_THERE = 0.35  # how well a label answers to a noun that means something of the scene
+_OF_THE_SCENE = 0.35  # how well a label answers to a noun that means something of the scene
 
 
-def _answers(noun: str, labels: Iterable[str]) -> bool:
-    return any(lexicon().similarity(noun, label) >= _KNOWN_THERE for label in labels)
+def is_of_scene(noun: str, labels: Iterable[str]) -> bool:
+    """Whether a noun means something that one of the ``labels`` of the scene answers to."""
+    return any(lexicon().similarity(noun, label) >= _OF_THE_SCENE for label in labels)
 
 
 _PREDICATE = re.compile(
@@ -176,7 +177,7 @@ def _without_predicate(line: Line, labels: Sequence[str]) -> Line:
     mentions = lexicon().mentions(line.words, labels)
     if any(m.first <= modal < m.last for m in mentions) or not any(m.last <= modal for m in mentions):
         return line  # "the trash can to the right"
-    if not labels or any(m.first > modal and _answers(m.noun, labels) for m in mentions):
+    if not labels or any(m.first > modal and is_of_scene(m.noun, labels) for m in mentions):
         return line  # "the lamp would fall on the table"
     return line.without(modal, line.word_at(match.end()))
 
@@ -213,7 +214,6 @@ def _without_goal(line: Line, labels: Sequence[str]) -> Line:
 # --------------------------------------------------------------------------------------------------------------------
 # several sentences
 
-_IT = frozenset(("it", "that", "them", "this", "these", "those", "there"))
 _RELATES = (
     r"(?:on top of|on|upon|atop|in front of|inside of|inside|in|within|next to|beside|close to|near|by|against|above|"
     r"over|under|underneath|beneath|below|behind|opposite|across from|from|off|(?:to|on|at) the (?:left|right) of)"

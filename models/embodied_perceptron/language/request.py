@@ -193,8 +193,9 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     asked_for = line.joined
     any_of = kind == "object" and _ANY_OF.search(line.joined) is not None
     line, excluded = _exclusions(line)
-    any_of |= bool(excluded) and _ANOTHER.search(asked_for) is not None
-    any_of |= bool(excluded) and re.match(r"(?:an?|some|another|one of the) ", line.joined) is not None
+    if excluded:
+        any_of |= _ANOTHER.search(asked_for) is not None
+        any_of |= re.match(r"(?:an?|some|another|one of the) ", line.joined) is not None
     every, number, line = _quantity(line)
     request = Request(
         tuple(line.words), kind, every, number, excluded,

@@ -158,8 +158,8 @@ def _label_meant(token: str, own: set[str]) -> str:
     """The one word of the scene's labels that ``token`` is a slip of one letter of; empty for none and for several."""
     if len(token) < _ONE_SLIP or not token.isalpha() or token in _vocabulary()[1] or token in english_words():
         return ""
-    near = {word for word in own if len(word) >= _ONE_SLIP and edits(token.removesuffix("s"), word, 1) == 1}
-    near |= {word for word in own if len(word) >= _ONE_SLIP and edits(token, word, 1) == 1}
+    forms = (token, token.removesuffix("s"))
+    near = {word for word in own if len(word) >= _ONE_SLIP and any(edits(form, word, 1) == 1 for form in forms)}
     return near.pop() if len(near) == 1 else ""
 
 

@@ -128,12 +128,8 @@ class Lexicon:
                 entry = self.surfaces.get(key) or ((extra[key], False) if key in extra else None)
                 if entry is None or (length == 1 and self._is_no_noun(words, i)):
                     continue
-                if (
-                    length > 1
-                    and key[-1] == "stands"
-                    and words[i + length : i + length + 1]
-                    and _is_place(words[i + length])
-                ):
+                follows = words[i + length].text if i + length < len(words) else ""
+                if length > 1 and key[-1] == "stands" and follows in _PLACES:
                     continue  # "the tv stands to the right"
                 found.append(Mention(i, i + length, entry[0], entry[1]))
                 i += length - 1
@@ -177,12 +173,6 @@ class Lexicon:
 
 _NO_COMPOUND = frozenset[str]().union(*map(word_set, ("prepositions", "adjectives", "no_nouns", "openers", "orders")))
 _PLACES = word_set("prepositions") | {"right", "left", "there", "here", "just", "directly", "underneath"}
-
-
-def _is_place(word: Word) -> bool:
-    return word.text in _PLACES
-
-
 _CAN_DO = frozenset(("go", "be", "come", "stay", "wait", "stand", "hang", "lie", "fit", "live", "help"))
 _CAN_BEFORE = word_set("before_can")
 _LIGHT_AFTER = word_set("after_light")
