@@ -430,14 +430,10 @@ class Scorer:
             self._weights[anchor, depth] = self._anchor_weights(anchor, depth)
         return self._weights[anchor, depth]
 
-    def _called(self, noun: str) -> NDArray[np.bool_]:
-        """(N,) which labels are the noun itself."""
-        return np.array([label == noun for label in self.labels], dtype=bool)
-
     def _anchor_weights(self, anchor: ObjectPhrase, depth: int) -> F64:
         weight = self.similarity(anchor.noun) * np.sqrt(self.scores)
-        exact = self._called(anchor.noun)
-        if " " in anchor.noun and exact.any():  # where there is a kitchen island, no counter is meant
+        if " " in anchor.noun and anchor.noun in self.labels:  # where there is a kitchen island, no counter is meant
+            exact = np.array([label == anchor.noun for label in self.labels], dtype=bool)
             weight = np.where(exact, weight, 0.5 * weight)
         if depth:
             return weight
