@@ -31,9 +31,9 @@ from embodied_perceptron_training.homes.prompts import PromptSpec, make_prompts
 from embodied_perceptron_training.homes.relations import make_scene
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer, GlUnavailableError
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.rig import SENSORS, draw_rig
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
-from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
+from embodied_perceptron_training.homes.sensor_model import SENSORS, draw_rig
+from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "homes.json"
 

@@ -21,10 +21,10 @@ import numpy as np
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 from embodied_perceptron.config import LiftOptions, PerceptronConfig
-from embodied_perceptron.lift.detections2d import Detections2d
-from embodied_perceptron.lift.detectors import Detector, OnnxDetector
-from embodied_perceptron.lift.loading import limits_from_options
-from embodied_perceptron.lift.pipeline import DetectionLift
+from embodied_perceptron.detection2d.detections2d import Detections2d
+from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
+from embodied_perceptron.detection2d.loading import limits_from_options
+from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream

@@ -36,13 +36,13 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.weights import weights_file
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.scene_tasks import (
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.runner.scene_tasks import (
     perceive_everywhere,
     predict_everywhere,
     scene_perceptron,
 )
-from embodied_perceptron_training.evaluation.scenes import EvaluationScene, load_scene
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, load_scene
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.generate import (
     HomeSampleSpec,
@@ -52,7 +52,7 @@ from embodied_perceptron_training.homes.generate import (
     write_sample,
 )
 from embodied_perceptron_training.homes.noise import NoiseModel
-from embodied_perceptron_training.training.learn import boxes_of, classifier_rows, room_parts
+from embodied_perceptron_training.training.few_shot import boxes_of, classifier_rows, room_parts
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench"
 # kind -> its family in the generator, and what the network would call it

@@ -36,10 +36,10 @@ from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.weights.categories import STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.scene_tasks import predict_everywhere, scene_perceptron
-from embodied_perceptron_training.evaluation.scenes import load_scene
-from embodied_perceptron_training.training.learn import (
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
+from embodied_perceptron_training.evaluation.runner.scenes import load_scene
+from embodied_perceptron_training.training.few_shot import (
     Room,
     Rows,
     boxes_by,

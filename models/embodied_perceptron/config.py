@@ -445,7 +445,7 @@ class ScorePolicy:
     raw_decode: float | None = None
 
     def of_probabilities(self) -> ScorePolicy:
-        """The same where scores are probabilities of :class:`~.lift.reliability.Reliability`."""
+        """The same where scores are probabilities of :class:`~.confidence_calibration.ConfidenceCalibration`."""
         return dataclasses.replace(
             self, even=0.5, keep_share=0.4, candidate_share=0.06, answer_share=0.06, raw_decode=0.1
         )

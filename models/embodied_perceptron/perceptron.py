@@ -19,7 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, PerceptronConfig
+from embodied_perceptron.detection2d.detections2d import Detections2d
+from embodied_perceptron.detection2d.loading import lift_from_options
+from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.transforms import MAX_SITE_COORDINATE
+from embodied_perceptron.inference.box_extents import refine_extents
+from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
 from embodied_perceptron.inference.loading import inference_from_options
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction, image_features
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
@@ -31,12 +37,6 @@ from embodied_perceptron.language.lexicon import lexicon
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.reader import sentence_reader
 from embodied_perceptron.language.user_names import check_label, check_no_kind, with_user_names
-from embodied_perceptron.lift.class_priors import shipped_priors
-from embodied_perceptron.lift.detections2d import Detections2d
-from embodied_perceptron.lift.extents import refine_extents
-from embodied_perceptron.lift.loading import lift_from_options
-from embodied_perceptron.lift.pipeline import DetectionLift
-from embodied_perceptron.lift.reliability import Reliability
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.nn.text_encoder import TextEncoder, text_encoder
@@ -54,9 +54,9 @@ from embodied_perceptron.scene.approach import ApproachOptions, approach_pose
 from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LiveMap
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
-from embodied_perceptron.scene.object_map import published_score
 from embodied_perceptron.scene.segmentation.components import find_boxes
 from embodied_perceptron.scene.segmentation.layers import separate_layers
+from embodied_perceptron.scene.tracks import published_score
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -99,7 +99,7 @@ class Perceptron(LiveMap):
         self._grid: OccupancyGrid2d | None = None  # of the last perception
         self._map_predictor: MapPredictor | None = None
         self._scores = EVERY_SCORE
-        self._reliability = None if inference is None else Reliability.of_calibration(inference.calibration)
+        self._reliability = None if inference is None else ConfidenceCalibration.of_calibration(inference.calibration)
         self.lift = lift
         if inference is not None:
             options = config.network

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import canonical_boxes
+from embodied_perceptron.geometry.suppression import UNNAMED as UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame
 
 
@@ -135,9 +136,6 @@ def _check_scores(scores: NDArray[np.float64], count: int) -> None:
         raise ValueError(f"{count} boxes, but scores are {scores.shape}")
     if not ((scores >= 0) & (scores <= 1)).all():
         raise ValueError(f"scores must be in [0, 1], got {scores.tolist()}")
-
-
-UNNAMED = "object"  # label of what is found by shape alone
 
 
 class ObjectState:

@@ -12,9 +12,9 @@ from support.lift_world import KnowingDetector, config, tour
 from support.object_scenes import A, B, world
 
 from embodied_perceptron.config import ConfigError
+from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.inference.naming import joined_by_name, published_name
 from embodied_perceptron.language.class_list import MAX_NEW_NAMES, ClassList, read_names
-from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.nn.text_encoder import TextFeatures
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import UNNAMED, Detections, GroundingStatus

@@ -11,6 +11,8 @@ from support.lift_world import KnowingDetector, config, tour
 from typer.testing import CliRunner
 
 from embodied_perceptron.apps.cli import build_app
+from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
+from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.language.description import (
     Fact,
     Mention,
@@ -19,8 +21,6 @@ from embodied_perceptron.language.description import (
     read_mentions,
     score_mentions,
 )
-from embodied_perceptron.lift.pipeline import DetectionLift, LiftSettings
-from embodied_perceptron.lift.scheduler import SchedulerRules
 from embodied_perceptron.perceptron import Perceptron
 
 TABLE = thing(3, "table", (0, 0, 0.37), (1.6, 0.8, 0.74))

@@ -15,11 +15,11 @@ import pytest
 from support import lift_world
 from support.online_world import config, inference, walk
 
+from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
+from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.relations import SceneGeometry
-from embodied_perceptron.lift.pipeline import DetectionLift, LiftSettings
-from embodied_perceptron.lift.scheduler import SchedulerRules
 from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import ObjectState, SceneObject

@@ -13,9 +13,9 @@ from support.object_scenes import world as build_world
 from embodied_perceptron.config import ObjectsConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
+from embodied_perceptron.geometry.suppression import blend_boxes, box_affinity
 from embodied_perceptron.geometry.transforms import make_transform
 from embodied_perceptron.results import ObjectState
-from embodied_perceptron.scene.identity import blend_boxes, box_affinity
 from embodied_perceptron.scene.object_map import ObjectMap
 
 world = cache(build_world)  # nobody changes a snapshot

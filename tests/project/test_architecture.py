@@ -29,7 +29,7 @@ LAYERS = (
     {"nn"},
     {"weights", "mapping"},
     {"inference"},
-    {"scene", "lift"},
+    {"scene", "detection2d"},
     {"language"},
     {"perceptron"},
 )

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.homes.assets.varied.catalogue import UNSEEN, all_families
 
 ROOT = Path(__file__).resolve().parents[2]

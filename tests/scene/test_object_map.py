@@ -10,9 +10,10 @@ from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids, world
 from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.config import ObjectsConfig, ScorePolicy
+from embodied_perceptron.geometry.suppression import blend_boxes, box_affinity
+from embodied_perceptron.mapping.voxel_counts import count_voxels, without_bottom
 from embodied_perceptron.results import Detections, ObjectState
-from embodied_perceptron.scene.identity import blend_boxes, box_affinity
-from embodied_perceptron.scene.object_map import ObjectMap, count_voxels, without_bottom
+from embodied_perceptron.scene.object_map import ObjectMap
 
 
 def expected_score(mean, looks):

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from support.online_world import look_at
 
 from embodied_perceptron.config import KeyframeConfig, NetworkOptions, ObjectsConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.detection2d.detections2d import Detections2d, accept_detections
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.lift.detections2d import Detections2d, accept_detections
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 K = Intrinsics(240.0, 240.0, 159.5, 119.5, 320, 240)

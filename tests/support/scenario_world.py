@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
+from embodied_perceptron.mapping.voxel_counts import count_voxels_explained, without_bottom
 from embodied_perceptron.results import Detections, VoxelSnapshot
-from embodied_perceptron.scene.object_map import count_voxels_explained, without_bottom
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 F64 = NDArray[np.float64]

@@ -111,7 +111,7 @@ def fetch(detector: InstallableDetector, folder: Path) -> Path:
 
 def convert(detector: InstallableDetector, archive: Path) -> bytes:
     """An ONNX file of a package's archive. Raises :class:`CommandError` for another archive than the known one."""
-    from embodied_perceptron.lift.tfjs import ConversionError, graph_to_onnx
+    from embodied_perceptron.apps.tfjs import ConversionError, graph_to_onnx
 
     digest = hashlib.sha512()
     with archive.open("rb") as file:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.geometry.transforms import invert_transform
-from embodied_perceptron.lift.pipeline import DetectionLift
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings.artifacts import (
     write_groundings_json,

@@ -214,7 +214,7 @@ def load_inference(
     score from which a box is an object, and ``["nameless_min_score"]`` the score from which a thing without a name is
     right as often; ``["even_score"]`` is the score at which a box is as likely right as wrong.
     ``calibration["reliability"]`` is what makes probabilities of scores
-    (:class:`~embodied_perceptron.lift.reliability.Reliability`).
+    (:class:`~embodied_perceptron.inference.confidence_calibration.ConfidenceCalibration`).
 
     Args:
         weights: a shipped name or a path; see :func:`embodied_perceptron.weights.weights_file`.

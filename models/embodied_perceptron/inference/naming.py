@@ -3,7 +3,7 @@
 A network that knows presence says of every box how probably it holds a thing at all, and how probably one of each
 class. The share of the two is the probability of the name, given the thing: below :data:`NAME_SHARE` the thing is
 published without a name rather than under the nearest one. Where the weights file tells how to make probabilities of
-both (:class:`~embodied_perceptron.lift.reliability.Reliability`), these are compared.
+both (:class:`~embodied_perceptron.inference.confidence_calibration.ConfidenceCalibration`), these are compared.
 
 Where a list says which names shall be published, the probabilities of all names that stand for one of the list are
 summed: of the boxes of one thing (:func:`joined_by_name`), and of all that an object was ever called

@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.suppression import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.language.candidates import LowConfidenceCandidates, anchor_nouns
 from embodied_perceptron.language.colors import color_names
 from embodied_perceptron.language.facing import FrontSource, check_source, front_probabilities
@@ -29,7 +30,6 @@ from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_probl
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer, first_of_each, leftness
 from embodied_perceptron.results import UNNAMED, GroundedPhrase, Grounding, GroundingStatus, SceneObject
-from embodied_perceptron.scene.identity import INSIDE_SHARE, ONE_THING_IOU, PROPOSED_IOU
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 F64 = NDArray[np.float64]

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import Bounds, nms
+from embodied_perceptron.geometry.suppression import ONE_PLACE_IOU, ONE_THING_IOU, PROPOSAL_NMS_IOU
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, viewpoint_of
 from embodied_perceptron.language.lexicon import lexicon
@@ -21,7 +22,6 @@ from embodied_perceptron.language.parser import Meaning
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.nn.object_grounding import joined_objects
 from embodied_perceptron.results import Detections, ObjectState, SceneObject
-from embodied_perceptron.scene.identity import ONE_PLACE_IOU, ONE_THING_IOU, PROPOSAL_NMS_IOU
 
 # --------------------------------------------------------------------------------------------------------------------
 # Candidates of low confidence: tentative objects, and boxes of the last prediction that score too low for objects.

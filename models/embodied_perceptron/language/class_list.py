@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import ConfigError
+from embodied_perceptron.detection2d.detections2d import MAX_LABEL_LENGTH, clean_label
 from embodied_perceptron.inference.naming import joined_by_name
 from embodied_perceptron.language.lexicon import Lexicon, lexicon
-from embodied_perceptron.lift.detections2d import MAX_LABEL_LENGTH, clean_label
 from embodied_perceptron.nn.text_encoder import TextEncoder
 from embodied_perceptron.results import UNNAMED, Detections, Grounding, SceneObject
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations
-from embodied_perceptron.scene.identity import RELATED_IOU
+from embodied_perceptron.geometry.suppression import RELATED_IOU
 
 F64 = NDArray[np.float64]
 Index = NDArray[np.intp]

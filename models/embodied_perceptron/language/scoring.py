@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.suppression import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 from embodied_perceptron.language import likelihood
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.lexicon import lexicon
@@ -24,7 +25,6 @@ from embodied_perceptron.language.relations import (
     between,
     near_beyond,
 )
-from embodied_perceptron.scene.identity import BETWEEN_IOU, ONE_PLACE_IOU, ONE_THING_IOU
 
 F64 = NDArray[np.float64]
 Index = NDArray[np.intp]

@@ -39,7 +39,7 @@ from embodied_perceptron.nn.object_grounding import (
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
-from embodied_perceptron.nn.second_look import Proposals, SecondLook, look_again, propose, things
+from embodied_perceptron.nn.refinement import Proposals, RefinementHead, propose, refine, things
 from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.sites import Sites
@@ -291,7 +291,7 @@ class PerceptionNetwork(nn.Module):
             widths = [c + i for c, i in zip(widths, image_channels, strict=True)]
         self.level_channels = tuple(widths)
         self.detection: DetectionHead | None = None
-        self.second_look: SecondLook | None = None
+        self.second_look: RefinementHead | None = None
         self.occupancy: OccupancyBranch | None = None
         self.grounding: GroundingBranch | ObjectGroundingBranch | None = None
         self._build_heads()
@@ -315,7 +315,7 @@ class PerceptionNetwork(nn.Module):
             if config.detection.second_look is not None:
                 if not config.reads_map:
                     raise ValueError("a second look reads heights and colours of a map: no modality rgb, no inputs xyz")
-                self.second_look = SecondLook(
+                self.second_look = RefinementHead(
                     config.detection.second_look, self.second_look_channels(), config.num_classes
                 )
         if config.occupancy is not None:
@@ -423,7 +423,7 @@ class PerceptionNetwork(nn.Module):
         if self.second_look is None:
             return self.first_boxes(features.detection, lowest)
         looked = self.proposals(features)
-        return [look_again(self.second_look, seen, lowest, config.iou_threshold) for seen in looked]
+        return [refine(self.second_look, seen, lowest, config.iou_threshold) for seen in looked]
 
     def first_boxes(self, detection: DetectionOutput, min_score: float) -> list[BoxPredictions]:
         """As :meth:`boxes`, without a second look."""

@@ -49,8 +49,8 @@ class ImageConfig:
 
 
 @dataclass(frozen=True)
-class SecondLookConfig:
-    """See :class:`~embodied_perceptron.nn.second_look.SecondLook`.
+class RefinementConfig:
+    """See :class:`~embodied_perceptron.nn.refinement.RefinementHead`.
 
     Attributes:
         cells: per edge of the grid in a box.
@@ -98,7 +98,7 @@ class DetectionConfig:
     min_score: float = 0.01
     iou_threshold: float = 0.5
     max_candidates: int = 0
-    second_look: SecondLookConfig | None = None
+    second_look: RefinementConfig | None = None
 
     @property
     def tells_things(self) -> bool:

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations, canonical_boxes, transform_boxes
+from embodied_perceptron.geometry.suppression import paired_overlaps, thickened
 from embodied_perceptron.results import UNNAMED, Detections
-from embodied_perceptron.scene.identity import paired_overlaps, thickened
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 MAX_NAME = 100  # characters

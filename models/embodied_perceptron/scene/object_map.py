@@ -17,7 +17,7 @@ name and box are probably enough right; then *confirmed*; *stale* when existence
 still looks occupied. Ids count up from 1 and are never reused within a map, and the same sequence of updates gives the
 same ids.
 
-Detections and objects are assigned one to one, as :func:`~.identity.association_affinity` allows: a part never takes
+Detections and objects are assigned one to one, as :func:`~.suppression.association_affinity` allows: a part never takes
 the identity of a whole, and like things side by side stay apart. Something that was moved keeps its id where its new
 box still overlaps the old one enough; otherwise the old object goes as soon as its place is seen empty, and what
 stands elsewhere gets a new id. So does what replaces something in its place, once extent or name fit no more.
@@ -32,21 +32,16 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
-from embodied_perceptron.inference.naming import published_name
-from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
-from embodied_perceptron.scene.corrections import Correction, Corrections, check_user_name, check_words
-from embodied_perceptron.scene.identity import (
+from embodied_perceptron.geometry.suppression import (
     INSIDE_SHARE,
     association_affinity,
     blend_boxes,
@@ -55,136 +50,30 @@ from embodied_perceptron.scene.identity import (
     paired_overlaps,
     thickened,
 )
+from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
+from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
+from embodied_perceptron.scene.corrections import Correction, Corrections, check_user_name, check_words
+from embodied_perceptron.scene.ground_index import GroundIndex, ground_bounds
+from embodied_perceptron.scene.tracks import (
+    Track,
+    logit,
+    reference_score,
+    track_from_json,
+    upgraded_entry,
+)
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _VERSION = 4
 _BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 _CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
 _CLAIMED_ANEW = 1.25  # times the score below which nothing is claimed: what lies there does not come and go
-
 # Existence. Shares are of the voxels that were in the box when the object was found, of those that nothing else
 # explains: if it is still there they are about as many (sensors and views differ), if it is gone hardly any.
-
-
-def published_score(score: float, looks: int, scores: ScorePolicy, config: ObjectsConfig) -> float:
-    """Probability that the name and box of something are right that had this mean score in so many looks.
-
-    Looks that found nothing at the place are in the mean with zero. What is published is this, times the probability
-    that the object still exists.
-    """
-    return _right(score, looks, _reference(scores, config), config)
-
-
-def _right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> float:
-    return _probability(min(looks, config.independent_looks) * (_logit(mean) - _logit(reference)))
-
-
-def _reference(scores: ScorePolicy, config: ObjectsConfig) -> float:
-    """The score at which a box is as likely wrong as right: what a calibration says, or that from which they are
-    published."""
-    return scores.even or max(scores.publish, config.clutter_score)
 
 
 def _names_of(found: Detections, row: int) -> Mapping[str, float]:
     """Name -> share of what a detection says of its thing."""
     return {found.labels[row]: 1.0} if found.shares is None else found.shares[row]
-
-
-def _logit(p: float) -> float:
-    p = min(max(p, 1e-4), 1.0 - 1e-4)
-    return math.log(p / (1.0 - p))
-
-
-def _probability(log_odds: float) -> float:
-    return 1.0 / (1.0 + math.exp(-log_odds))
-
-
-@dataclass
-class _Track:
-    """One object with its history."""
-
-    id: int
-    box: NDArray[np.float64]
-    log_odds: float  # that it exists
-    score: float  # mean score of what was found at its place over the looks there
-    votes: dict[str, float]  # evidence for each name
-    weight: float  # of the box: scores of the sightings that it is the mean of
-    found: int
-    looks: int  # at its place, found or not
-    whole: bool  # the box was never cut by the border of what was looked at
-    missed: bool  # by the last perception that looked there
-    state: str
-    found_ns: int  # when it was last found
-    unfound_s: float  # for how long it has been looked for in vain since
-    last_seen_ns: int  # newest evidence for it then
-    support: float  # voxels in the box when it was found
-    surroundings: float  # voxels around, above and below the box then
-    is_back: bool  # since it was found it was out of view, or the map was made anew
-    reference: float  # score at which a box is as likely wrong as right
-    user_name: str = ""  # what a user calls it
-    user_label: str = ""  # what a user says that it is
-    begun_ns: int = 0  # when it was first found where it is now; not kept in files
-    looked_at: int = 0  # number of the last update that looked at its place; not kept in files
-    published: SceneObject | None = None  # as of now; None = to be made anew
-
-    @property
-    def label(self) -> str:
-        return self.user_label or max(sorted(self.votes), key=lambda name: self.votes[name])
-
-    def name_share(self, label: str) -> float:
-        """Posterior probability of a name."""
-        return self.votes.get(label, 0.0) / max(sum(self.votes.values()), 1e-12)
-
-    def is_settled(self, config: ObjectsConfig) -> bool:
-        """Whether its name is beyond doubt."""
-        if self.user_label:
-            return True
-        return self.found >= config.settled_count and self.name_share(self.label) >= config.settled_share
-
-    def has_moved_to(self, other: _Track, like_size: float) -> bool:
-        """Whether ``other``, which touches it and is found, may be this one: of its name and size, and first found
-        since this one is missed. A door that was opened, a chair that was pushed."""
-        a, b = np.sort(self.box[3:6]), np.sort(other.box[3:6])
-        like = bool((np.minimum(a, b) >= like_size * np.maximum(a, b))[1:].all())  # how thick is known least
-        return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
-
-    def rate(self, score: float, config: ObjectsConfig) -> None:
-        """One more look at its place: the score of what was found, or zero."""
-        self.looks += 1
-        self.score += (score - self.score) / min(self.looks, config.score_memory)
-
-    def vote(self, shares: Mapping[str, float], score: float, memory: float) -> None:
-        self.votes = {name: v * memory for name, v in self.votes.items() if v > 1e-3}
-        for label, share in shares.items():
-            self.votes[label] = self.votes.get(label, 0.0) + share * score
-
-    def absorb(self, other: _Track) -> None:
-        """Merge the history of the same thing under another id."""
-        if self.missed and not other.missed:
-            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
-            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
-            self.begun_ns = other.begun_ns  # of a thing that stands there
-        self.log_odds = max(self.log_odds, other.log_odds)
-        self.score = max(self.score, other.score)
-        self.found += other.found
-        self.found_ns = max(self.found_ns, other.found_ns)
-        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
-        for label, votes in other.votes.items():
-            self.votes[label] = self.votes.get(label, 0.0) + votes
-        self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
-        self.published = None
-
-    def probability(self, config: ObjectsConfig, reference: float) -> float:
-        return _probability(self.log_odds) * _right(self.score, self.looks, reference, config)
-
-    def as_object(self, config: ObjectsConfig, name_of: Callable[[str], str] | None) -> SceneObject:
-        if self.published is None:
-            score = self.probability(config, self.reference)
-            box, seen_ns, known = self.box.copy(), self.last_seen_ns, self.label
-            label = known if self.user_label or name_of is None else published_name(self.votes, name_of)
-            category = known if label != known else ""
-            self.published = SceneObject(self.id, label, score, box, self.state, seen_ns, self.user_name, category)
-        return self.published
 
 
 @dataclass
@@ -201,8 +90,8 @@ class ObjectMap:
     name_of: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
-        self._tracks: dict[int, _Track] = {}  # ids ascend
-        self._grid = _GroundGrid(_CELL_M)
+        self._tracks: dict[int, Track] = {}  # ids ascend
+        self._grid = GroundIndex(_CELL_M)
         self._next_id = 1
         self._updated_ns = 0
         self._updates = 0
@@ -301,7 +190,7 @@ class ObjectMap:
         self._remove(track)
         return gone
 
-    def _tracked(self, number: int) -> _Track:
+    def _tracked(self, number: int) -> Track:
         if number not in self._tracks:
             raise LookupError(f"there is no object {number}")
         return self._tracks[number]
@@ -332,7 +221,7 @@ class ObjectMap:
     def clear(self) -> None:
         """Forget all objects. Ids start at 1 again: it is a new map."""
         self._tracks = {}
-        self._grid = _GroundGrid(_CELL_M)
+        self._grid = GroundIndex(_CELL_M)
         self._next_id = 1
         self._updated_ns = 0
         self.corrections = Corrections()
@@ -341,13 +230,13 @@ class ObjectMap:
 
     def _near(
         self, found: Detections, camera_m: NDArray[np.float64] | None, reach_m: float, looked_at: Region | None
-    ) -> list[_Track]:
+    ) -> list[Track]:
         """Objects that what was looked at, or what was found, may concern, by id."""
         low, high = np.full(2, -np.inf), np.full(2, np.inf)
         if camera_m is not None:
             low, high = camera_m[:2] - reach_m, camera_m[:2] + reach_m
         if looked_at is not None:
-            region_low, region_high = _ground_bounds(looked_at)
+            region_low, region_high = ground_bounds(looked_at)
             low, high = np.maximum(low, region_low), np.minimum(high, region_high)
         ids = self._grid.near(low, high)
         bounds = Bounds.of(found.boxes)
@@ -355,7 +244,7 @@ class ObjectMap:
             ids |= self._grid.near(bounds.low[row, :2] - _SURROUNDINGS_M, bounds.high[row, :2] + _SURROUNDINGS_M)
         return [self._tracks[i] for i in sorted(ids)]
 
-    def _match(self, near: Sequence[_Track], found: Detections, cut: NDArray[np.bool_]) -> dict[int, _Track]:
+    def _match(self, near: Sequence[Track], found: Detections, cut: NDArray[np.bool_]) -> dict[int, Track]:
         """Row of ``found`` -> track, one to one, so that together they agree best."""
         if len(found) == 0 or not near:
             return {}
@@ -370,7 +259,7 @@ class ObjectMap:
 
     def _see(
         self,
-        track: _Track,
+        track: Track,
         found: Detections,
         row: int,
         now_ns: int,
@@ -382,7 +271,7 @@ class ObjectMap:
         track.found_ns, track.unfound_s = now_ns, 0.0
         track.rate(score, self.config)
         track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
-        track.reference = _reference(scores, self.config)
+        track.reference = reference_score(scores, self.config)
         track.vote(_names_of(found, row), score, self.config.name_memory)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
@@ -404,12 +293,12 @@ class ObjectMap:
         now_ns: int,
         whole: bool,
         scores: ScorePolicy,
-    ) -> _Track:
+    ) -> Track:
         score = float(found.scores[row])
-        track = _Track(
+        track = Track(
             id=self._next_id,
             box=found.boxes[row].copy(),
-            log_odds=_logit(self.config.prior_existence) + self._for_detection(score, scores),
+            log_odds=logit(self.config.prior_existence) + self._for_detection(score, scores),
             score=0.0,
             votes={name: share * score for name, share in _names_of(found, row).items()},
             weight=score,
@@ -425,14 +314,14 @@ class ObjectMap:
             support=0.0,
             surroundings=0.0,
             is_back=False,
-            reference=_reference(scores, self.config),
+            reference=reference_score(scores, self.config),
         )
         track.rate(score, self.config)
         self._next_id += 1
         self._tracks[track.id] = track
         return track
 
-    def _remove(self, track: _Track) -> None:
+    def _remove(self, track: Track) -> None:
         del self._tracks[track.id]
         self._grid.remove(track.id)
 
@@ -440,10 +329,10 @@ class ObjectMap:
 
     def _for_detection(self, score: float, scores: ScorePolicy) -> float:
         """Log-odds that a detection adds: a thing has given it rather than clutter."""
-        against = _logit(max(scores.keep, self.config.clutter_score))
-        return min(max(_logit(score) - against, 0.0), self.config.max_detection_log_odds)
+        against = logit(max(scores.keep, self.config.clutter_score))
+        return min(max(logit(score) - against, 0.0), self.config.max_detection_log_odds)
 
-    def _set_state(self, track: _Track, scores: ScorePolicy) -> None:
+    def _set_state(self, track: Track, scores: ScorePolicy) -> None:
         likely = track.log_odds >= 0.0
         state = track.state
         # a thing may well be there whose name and box are hardly right: then nothing is claimed
@@ -459,14 +348,14 @@ class ObjectMap:
 
     def _judge_places(
         self,
-        near: Sequence[_Track],
+        near: Sequence[Track],
         matched: set[int],
         snapshot: VoxelSnapshot,
         dt_s: float,
         camera_m: NDArray[np.float64] | None,
         reach_m: float,
         looked_at: Region | None,
-    ) -> tuple[list[_Track], set[int]]:
+    ) -> tuple[list[Track], set[int]]:
         """Update what was found; let what was not found wait, fade or go (module docstring).
 
         Returns what stays, and the ids of what was not found but has voxels that nothing found explains.
@@ -505,13 +394,13 @@ class ObjectMap:
         return [t for t in near if t.id not in gone], alone
 
     @staticmethod
-    def _out_of_reach(track: _Track, camera_m: NDArray[np.float64] | None, reach_m: float) -> bool:
+    def _out_of_reach(track: Track, camera_m: NDArray[np.float64] | None, reach_m: float) -> bool:
         if camera_m is None:
             return False
         half_diagonal = float(np.linalg.norm(track.box[3:6])) / 2
         return float(np.linalg.norm(track.box[:3] - camera_m)) > reach_m - half_diagonal
 
-    def _miss_rate(self, track: _Track, others: Sequence[_Track], covered: float) -> float:
+    def _miss_rate(self, track: Track, others: Sequence[Track], covered: float) -> float:
         """What existence loses per second in which it is missed; more where what was found there, which fills so much
         of its box, tells where it has gone."""
         config = self.config
@@ -520,7 +409,7 @@ class ObjectMap:
         return config.miss_log_odds_per_s * (config.explained_miss_factor if covered >= config.explained_share else 1.0)
 
     def _survives(
-        self, track: _Track, inside: int, explained: int, around: int, covered: float, missed: float, dt_s: float
+        self, track: Track, inside: int, explained: int, around: int, covered: float, missed: float, dt_s: float
     ) -> bool:
         """Whether an object stays whose place was looked at without finding it.
 
@@ -545,11 +434,11 @@ class ObjectMap:
         elif inside < config.back_support * track.support and around >= config.back_surroundings * track.surroundings:
             track.log_odds += emptiness(inside, track.support, 0.0, config)
         tentative = track.state == ObjectState.TENTATIVE  # goes when it is no likelier than before it was found
-        if track.log_odds < (_logit(config.prior_existence) if tentative else config.gone_log_odds):
+        if track.log_odds < (logit(config.prior_existence) if tentative else config.gone_log_odds):
             return False
         return track.unfound_s <= config.max_unfound_s
 
-    def _merge_duplicates(self, near: Sequence[_Track], alone: set[int]) -> None:
+    def _merge_duplicates(self, near: Sequence[Track], alone: set[int]) -> None:
         """One object for each thing: of two that overlap strongly the likelier confirmed one stays, with the box that
         was found and the names of both; what has not been found for a while and lies inside what is, was a part of it.
 
@@ -606,7 +495,7 @@ class ObjectMap:
             version = data["version"]
             if version not in (1, 2, 3, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
-            tracks = [_track_from(_as_of_now(entry, version, self.config)) for entry in data["objects"]]
+            tracks = [track_from_json(upgraded_entry(entry, version, self.config)) for entry in data["objects"]]
             next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
             corrections = Corrections.from_list(data.get("corrections", []))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -620,113 +509,6 @@ class ObjectMap:
             self._grid.put(track.id, track.box)
         self._next_id, self._updated_ns = next_id, updated_ns
         self.corrections = corrections
-
-
-def _as_of_now(entry: dict[str, Any], version: int, config: ObjectsConfig) -> dict[str, Any]:
-    """An object of a file of any version with the fields of this one."""
-    if version == 1:
-        entry = {"looks": 1, "whole": True, **entry}
-    if version < 3:  # had states and scores by rules
-        log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
-        weight = min(float(entry["score"]) * float(entry["found"]), config.box_memory)
-        entry = {
-            "log_odds": log_odds.get(entry["state"], 0.0),
-            "weight": weight,
-            "unfound_s": 0.0,
-            "reference": 0.25,
-            **entry,
-        }
-    if version < 4:  # means were of two looks more, which had found nothing
-        looks = max(min(int(entry["looks"]), config.score_memory), 1)
-        entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
-    return entry
-
-
-def _track_from(entry: dict[str, Any]) -> _Track:
-    for name in ("published", "looked_at", "begun_ns"):
-        if name in entry:
-            raise ValueError(f"object {entry.get('id')} has a field that is none: {name}")
-    track = _Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})
-    if track.box.shape != (9,) or not np.isfinite(track.box).all():
-        raise ValueError(f"object {track.id} has the box {entry['box']}")
-    if not isinstance(track.user_name, str) or not isinstance(track.user_label, str):
-        raise ValueError(f"object {track.id} has the names {track.user_name!r} and {track.user_label!r}")
-    for words, what in ((track.user_name, "name"), (track.user_label, "label")):
-        if words:
-            try:
-                check_words(words, what)
-            except ValueError as error:
-                raise ValueError(f"object {track.id}: {error}") from None
-    if track.state not in ObjectState.ALL or not track.votes:
-        raise ValueError(f"object {track.id} has state {track.state!r} and labels {track.votes}")
-    if not all(math.isfinite(v) for v in (track.log_odds, track.score, track.weight, track.unfound_s)):
-        raise ValueError(f"object {track.id} has numbers that are not finite")
-    track.box = canonical_boxes(track.box[None])[0]
-    return track
-
-
-class _GroundGrid:
-    """Which objects may lie where: ids by the square cells of the ground that their bounds touch."""
-
-    def __init__(self, cell_m: float) -> None:
-        self._cell_m = cell_m
-        self._ids: dict[tuple[int, int], set[int]] = {}
-        self._span: dict[int, tuple[int, int, int, int]] = {}
-
-    def put(self, track: int, box: NDArray[np.float64]) -> None:
-        """An object stands, or now stands, where its (9,) box is."""
-        bounds = Bounds.of(box[None])
-        low, high = self._cells(bounds.low[0, :2]), self._cells(bounds.high[0, :2])
-        span = (low[0], low[1], high[0], high[1])
-        if self._span.get(track) == span:
-            return
-        self.remove(track)
-        self._span[track] = span
-        for cell in self._of(span):
-            self._ids.setdefault(cell, set()).add(track)
-
-    def remove(self, track: int) -> None:
-        """An object is no more."""
-        span = self._span.pop(track, None)
-        if span is None:
-            return
-        for cell in self._of(span):
-            ids = self._ids[cell]
-            ids.discard(track)
-            if not ids:
-                del self._ids[cell]
-
-    def near(self, low_m: NDArray[np.float64], high_m: NDArray[np.float64]) -> set[int]:
-        """Ids of objects in the cells that a rectangle of the ground touches; its (2,) corners may be infinite."""
-        if not (low_m <= high_m).all():
-            return set()
-        limit = 1e6  # cells: further than any robot goes
-        low = self._cells(np.clip(low_m, -limit, limit))
-        high = self._cells(np.clip(high_m, -limit, limit))
-        if (high[0] - low[0] + 1) * (high[1] - low[1] + 1) > len(self._ids):
-            cells = [c for c in self._ids if low[0] <= c[0] <= high[0] and low[1] <= c[1] <= high[1]]
-        else:
-            cells = [c for c in self._of((*low, *high)) if c in self._ids]
-        return set().union(*(self._ids[c] for c in cells))
-
-    def _cells(self, at_m: NDArray[np.float64]) -> tuple[int, int]:
-        return math.floor(at_m[0] / self._cell_m), math.floor(at_m[1] / self._cell_m)
-
-    @staticmethod
-    def _of(span: tuple[int, int, int, int]) -> list[tuple[int, int]]:
-        return [(x, y) for x in range(span[0], span[2] + 1) for y in range(span[1], span[3] + 1)]
-
-
-def _ground_bounds(region: Region) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(2,), (2,) bounds on the ground, in the world, of a region along a Manhattan frame."""
-    low, high = region.lower_m[:2], region.upper_m[:2]
-    if not np.isfinite([*low, *high]).all():
-        if region.manhattan.yaw_rad == 0:
-            return low.astype(np.float64), high.astype(np.float64)
-        return np.full(2, -np.inf), np.full(2, np.inf)
-    corners = np.array([[x, y, 0.0] for x in (low[0], high[0]) for y in (low[1], high[1])])
-    world = region.manhattan.to_world(corners)[:, :2]
-    return world.min(axis=0), world.max(axis=0)
 
 
 def emptiness(unexplained: float, support: float, covered: float, config: ObjectsConfig) -> float:
@@ -833,166 +615,3 @@ def _cut_by(region: Region | None, box: NDArray[np.float64]) -> bool:
     R = region.manhattan.T_world_manhattan[:3, :3].T @ box_rotations(box[None])[0]
     center, half = region.manhattan.from_world(box[:3]), np.abs(R) @ (box[3:6] / 2)
     return bool(((center - half < region.lower_m) | (center + half > region.upper_m)).any())
-
-
-# --------------------------------------------------------------------------------------------------------------------
-# evidence of a map for a box: the voxels in it, and those around it
-
-
-def without_bottom(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(B, 9) boxes with their lowest part cut off: what they stand on is no evidence for them."""
-    lift = np.minimum(_BOTTOM_M, _BOTTOM_SHARE * boxes[:, 5])
-    raised: NDArray[np.float64] = boxes.copy()
-    raised[:, :3] += 0.5 * lift[:, None] * box_rotations(boxes)[:, :, 2]
-    raised[:, 5] -= lift
-    return raised
-
-
-def count_voxels(
-    snapshot: VoxelSnapshot,
-    boxes: NDArray[np.float64],
-    margin_m: float,
-    enough: int | None = None,
-    widened_m: float | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Voxels in each of (B, 9) boxes, those outside but within ``margin_m``, and the newest stamp of those inside.
-
-    Voxels count by their mean points; boxes are widened by ``widened_m`` on each side, by default half a voxel, so that
-    surfaces on a face count as inside. ``enough``: stop counting for a box that has so many inside.
-    """
-    nobody: list[list[int]] = [[] for _ in boxes]
-    inside, around, newest_ns, _ = count_voxels_explained(snapshot, boxes, margin_m, nobody, boxes, enough, widened_m)
-    return inside, around, newest_ns
-
-
-def count_voxels_explained(
-    snapshot: VoxelSnapshot,
-    boxes: NDArray[np.float64],
-    margin_m: float,
-    others: Sequence[Sequence[int]],
-    other_boxes: NDArray[np.float64],
-    enough: int | None = None,
-    widened_m: float | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """:func:`count_voxels`, and how many of the voxels in each box lie in others too.
-
-    Args:
-        others: for each of the (B, 9) boxes rows of ``other_boxes`` (K, 9); these are widened too, but by no more than
-            a tenth of their size, so that of books side by side none explains its neighbour.
-    """
-    if len(boxes) == 0 or len(snapshot) == 0:
-        nothing = np.zeros(len(boxes), np.int64)
-        return nothing, nothing.copy(), nothing.copy(), nothing.copy()
-    R = box_rotations(boxes)
-    widened = snapshot.voxel_size_m / 2 if widened_m is None else widened_m
-    half = boxes[:, 3:6] / 2 + widened
-    # half the edges of the upright bounds of all that counts; a little more, for rounding
-    reach = np.einsum("bij,bj->bi", np.abs(R), half + margin_m) + 1e-3 * snapshot.voxel_size_m
-    # the snapshot is sorted by x, then y: only a slab of it can lie in a box, and of each of its layers only a strip
-    x = snapshot.coords[:, 0]
-    low = np.floor((boxes[:, :2] - reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    high = np.ceil((boxes[:, :2] + reach[:, :2]) / snapshot.voxel_size_m).astype(np.int64)
-    first = np.searchsorted(x, low[:, 0], side="left")
-    last = np.searchsorted(x, high[:, 0], side="right")
-    rows = np.stack([first, last], axis=1).astype(np.int64)
-    counts: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]] = _count_in_slabs(
-        snapshot.mean_point_m,
-        snapshot.last_seen_ns,
-        snapshot.coords,
-        rows,
-        np.stack([low[:, 1], high[:, 1]], axis=1),
-        boxes[:, :3].copy(),
-        R,
-        half,
-        reach[:, 2].copy(),
-        margin_m,
-        len(snapshot) if enough is None else enough,
-        np.concatenate([[0], np.cumsum([len(rows) for rows in others])]).astype(np.int64),
-        np.array([k for rows in others for k in rows], dtype=np.int64),
-        other_boxes[:, :3].copy(),
-        box_rotations(other_boxes),
-        other_boxes[:, 3:6] / 2 + np.minimum(widened, 0.1 * other_boxes[:, 3:6]),
-    )
-    return counts
-
-
-@njit(cache=True, nogil=True)
-def _excess(
-    points: NDArray[np.float32],
-    row: int,
-    center: NDArray[np.float64],
-    R: NDArray[np.float64],
-    half: NDArray[np.float64],
-) -> float:
-    """How far a point lies outside of a box along the axis where it does most; negative inside."""
-    excess = -1e9
-    for axis in range(3):
-        local = 0.0
-        for k in range(3):
-            local += (points[row, k] - center[k]) * R[k, axis]
-        excess = max(excess, abs(local) - half[axis])
-    return excess
-
-
-@njit(cache=True, nogil=True)
-def _count_in_slabs(
-    points: NDArray[np.float32],
-    stamps: NDArray[np.int64],
-    coords: NDArray[np.int32],
-    slabs: NDArray[np.int64],
-    strips: NDArray[np.int64],
-    center: NDArray[np.float64],
-    R: NDArray[np.float64],
-    half: NDArray[np.float64],
-    reach_z: NDArray[np.float64],
-    margin: float,
-    enough: int,
-    starts: NDArray[np.int64],
-    others: NDArray[np.int64],
-    other_center: NDArray[np.float64],
-    other_R: NDArray[np.float64],
-    other_half: NDArray[np.float64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    inside = np.zeros(len(center), np.int64)
-    around = np.zeros(len(center), np.int64)
-    newest = np.zeros(len(center), np.int64)
-    explained = np.zeros(len(center), np.int64)
-    for b in range(len(center)):
-        row, last = slabs[b]
-        while row < last:
-            if coords[row, 1] < strips[b, 0]:
-                row = _first_not_below(coords, row, last, coords[row, 0], strips[b, 0])
-                continue
-            if coords[row, 1] > strips[b, 1]:
-                row = _first_not_below(coords, row, last, coords[row, 0] + 1, strips[b, 0])
-                continue
-            if abs(points[row, 2] - center[b, 2]) > reach_z[b]:
-                row += 1
-                continue
-            excess = _excess(points, row, center[b], R[b], half[b])
-            if excess <= 0.0:
-                inside[b] += 1
-                newest[b] = max(newest[b], stamps[row])
-                for n in range(starts[b], starts[b + 1]):
-                    o = others[n]
-                    if _excess(points, row, other_center[o], other_R[o], other_half[o]) <= 0.0:
-                        explained[b] += 1
-                        break
-                if inside[b] >= enough:
-                    break
-            elif excess <= margin:
-                around[b] += 1
-            row += 1
-    return inside, around, newest, explained
-
-
-@njit(cache=True, nogil=True)
-def _first_not_below(coords: NDArray[np.int32], first: int, last: int, x: int, y: int) -> int:
-    """First row of [first, last) whose voxel is not before (x, y); ``last`` when there is none."""
-    while first < last:
-        middle = (first + last) // 2
-        if coords[middle, 0] < x or (coords[middle, 0] == x and coords[middle, 1] < y):
-            first = middle + 1
-        else:
-            last = middle
-    return first

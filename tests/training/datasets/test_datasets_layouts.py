@@ -23,7 +23,7 @@ from embodied_perceptron.geometry.transforms import (
 )
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.homes.tours import camera_pose
+from embodied_perceptron_training.homes.trajectories import camera_pose
 
 T_ALIGN = make_transform(np.array([[0.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), np.array([0.3, -0.2, 0.1]))
 T_WORLD_CAMERA = camera_pose((0.0, 0.2, 1.4), 0.2, 0.35)

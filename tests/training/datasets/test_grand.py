@@ -21,7 +21,7 @@ from embodied_perceptron_training.datasets.grand import (
     score_ids,
     score_texts,
 )
-from embodied_perceptron_training.evaluation.referring import score_answers
+from embodied_perceptron_training.evaluation.suites.referring import score_answers
 
 SCENES = {
     "room@1": {
@@ -126,7 +126,9 @@ def test_objects_of_texts_against_the_right_ones(tmp_path):
 
 def test_the_command_scores_texts_and_hands_references_on(tmp_path):
     plugin = EntryPoint(
-        "evaluate", "embodied_perceptron_training.evaluation.evaluate_command:register", "embodied_perceptron.commands"
+        "evaluate",
+        "embodied_perceptron_training.evaluation.runner.evaluate_command:register",
+        "embodied_perceptron.commands",
     )
     files = [str(written(tmp_path, "scenes.json", SCENES)), str(written(tmp_path, "qa.json", TEXTS))]
     words = ["evaluate", "grand", "--scenes", files[0], "--texts", files[1], "--out", str(tmp_path / "out")]

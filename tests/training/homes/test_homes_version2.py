@@ -37,9 +37,9 @@ from embodied_perceptron_training.homes.prompts import PromptSpec
 from embodied_perceptron_training.homes.recording import RecordingSpec, recorded_home, render_recording
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
-from embodied_perceptron_training.homes.rig import SENSORS, UNSEEN_SENSOR, Rig, draw_rig
-from embodied_perceptron_training.homes.tours import camera_pose
-from embodied_perceptron_training.homes.walks import map_views
+from embodied_perceptron_training.homes.sensor_model import SENSORS, UNSEEN_SENSOR, Rig, draw_rig
+from embodied_perceptron_training.homes.trajectories import camera_pose
+from embodied_perceptron_training.homes.varied_trajectories import map_views
 
 MIXED = NoiseModel(sensor="mixed")
 SPEC = HomeSampleSpec(

@@ -14,12 +14,12 @@ from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz, write_objects_json
 from embodied_perceptron.recordings.artifacts import write_occupancy_npz as write_cells
 from embodied_perceptron.results import SceneObject, SemanticVoxels
-from embodied_perceptron_training.evaluation.recordings import rasterise, score_objects, score_occupancy
+from embodied_perceptron_training.evaluation.recordings.final_map import rasterise, score_objects, score_occupancy
 from embodied_perceptron_training.homes.building.freespace import free_space
 from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
 from embodied_perceptron_training.homes.mission import bearings, make_questions
 from embodied_perceptron_training.homes.recording import Tour, watch
-from embodied_perceptron_training.homes.tours import RobotSpec, robot_tour
+from embodied_perceptron_training.homes.trajectories import RobotSpec, robot_tour
 
 CAMERA = Intrinsics(265.6, 265.6, 159.5, 119.5, 320, 240)
 FRAMES = 100

@@ -11,7 +11,7 @@ from embodied_perceptron.language.parser import parse
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES, TUNED
 from embodied_perceptron_training.homes.prompts import FREE, PLAIN
-from embodied_perceptron_training.training.fit_language import SENTENCES
+from embodied_perceptron_training.language.fit_language import SENTENCES
 
 
 def test_no_pattern_stands_in_another_grammar():

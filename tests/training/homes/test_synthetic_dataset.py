@@ -31,7 +31,7 @@ from embodied_perceptron_training.homes.prompts import (
     plural,
     relation_holds,
 )
-from embodied_perceptron_training.homes.tours import shortest_tour
+from embodied_perceptron_training.homes.trajectories import shortest_tour
 
 SPEC = HomeSampleSpec(views=4, width=96, height=72, home=HomeSpec(1))
 SEEDS = range(20, 23)

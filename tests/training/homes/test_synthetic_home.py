@@ -28,7 +28,7 @@ from embodied_perceptron_training.homes.recording import (
 )
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCaster, RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import pixel_rays
-from embodied_perceptron_training.homes.tours import R_BODY_OPTICAL, RobotSpec, robot_tour
+from embodied_perceptron_training.homes.trajectories import R_BODY_OPTICAL, RobotSpec, robot_tour
 
 CAMERA = Intrinsics(130.0, 130.0, 79.5, 59.5, 160, 120)
 

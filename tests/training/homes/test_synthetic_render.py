@@ -21,7 +21,7 @@ from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer,
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.scene import Light, RenderScene, assemble_scene
-from embodied_perceptron_training.homes.tours import camera_pose, look_at, view_set
+from embodied_perceptron_training.homes.trajectories import camera_pose, look_at, view_set
 
 CAMERA = Intrinsics(133.0, 131.0, 78.2, 61.7, 160, 120)
 

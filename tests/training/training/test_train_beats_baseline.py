@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.homes.prompts import PromptSpec

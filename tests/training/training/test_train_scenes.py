@@ -22,10 +22,10 @@ from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.nn.image_encoder import MobileEncoder, mobile_encoder
 from embodied_perceptron.nn.input_features import rgb_grid
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import SecondLookConfig, network_config
+from embodied_perceptron.nn.presets import RefinementConfig, network_config
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.evaluation.scenes import choose_views
+from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.prepared_scenes import (
@@ -476,7 +476,7 @@ def test_occupancy_alone_goes_on_from_the_weights_and_leaves_everything_else(hom
     first = build_task(request(homes, "multi"))
     assert isinstance(first, SceneTask)
     assert first.config.detection is not None
-    looking = dataclasses.replace(first.config.detection, second_look=SecondLookConfig())
+    looking = dataclasses.replace(first.config.detection, second_look=RefinementConfig())
     classes = tuple(reversed(first.classes))
     stored = PerceptionNetwork(dataclasses.replace(first.config, detection=looking))
     path = tmp_path / "looking.safetensors"
@@ -504,7 +504,7 @@ def test_the_whole_network_learns_on_below_a_second_look_that_stays(homes: Path,
     first = build_task(request(homes, "detection"))
     assert isinstance(first, SceneTask)
     assert first.config.detection is not None
-    looking = dataclasses.replace(first.config.detection, second_look=SecondLookConfig(hidden_channels=64, share=0.3))
+    looking = dataclasses.replace(first.config.detection, second_look=RefinementConfig(hidden_channels=64, share=0.3))
     stored = PerceptionNetwork(dataclasses.replace(first.config, detection=looking))
     path = tmp_path / "looking.safetensors"
     save_network(path, stored, first.classes, half=False)

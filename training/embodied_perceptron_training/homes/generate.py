@@ -49,10 +49,10 @@ from embodied_perceptron_training.homes.relations import frame_labels, make_scen
 from embodied_perceptron_training.homes.rendering.gl_renderer import GlRenderer
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
-from embodied_perceptron_training.homes.rig import draw_rig
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
-from embodied_perceptron_training.homes.tours import rgbd_camera, view_set
-from embodied_perceptron_training.homes.walks import map_views, walk_views
+from embodied_perceptron_training.homes.sensor_model import draw_rig
+from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
+from embodied_perceptron_training.homes.varied_trajectories import map_views, walk_views
 from embodied_perceptron_training.processes import process_pool
 
 RECORD = "record.json"

@@ -298,7 +298,7 @@ def mission_score_command(
     import json
 
     from embodied_perceptron.recordings.artifacts import read_objects_json, read_occupancy_npz
-    from embodied_perceptron_training.evaluation.recordings import score_objects, score_occupancy
+    from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
     from embodied_perceptron_training.homes.recording import watch_recording
 
     try:

@@ -25,9 +25,9 @@ from embodied_perceptron_training.homes.building.home import Home, HomeSpec, bui
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.homes.occupancy import occupancy_truth, visible_cells
 from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
-from embodied_perceptron_training.homes.rig import Rig, draw_rig
 from embodied_perceptron_training.homes.sensing import measured_color, measured_depth, surface_kinds
-from embodied_perceptron_training.homes.tours import RobotSpec, rgbd_camera, robot_tour
+from embodied_perceptron_training.homes.sensor_model import Rig, draw_rig
+from embodied_perceptron_training.homes.trajectories import RobotSpec, rgbd_camera, robot_tour
 from embodied_perceptron_training.processes import process_pool
 
 # --------------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from embodied_perceptron_training.homes.noise import add_grain
 from embodied_perceptron_training.homes.rendering.materials import Material
 from embodied_perceptron_training.homes.rendering.renderer import RenderedView
 from embodied_perceptron_training.homes.rendering.scene import RenderScene
-from embodied_perceptron_training.homes.rig import Rig
+from embodied_perceptron_training.homes.sensor_model import Rig
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

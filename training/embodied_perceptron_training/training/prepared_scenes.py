@@ -34,8 +34,8 @@ from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
-from embodied_perceptron_training.evaluation.scenes import choose_views
-from embodied_perceptron_training.training.disturb import disturbed_picture
+from embodied_perceptron_training.evaluation.runner.scenes import choose_views
+from embodied_perceptron_training.training.domain_randomisation import disturbed_picture
 
 PREPARED_VERSION = 3
 MAX_DEPTH_M = 5.0
@@ -95,7 +95,7 @@ class Preparation:
         image_encoder: SHA-256 of the frozen encoder's weights; empty without image features.
         text_encoder: its name; empty without language.
         pictures: so many further sets of image features, of pictures that are disturbed
-            (:func:`~embodied_perceptron_training.training.disturb.disturbed_picture`).
+            (:func:`~embodied_perceptron_training.training.domain_randomisation.disturbed_picture`).
     """
 
     voxel_size_m: float = 0.02

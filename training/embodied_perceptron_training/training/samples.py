@@ -19,10 +19,10 @@ from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sparse.tensor import SparseTensor
 from embodied_perceptron.weights.categories import OCCUPANCY_IGNORED, STRUCTURE_CLASSES
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
-from embodied_perceptron_training.evaluation.scenes import choose_views
+from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.disturb import SiteDisturbance, disturbed_picture
+from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, disturbed_picture
 from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
 
 ViewChoice = Literal["all", "prefix", "one"]

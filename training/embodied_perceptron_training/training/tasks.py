@@ -27,19 +27,19 @@ from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.loading import read_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.network import PerceptionNetwork
-from embodied_perceptron.nn.presets import NetworkConfig, SecondLookConfig, fcaf3d, network_config
+from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, fcaf3d, network_config
 from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
 from embodied_perceptron_training.training.augment import MOTIONS, PAPER_MOTION
-from embodied_perceptron_training.training.boxes import BoxLearning, LookedScenes, with_second_look
 from embodied_perceptron_training.training.data_order import repeat_factor_order
-from embodied_perceptron_training.training.disturb import SiteDisturbance
+from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
 from embodied_perceptron_training.training.images import ImageTask, load_images
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
+from embodied_perceptron_training.training.refinement import BoxLearning, LookedScenes, with_second_look
 from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, ViewChoice, WindowSpec
 from embodied_perceptron_training.training.scene_pass import SceneBatch, ScenePass
 from embodied_perceptron_training.training.task import JoinedSources, SampleError, TrainingTask, to_device
@@ -446,7 +446,7 @@ def _with_look_of(config: NetworkConfig, weights: Path) -> NetworkConfig:
     stored = load_checkpoint(weights).config.get("detection") or {}
     if config.detection is None or not stored.get("second_look"):
         return config
-    look = config_from_dict(SecondLookConfig, stored["second_look"], f"{weights}: second_look")
+    look = config_from_dict(RefinementConfig, stored["second_look"], f"{weights}: second_look")
     return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=look))
 
 

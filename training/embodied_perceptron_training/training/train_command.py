@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from embodied_perceptron.apps.errors import CommandError
-from embodied_perceptron_training.training.learn_command import learn
+from embodied_perceptron_training.training.few_shot_command import learn
 
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 _TASKS = (

@@ -88,7 +88,7 @@ class TrainingRun:
             ``any``.
         prefix_share: of the samples that are maps of the first n of a scene's views.
         site_noise: of the samples whose sites and their colours are disturbed, see
-            :class:`~embodied_perceptron_training.training.disturb.SiteDisturbance`.
+            :class:`~embodied_perceptron_training.training.domain_randomisation.SiteDisturbance`.
         pictures: sets of disturbed pictures per scene; samples show each as often as the pictures as they are. Where
             the encoder is trained along, they are drawn anew for each sample.
         cache: folder of prepared scenes; empty = ``.prepared`` below the data.

@@ -11,9 +11,9 @@ from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.occupancy import EMPTY
 from embodied_perceptron.nn.presets import TASKS
 from embodied_perceptron.weights.categories import OCCUPANCY_CLASSES
-from embodied_perceptron_training.evaluation.detection_metrics import SceneBoxes, detection_metrics
-from embodied_perceptron_training.evaluation.grounding_metrics import GroundingQuery, grounding_metrics
-from embodied_perceptron_training.evaluation.occupancy_metrics import SceneOccupancy, occupancy_metrics
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.metrics.grounding import GroundingQuery, grounding_metrics
+from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
 from embodied_perceptron_training.training.samples import SceneSample, Sentences
 from embodied_perceptron_training.training.scene_pass import ScenePass
 

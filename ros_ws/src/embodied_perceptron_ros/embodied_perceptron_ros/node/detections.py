@@ -20,8 +20,8 @@ from rclpy.qos_overriding_options import QoSOverridingOptions
 from rclpy.serialization import deserialize_message
 from vision_msgs.msg import Detection2DArray
 
-from embodied_perceptron.lift.detections2d import Limits2d, accept_detections
-from embodied_perceptron.lift.pipeline import UNKNOWN_CAMERA
+from embodied_perceptron.detection2d.detections2d import Limits2d, accept_detections
+from embodied_perceptron.detection2d.pipeline import UNKNOWN_CAMERA
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron_ros.conversion.detections import count_serialized, detections_from_message
@@ -187,7 +187,7 @@ def _count(data: bytes) -> int:
 
 
 def lift_diagnostics(statistics: Any, busy_s: float) -> dict[str, Any]:
-    """:class:`~embodied_perceptron.lift.pipeline.LiftStatistics` as values of diagnostics."""
+    """:class:`~embodied_perceptron.detection2d.pipeline.LiftStatistics` as values of diagnostics."""
     pictures = max(statistics.pictures, 1)
     values = {
         "state": statistics.state,

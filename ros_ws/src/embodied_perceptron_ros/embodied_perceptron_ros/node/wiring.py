@@ -12,8 +12,8 @@ from typing import Any
 
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.lift.coco import COCO_CLASSES
-from embodied_perceptron.lift.loading import limits_from_options
+from embodied_perceptron.detection2d.coco import COCO_CLASSES
+from embodied_perceptron.detection2d.loading import limits_from_options
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Perception
 from embodied_perceptron.visualization.web import WebViewer

@@ -1,0 +1,408 @@
+"""Votes over views: which lifted detections are of one thing, whether it exists, and what it is called.
+
+Everything is a pure function of the views and the map as they are now: views leave with their keyframes, and a
+corrected pose changes what was lifted, so nothing is carried along that could contradict them.
+
+Whether a candidate exists is a sum of log-likelihood ratios over the views that had its place before them: positive
+where it was detected, by the score, negative where its surface was plainly seen and nothing was detected. What it is
+called is a sum of the same evidence by name, together with what geometry says of the name. Views are not independent
+(one background, one detector), so that each counts for a share of its evidence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from embodied_perceptron.detection2d.lifting import LiftedDetection, box_around
+from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
+from embodied_perceptron.geometry.trimming import median
+from embodied_perceptron.inference.class_priors import ClassPriors
+from embodied_perceptron.sensors.frame import RgbdFrame
+
+_SMALL_M = 0.45
+_SAME_NAME, _OTHER_NAME = 0.25, 0.5  # affinity of detections of one thing
+_OTHER_NAME_RATIO = 0.4  # of their diagonals: a cup is no part of the table that it stands on
+_VISIBLE_SHARE = 0.5
+_HOPELESS = -1.5  # log-odds before views without it count
+_PROBES = 48  # points by which a candidate's visibility is judged
+_OWN_M = 0.15  # a probe this much behind the measured surface, or by the thing's size, is hidden by the thing itself
+_SURFACE_M, _SURFACE_SHARE = 0.05, 0.02  # a probe lies on the measured surface: within this, and so much of the depth
+
+
+@dataclass(frozen=True)
+class ScoreEvidence:
+    """What a score is worth, of any detector unless it was measured for one.
+
+    Attributes:
+        scores, log_ratios: log of how much more often a detection of such a score is made, at one place again, of a
+            thing of that name than of anything else; linear between, constant beyond.
+        recall: how often a visible thing of the vocabulary is detected at all.
+        false_rate: how often, at one place, something that is none.
+        share: of each view's evidence that counts; views are not independent.
+        prior: log-odds that something stands where one detection lies, before its evidence.
+    """
+
+    scores: tuple[float, ...] = (0.2, 0.3, 0.4, 0.5, 0.7, 0.9)
+    log_ratios: tuple[float, ...] = (0.4, 1.0, 1.6, 2.2, 3.2, 4.0)
+    recall: float = 0.35
+    false_rate: float = 0.05
+    share: float = 0.5
+    prior: float = -3.0
+
+    def __post_init__(self) -> None:
+        if len(self.scores) != len(self.log_ratios) or not self.scores:
+            raise ValueError(f"scores and log_ratios differ in length: {len(self.scores)}, {len(self.log_ratios)}")
+        if any(b <= a for a, b in pairwise(self.scores)):
+            raise ValueError(f"scores must ascend, got {self.scores}")
+        if not (0 < self.false_rate < self.recall < 1):
+            raise ValueError(f"need 0 < false_rate < recall < 1, got {self.false_rate} and {self.recall}")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+
+    def detected(self, score: float) -> float:
+        """Log-likelihood ratio of one detection."""
+        # as np.interp, which costs a hundred times as much for one number
+        k = bisect_right(self.scores, score)
+        if k in (0, len(self.scores)):
+            return self.share * self.log_ratios[0 if k == 0 else -1]
+        (x0, x1), (y0, y1) = self.scores[k - 1 : k + 1], self.log_ratios[k - 1 : k + 1]
+        return self.share * (y0 + (y1 - y0) * (score - x0) / (x1 - x0))
+
+    @property
+    def missed(self) -> float:
+        """Log-likelihood ratio of a view in which it was visible and not detected."""
+        return self.share * float(np.log((1 - self.recall) / (1 - self.false_rate)))
+
+
+@dataclass(frozen=True, eq=False)
+class LiftedView:
+    """One keyframe, as far as a detector has looked at it.
+
+    Attributes:
+        key: identity of the keyframe, in the order of time.
+        frame: its images.
+        T_world_camera: (4, 4).
+        lifted: what was lifted.
+    """
+
+    key: int
+    frame: RgbdFrame
+    T_world_camera: NDArray[np.float64]
+    lifted: Sequence[LiftedDetection]
+
+
+@dataclass
+class Candidate:
+    """A thing, as several views agree on it.
+
+    Attributes:
+        points_m: (K, 3) its surface over all views.
+        box: (9,) upright.
+        label: most probable name.
+        probability: that it exists and is called so.
+        exists: that it exists.
+        posterior: name -> probability among names, given that it exists.
+        views: in which it was detected.
+        visible: views in which it was, or should have been.
+        whole: seen whole in a view at least.
+        members: (view, detection) pairs.
+    """
+
+    points_m: NDArray[np.float64]
+    box: NDArray[np.float64]
+    label: str = ""
+    probability: float = 0.0
+    exists: float = 0.0
+    posterior: dict[str, float] = field(default_factory=dict)
+    views: int = 0
+    visible: int = 0
+    whole: bool = False
+    members: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class _Items:
+    """Detections of all views, flat."""
+
+    of: list[tuple[int, int]]  # view, detection
+    lifted: list[LiftedDetection]
+    center: NDArray[np.float64]
+    size: NDArray[np.float64]  # longest side
+    label: NDArray[np.str_]
+
+
+def _items(views: Sequence[LiftedView], index: VoxelIndex | None, kept_share: float) -> _Items:
+    """What still stands where it was seen: surfaces that left the map take their detections along."""
+    of = [(v, i) for v, view in enumerate(views) for i in range(len(view.lifted))]
+    lifted = [views[v].lifted[i] for v, i in of]
+    if index is not None and lifted:
+        probes = [d.points_m[:: max(1, len(d.points_m) // _PROBES)] for d in lifted]
+        there = index.near(np.concatenate(probes))
+        counts = np.array([len(p) for p in probes])
+        standing = np.add.reduceat(there.astype(np.int64), np.cumsum(counts) - counts)
+        stands = standing / counts >= kept_share
+        of = [pair for pair, ok in zip(of, stands, strict=True) if ok]
+        lifted = [d for d, ok in zip(lifted, stands, strict=True) if ok]
+    center = np.array([d.box[:3] for d in lifted]).reshape(-1, 3)
+    size = np.array([d.box[3:6].max() for d in lifted])
+    return _Items(of, lifted, center, size, np.array([d.label for d in lifted], dtype=str))
+
+
+def affinities(items: _Items) -> NDArray[np.float64]:
+    """(N, N) in [0, 1]: how much two detections may be of one thing.
+
+    Of large ones: the share of the smaller's cells that the other has too. Of small ones: a bell of their
+    middles' distance with half of their mean size as its width; of a small and a large one nothing.
+    """
+    count = len(items.lifted)
+    if count == 0:
+        return np.zeros((0, 0))
+    small = items.size < _SMALL_M
+    apart = np.linalg.norm(items.center[:, None] - items.center[None], axis=2)
+    width = 0.5 * 0.5 * (items.size[:, None] + items.size[None])
+    near = np.exp(-0.5 * (apart / np.maximum(width, 0.04)) ** 2)
+    cells = [d.distinct_cells_large for d in items.lifted]
+    size = np.array([len(own) for own in cells])
+    shared = _shared_cells(np.concatenate(cells), np.cumsum(size) - size, size)
+    overlap = shared / np.maximum(np.minimum(size[:, None], size[None]), 1.0)
+    both_small, both_large = small[:, None] & small[None], ~small[:, None] & ~small[None]
+    ratio = np.minimum(items.size[:, None], items.size[None]) / np.maximum(items.size[:, None], items.size[None])
+    mixed = ~both_small & ~both_large & (ratio > 0.5)  # a part of a thing that is a little too short to be large
+    result: NDArray[np.float64] = np.where(both_small, near, np.where(both_large | mixed, overlap, 0.0))
+    same = items.label[:, None] == items.label[None]
+    allowed = np.where(same, result >= _SAME_NAME, (result >= _OTHER_NAME) & (ratio >= _OTHER_NAME_RATIO))
+    return np.where(allowed, result, 0.0)
+
+
+@njit(cache=True, nogil=True)
+def _shared_cells(cells: NDArray[np.int64], first: NDArray[np.int64], size: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(N, N) how many cells any two of N ascending lists have in common."""
+    count = len(size)
+    shared = np.zeros((count, count))
+    for i in range(count):
+        shared[i, i] = size[i]
+        for j in range(i):
+            a, a_end = first[i], first[i] + size[i]
+            b, b_end = first[j], first[j] + size[j]
+            if a == a_end or b == b_end or cells[a_end - 1] < cells[b] or cells[b_end - 1] < cells[a]:
+                continue
+            both = 0
+            while a < a_end and b < b_end:
+                if cells[a] < cells[b]:
+                    a += 1
+                elif cells[a] > cells[b]:
+                    b += 1
+                else:
+                    both += 1
+                    a += 1
+                    b += 1
+            shared[i, j] = shared[j, i] = both
+    return shared
+
+
+def group_detections(affinity: NDArray[np.float64], scores: NDArray[np.float64]) -> list[NDArray[np.int64]]:
+    """Rows of each group: best scores first, each joins the group with the highest mean affinity, or begins one.
+
+    The order of the rows does not matter where scores differ.
+    """
+    group_of = _group_numbers(affinity, np.argsort(-scores, kind="stable"))
+    order = np.argsort(group_of, kind="stable")
+    edges = np.searchsorted(group_of[order], np.arange(group_of.max(initial=-1) + 2))
+    return [order[a:b] for a, b in pairwise(edges)]
+
+
+@njit(cache=True, nogil=True)
+def _group_numbers(affinity: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(N,) number of the group of each row; groups are numbered in the order in which they begin."""
+    count = len(order)
+    group_of = np.full(count, -1, np.int64)
+    total = np.zeros((count, count))  # (groups, N) sum of the affinities with each group's members
+    touching = np.zeros((count, count), np.int64)  # and how many of them are not zero
+    size = np.zeros(count, np.int64)
+    groups = 0
+    for i in order:
+        best, highest = groups, 0.0
+        for group in range(groups):
+            if touching[group, i] >= 0.5 * size[group] and total[group, i] / size[group] > highest:
+                best, highest = group, total[group, i] / size[group]
+        groups = max(groups, best + 1)
+        group_of[i] = best
+        size[best] += 1
+        for j in range(count):
+            total[best, j] += affinity[i, j]
+            touching[best, j] += affinity[i, j] > 0
+    return group_of
+
+
+def find_candidates(
+    views: Sequence[LiftedView],
+    priors: ClassPriors,
+    floor_z_m: float,
+    evidence: ScoreEvidence | None = None,
+    index: VoxelIndex | None = None,
+    yaw_rad: float = 0.0,
+    min_size_px: float = 12.0,
+    kept_share: float = 0.4,
+    cache: FitCache | None = None,
+) -> list[Candidate]:
+    """Things that the views agree on, most probable first.
+
+    Args:
+        views: keyframes that a detector has looked at.
+        priors: of names.
+        floor_z_m: height of the floor.
+        evidence: worth of scores.
+        index: of the map as it is now; detections whose surface is gone do not count. None = all count.
+        yaw_rad: direction of the walls.
+        min_size_px: a thing that is smaller in a view was not missed there.
+        kept_share: of a detection's surface that must still be mapped.
+        cache: of the boxes of the last call; most groups are as they were.
+    """
+    evidence = evidence if evidence is not None else ScoreEvidence()
+    if cache is not None:
+        cache.begin()
+    items = _items(views, index, kept_share)
+    groups = group_detections(affinities(items), np.array([d.score for d in items.lifted]))
+    worth = np.array([evidence.detected(d.score) for d in items.lifted])
+    # misses only speak against: what its detections cannot make likely needs no further look
+    groups = [rows for rows in groups if evidence.prior + float(worth[rows].sum()) > _HOPELESS]
+    candidates = [_candidate(items, rows, yaw_rad, cache) for rows in groups]
+    seen = visible_views(candidates, views, min_size_px)
+    for candidate, in_view in zip(candidates, seen, strict=True):
+        _judge(candidate, items_by_view(candidate, views), in_view, evidence, priors, floor_z_m)
+    return sorted(candidates, key=lambda c: -c.probability)
+
+
+def items_by_view(candidate: Candidate, views: Sequence[LiftedView]) -> dict[int, list[LiftedDetection]]:
+    """A candidate's detections by number of their view."""
+    found: dict[int, list[LiftedDetection]] = {}
+    for v, i in candidate.members:
+        found.setdefault(v, []).append(views[v].lifted[i])
+    return found
+
+
+class FitCache:
+    """Agreed points and boxes of groups of detections, of the last call alone."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[int, ...], _Fit] = {}
+        self._now: dict[tuple[int, ...], _Fit] = {}
+
+    def begin(self) -> None:
+        """Forget what the call before did not use."""
+        self._last, self._now = self._now, {}
+
+    def fit(self, members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
+        """Of these very detections; they are kept, so that their identities stay theirs."""
+        key = (round(yaw_rad * 1e3), *map(id, members))
+        known = self._last.get(key)
+        self._now[key] = _fit(members, small, yaw_rad) if known is None else known
+        return self._now[key]
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    members: list[LiftedDetection]
+    points_m: NDArray[np.float64]
+    box: NDArray[np.float64]
+
+
+def _fit(members: list[LiftedDetection], small: bool, yaw_rad: float) -> _Fit:
+    points = agreed_points(members, small)
+    return _Fit(members, points, box_around(points, yaw_rad))
+
+
+def _candidate(items: _Items, rows: NDArray[np.int64], yaw_rad: float, cache: FitCache | None) -> Candidate:
+    """A group as one thing."""
+    members = [items.lifted[r] for r in rows]
+    small = median(items.size[rows]) < _SMALL_M
+    fit = _fit(members, small, yaw_rad) if cache is None else cache.fit(members, small, yaw_rad)
+    whole = any(not d.cut for d in members)
+    return Candidate(fit.points_m, fit.box, whole=whole, members=tuple(items.of[r] for r in rows))
+
+
+def agreed_points(members: Sequence[LiftedDetection], small: bool, share: float = 0.25) -> NDArray[np.float64]:
+    """(K, 3) points in the cells that at least a quarter (and two, of four or more) of the detections have.
+
+    What single views took along by mistake falls out. Where views share too little, all points count.
+    """
+    cells = np.concatenate([d.cells_small if small else d.cells_large for d in members])
+    distinct = [d.distinct_cells_small if small else d.distinct_cells_large for d in members]
+    every, votes = np.unique(np.concatenate(distinct), return_counts=True)
+    needed = max(share * len(members), 2 if len(members) >= 4 else 1)
+    agreed = votes[np.searchsorted(every, cells)] >= needed
+    points = np.concatenate([d.points_m for d in members])
+    return points[agreed] if np.count_nonzero(agreed) >= 10 else points
+
+
+def visible_views(
+    candidates: Sequence[Candidate], views: Sequence[LiftedView], min_size_px: float
+) -> NDArray[np.bool_]:
+    """(candidates, views): at least half of its surface is in the picture, not hidden, and large enough there."""
+    result = np.zeros((len(candidates), len(views)), dtype=bool)
+    if not candidates:
+        return result
+    probes = [c.points_m[:: 1 + len(c.points_m) // _PROBES] for c in candidates]
+    first = np.cumsum([0, *map(len, probes[:-1])])
+    count = np.array([len(p) for p in probes], dtype=np.float64)
+    points = np.concatenate(probes)
+    own_m = np.repeat([min(_OWN_M, float(np.linalg.norm(np.ptp(p, axis=0)))) for p in probes], count.astype(int))
+    for v, view in enumerate(views):
+        camera = transform_points(invert_transform(view.T_world_camera), points)
+        uv, inside = project(camera, view.frame.intrinsics)
+        if not inside.any():
+            continue
+        pixel = np.rint(np.where(inside[:, None], uv, 0.0)).astype(np.int64)
+        z = camera[:, 2]
+        behind_m = z - view.frame.depth_m[pixel[:, 1], pixel[:, 0]]  # of the measured surface
+        noise_m = _SURFACE_M + _SURFACE_SHARE * z
+        seen = inside & (behind_m > -noise_m) & (behind_m < noise_m + own_m)
+        share = np.add.reduceat(seen.astype(np.float64), first) / count
+        high = np.maximum.reduceat(np.where(seen[:, None], uv, -np.inf), first)
+        low = np.minimum.reduceat(np.where(seen[:, None], uv, np.inf), first)
+        result[:, v] = (share >= _VISIBLE_SHARE) & ((high - low).max(axis=1) >= min_size_px)
+    return result
+
+
+def _judge(
+    candidate: Candidate,
+    found: dict[int, list[LiftedDetection]],
+    in_view: NDArray[np.bool_],
+    evidence: ScoreEvidence,
+    priors: ClassPriors,
+    floor_z_m: float,
+) -> None:
+    """Existence and name from the views' evidence."""
+    log_odds = evidence.prior
+    by_name: dict[str, float] = {}
+    for detections in found.values():
+        best = max(d.score for d in detections)
+        log_odds += evidence.detected(best)
+        of_view: dict[str, float] = {}
+        for d in detections:
+            of_view[d.label] = max(of_view.get(d.label, 0.0), evidence.detected(d.score))
+        for name, value in of_view.items():
+            by_name[name] = by_name.get(name, 0.0) + value
+    seen = set(np.flatnonzero(in_view).tolist())
+    log_odds += len(seen - found.keys()) * evidence.missed
+    names = sorted(by_name)
+    worth = np.array(
+        [by_name[n] + priors.log_plausibility(n, candidate.box, floor_z_m, whole=False) for n in names] + [0.0]
+    )  # the last: something that the detector has no name for
+    weight = np.exp(worth - worth.max())
+    share = weight / weight.sum()
+    candidate.posterior = {name: float(p) for name, p in zip(names, share, strict=False)}
+    candidate.exists = float(1.0 / (1.0 + np.exp(-np.clip(log_odds, -30, 30))))
+    best_name = int(np.argmax(share[:-1]))
+    candidate.label = names[best_name]
+    candidate.probability = candidate.exists * float(share[best_name])
+    candidate.views = len(found)
+    candidate.visible = len(seen | found.keys())

@@ -1,0 +1,158 @@
+"""2-D detectors from a file: one ONNX file with a declared layout, run by ONNX Runtime."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from embodied_perceptron.detection2d.coco import COCO_CLASSES
+from embodied_perceptron.detection2d.detections2d import Detections2d, Limits2d, accept_detections
+from embodied_perceptron.detection2d.layouts import (
+    LAYOUTS,
+    Layout,
+    LayoutError,
+    free_input_size,
+    picture_masks,
+    suppress,
+)
+from embodied_perceptron.inference.onnx import CPU, open_session
+from embodied_perceptron.sensors.frame import RgbdFrame
+
+_LARGEST_INPUT_PX = 4096
+_LONGEST_NAMES = 200_000
+
+
+class Detector(Protocol):
+    """Anything that finds named boxes in pictures."""
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """Names that it may give; what it can name and does not find is evidence too."""
+        ...
+
+    def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
+        """What is in the picture, and how much of the raw output was dropped for which reason."""
+        ...
+
+
+@runtime_checkable
+class ToldInWords(Protocol):
+    """A detector that finds what it is told in words."""
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """What it looks for now."""
+        ...
+
+    def look_for(self, words: Iterable[str]) -> None:
+        """From the next picture on, instead of what it looked for."""
+        ...
+
+
+class OnnxDetector:
+    """An ONNX file with one of the :data:`~embodied_perceptron.detection2d.layouts.LAYOUTS`.
+
+    Args:
+        path: the file.
+        layout: name of its layout.
+        classes: names in the order of its class numbers; empty = those in the file's metadata (Ultralytics writes
+            them), otherwise COCO's 80.
+        limits: what of its output is used.
+        long_side_px: of the input, where the file leaves it free; 0 = the layout's own.
+        providers, threads: of ONNX Runtime; see :class:`~embodied_perceptron.inference.onnx.OnnxImageEncoder`.
+
+    Raises ``ValueError`` for an unknown layout, an input that is no picture or metadata that cannot be read,
+    ``FileNotFoundError``, and what opening an ONNX session raises.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        layout: str,
+        classes: Sequence[str] = (),
+        limits: Limits2d | None = None,
+        long_side_px: int = 0,
+        providers: Sequence[str] = CPU,
+        threads: int = 1,
+    ) -> None:
+        if layout not in LAYOUTS:
+            raise ValueError(f"detector layout must be one of {sorted(LAYOUTS)}, got {layout!r}")
+        self.layout: Layout = LAYOUTS[layout]
+        self.limits = limits if limits is not None else Limits2d()
+        self._path = Path(path)
+        self._session = open_session(path, providers, threads)
+        self.classes = tuple(classes) or _names_in(self._session) or COCO_CLASSES
+        inputs = self._session.get_inputs()
+        pictures = [i for i in inputs if len(i.shape) == 4]
+        channels = pictures[0].shape[1] if len(pictures) == 1 else None
+        if len(pictures) != 1 or (isinstance(channels, int) and channels != 3):
+            shapes = ", ".join(f"{i.name} {i.shape}" for i in inputs)
+            raise ValueError(f"{path} should have one input (1, 3, H, W), but has {shapes}")
+        self._input = pictures[0].name
+        self._half = pictures[0].type == "tensor(float16)"
+        self._sizes = [i.name for i in inputs if i.name != self._input]  # RT-DETR is told a size to scale boxes to
+        height, width = pictures[0].shape[2:]
+        fixed = isinstance(height, int) and isinstance(width, int) and height > 0 and width > 0
+        self._size = (int(width), int(height)) if fixed else None
+        self._long_side_px = long_side_px or self.layout.long_side_px
+        if not 32 <= self._long_side_px <= _LARGEST_INPUT_PX:
+            raise ValueError(f"long_side_px must be in [32, {_LARGEST_INPUT_PX}], got {long_side_px}")
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """Names of its classes."""
+        return frozenset(self.classes)
+
+    def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
+        """See :class:`Detector`. Raises :class:`~.layouts.LayoutError` for other outputs."""
+        picture = (frame.intrinsics.width, frame.intrinsics.height)
+        if self._size is not None:
+            size = self._size
+        elif self.layout.stretched:
+            size = (self._long_side_px, self._long_side_px)
+        else:
+            size = free_input_size(picture, self._long_side_px)
+        tensor, fit = self.layout.prepare(frame.color, size)
+        feed: dict[str, Any] = {self._input: tensor.astype(np.float16) if self._half else tensor}
+        feed |= {name: np.array([size], dtype=np.int64) for name in self._sizes}
+        names = [output.name for output in self._session.get_outputs()]
+        outputs = dict(zip(names, (np.asarray(v) for v in self._session.run(names, feed)), strict=True))
+        try:
+            raw = self.layout.decode(outputs, size, len(self.classes), self.limits.min_score)
+        except LayoutError as error:
+            raise LayoutError(f"{self._path}: {error}") from None
+        iou = self.layout.suppress_iou
+        rows = np.arange(len(raw.scores)) if iou is None else suppress(raw, iou)
+        return accept_detections(
+            frame.camera,
+            frame.stamp_ns,
+            fit.to_picture(raw.boxes[rows]),
+            raw.scores[rows],
+            [self.classes[i] for i in raw.classes[rows]],
+            picture,
+            self.limits,
+            picture_masks(raw, rows, fit),
+        )
+
+
+def _names_in(session: Any) -> tuple[str, ...]:
+    """Class names that Ultralytics writes as a Python dictionary; none where there is no such entry."""
+    text = session.get_modelmeta().custom_metadata_map.get("names")
+    if not text:
+        return ()
+    if len(text) > _LONGEST_NAMES:
+        raise ValueError(f"the file's entry 'names' has {len(text)} characters, at most {_LONGEST_NAMES} are read")
+    try:
+        names = ast.literal_eval(text)  # literals only: nothing is run
+    except (ValueError, SyntaxError) as error:
+        raise ValueError(f"the file's entry 'names' cannot be read: {text[:80]!r}") from error
+    if isinstance(names, dict) and set(names) == set(range(len(names))):
+        names = [names[i] for i in range(len(names))]
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"the file's entry 'names' should number class names from 0: {text[:80]!r}")
+    return tuple(names)

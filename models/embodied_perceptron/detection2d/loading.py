@@ -1,0 +1,93 @@
+"""The lift that a configuration names."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from embodied_perceptron.config import LiftOptions, ObjectsConfig
+from embodied_perceptron.detection2d.detections2d import Limits2d
+from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
+from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
+from embodied_perceptron.detection2d.scheduler import SchedulerRules
+from embodied_perceptron.detection2d.zero_shot import MAX_WORDS, RegionEncoder, ZeroShotDetector
+
+_LOG = logging.getLogger(__name__)
+
+# What a detector that is told in words looks for when nobody says: what homes have and people ask for.
+DEFAULT_WORDS = (
+    *(
+        "chair",
+        "table",
+        "couch",
+        "bed",
+        "desk",
+        "cabinet",
+        "shelf",
+        "plant",
+        "lamp",
+        "tv",
+        "laptop",
+        "keyboard",
+        "book",
+    ),
+    *(
+        "cup",
+        "bottle",
+        "bowl",
+        "plate",
+        "backpack",
+        "bag",
+        "box",
+        "bin",
+        "pillow",
+        "clock",
+        "picture",
+        "mirror",
+        "sink",
+    ),
+    *("toilet", "refrigerator", "microwave", "oven", "toaster", "kettle", "shoe", "towel", "toy", "telephone"),
+    *("remote control", "person"),
+)
+
+
+def lift_from_options(
+    options: LiftOptions, objects: ObjectsConfig | None = None, names: Sequence[str] = ()
+) -> DetectionLift | None:
+    """None where nothing is to be lifted. Raises what building the detector raises: at the start, by name.
+
+    ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
+    """
+    if not options.enabled:
+        return None
+    if options.layout == "transformers" and not options.classes and len(names) > MAX_WORDS:
+        _LOG.warning("a detector that is told in words looks for the first %d of %d names", MAX_WORDS, len(names))
+    settings = LiftSettings(
+        min_probability=options.min_probability,
+        stamp_tolerance_s=options.stamp_tolerance_s,
+        schedule=SchedulerRules(max_rate_hz=options.max_rate_hz),
+    )
+
+    limits = limits_from_options(options)
+
+    def make_detector() -> Detector:
+        if options.layout == "transformers":
+            return ZeroShotDetector(options.detector, options.classes or names or DEFAULT_WORDS, limits, options.device)
+        return OnnxDetector(
+            options.detector,
+            options.layout,
+            options.classes,
+            limits,
+            options.input_px,
+            options.providers,
+            options.threads,
+        )
+
+    encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
+    told = options.classes if options.from_topics else ()
+    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder, names=told)
+
+
+def limits_from_options(options: LiftOptions) -> Limits2d:
+    """What of a detector's output is used."""
+    return Limits2d(min_score=options.min_score, max_count=options.max_detections)

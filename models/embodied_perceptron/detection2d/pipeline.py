@@ -1,0 +1,592 @@
+"""The lift as one object: keyframes in, detections for the object map out.
+
+``DetectionLift.detect(keyframes, snapshot, floor_z_m)`` is called where a perception has its snapshot. The detector
+runs there too (replays, tests), or in a thread of its own (:meth:`DetectionLift.start`); detections of other programs
+come in by :meth:`DetectionLift.add`. What is known of a picture lives as long as its keyframe.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, ScoreEvidence, find_candidates
+from embodied_perceptron.detection2d.completion import complete_box, map_shapes
+from embodied_perceptron.detection2d.detections2d import Detections2d
+from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
+from embodied_perceptron.detection2d.fusion import doubts, fuse_detections
+from embodied_perceptron.detection2d.layouts import LayoutError
+from embodied_perceptron.detection2d.lifting import LiftedDetection, LiftRules, lift_view
+from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
+from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker, SchedulerRules
+from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
+from embodied_perceptron.geometry.manhattan import wall_aligned_frame
+from embodied_perceptron.geometry.suppression import overlaps, thickened
+from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
+from embodied_perceptron.mapping.keyframes import Keyframe
+from embodied_perceptron.results import Detections, SceneObject, VoxelSnapshot
+from embodied_perceptron.sensors.frame import RgbdFrame
+
+UNKNOWN_CAMERA = "unknown_camera"
+NO_KEYFRAME = "no_keyframe"
+TOO_LATE = "too_late"  # older than the oldest retained keyframe of its camera
+WAITING_TOO_MANY = "too_many_waiting"
+OTHER_SIZE = "masks_of_another_size"  # than the picture that they come with
+
+_MAX_WANTED = 32  # words that were asked for
+_MAX_WAITING = 256  # detections of other programs whose keyframe may still come
+_MAX_WAIT_NS = 5_000_000_000
+_FLOOR_MOVED_M = 0.03
+_SHAPES_EVERY, _SHAPES_GROWTH = 8, 0.4  # keyframes, or share of the voxels, after which shapes are cut anew
+_SAME_VOXELS = 0.02
+_FITTING = -1.0  # log-plausibility of a box that has all of a thing
+_DUPLICATE_IOU, _DUPLICATE_SHARE = 0.3, 0.7
+
+
+@dataclass(frozen=True, eq=False)
+class LiftedObject:
+    """A thing that the detector saw.
+
+    Attributes:
+        label, probability, box: as in the detections.
+        by_shape: a shape of the map lent the box.
+        trusted: the box's extents can be believed.
+        candidate: the evidence.
+        embedding: (D,) mean of its views' region embeddings, or None.
+    """
+
+    label: str
+    probability: float
+    box: NDArray[np.float64]
+    by_shape: bool
+    trusted: bool
+    candidate: Candidate
+    embedding: NDArray[np.float32] | None = None
+
+
+@dataclass
+class LiftStatistics:
+    """What happened so far.
+
+    Attributes:
+        pictures: looked at by the detector, or described by another program.
+        found: 2-D detections used.
+        lifted: of them, with a place in the world.
+        dropped: 2-D detections by reason, of any stage.
+        state: of the detector: ``running``, ``retrying``, ``disabled``, or ``none``.
+        failures: of the detector, ever; ``last_error`` in words.
+        detector_ms, lift_ms, join_ms: wall time of the detector, of lifting pictures, and of all the rest (joining
+            the views, shapes of the map, fusing with the network), summed up.
+    """
+
+    pictures: int = 0
+    found: int = 0
+    lifted: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    state: str = "none"
+    failures: int = 0
+    last_error: str = ""
+    detector_ms: float = 0.0
+    lift_ms: float = 0.0
+    join_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class LiftSettings:
+    """How the parts work together.
+
+    Attributes:
+        min_probability: less probable things are not detections.
+        stamp_tolerance_s: detections of other programs belong to the keyframe of their camera whose stamp is nearest,
+            within this.
+        rules, evidence, schedule: of the parts.
+    """
+
+    min_probability: float = 0.4
+    stamp_tolerance_s: float = 0.005
+    rules: LiftRules = field(default_factory=LiftRules)
+    evidence: ScoreEvidence = field(default_factory=ScoreEvidence)
+    schedule: SchedulerRules = field(default_factory=SchedulerRules)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_probability <= 1:
+            raise ValueError(f"min_probability must be in [0, 1], got {self.min_probability}")
+        if not self.stamp_tolerance_s >= 0:
+            raise ValueError(f"stamp_tolerance_s must not be negative, got {self.stamp_tolerance_s}")
+
+
+class DetectionLift:
+    """See the module docstring. ``detect`` and ``fuse`` belong to one thread; ``add`` may be called from any.
+
+    Args:
+        make_detector: builds the 2-D detector, and builds it again after a failure; None = other programs detect.
+        settings: of all parts.
+        objects: sizes and heights of shapes.
+        priors: of names.
+        encoder: gives what is detected embeddings; None = none.
+        names: all that other programs can say, where that is known.
+
+    Raises what ``make_detector`` raises: a detector that cannot be built at all is an error at the start.
+    """
+
+    def __init__(
+        self,
+        make_detector: Callable[[], Detector] | None = None,
+        settings: LiftSettings | None = None,
+        objects: ObjectsConfig | None = None,
+        priors: ClassPriors | None = None,
+        encoder: RegionEncoder | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
+        self.settings = settings if settings is not None else LiftSettings()
+        self._objects_config = objects if objects is not None else ObjectsConfig()
+        self.priors = priors if priors is not None else shipped_priors()
+        self._make_detector = make_detector
+        self.encoder = encoder
+        self.looks = None if encoder is None else OpenVocabularyLabels(encoder)
+        self._embedded: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()  # tried already
+        self._words: tuple[str, ...] | None = None  # asked for beside the detector's own
+        self._own_words: tuple[str, ...] | None = None
+        self._asked = 0  # how often the words changed
+        self._asked_of: WeakKeyDictionary[RgbdFrame, int] = WeakKeyDictionary()
+        self._detector = None if make_detector is None else make_detector()
+        self._told_in_words = isinstance(self._detector, ToldInWords)
+        self._own_vocabulary = frozenset(names) if self._detector is None else self._detector.vocabulary
+        self._wanted: OrderedDict[str, None] = OrderedDict()  # asked for, the newest last
+        self._vocabulary = self._canonical_vocabulary()
+        self._scheduler = LiftScheduler(self.settings.schedule)
+        self._worker: LiftWorker | None = None
+        self._lock = threading.Lock()  # of what the detector's thread and add() share with detect()
+        self._found: WeakKeyDictionary[RgbdFrame, Detections2d] = WeakKeyDictionary()
+        self._pending: list[Keyframe] = []
+        self._unembedded: list[Keyframe] = []
+        self._waiting: OrderedDict[tuple[str, int], Detections2d] = OrderedDict()
+        self._cameras: set[str] = set()
+        self._statistics = LiftStatistics(state="none" if make_detector is None else "running")
+        self._lifted: WeakKeyDictionary[Keyframe, tuple[Detections2d, list[LiftedDetection]]] = WeakKeyDictionary()
+        self._floor_z_m: float | None = None
+        self._shapes = np.zeros((0, 9))
+        self._shapes_cut = False  # of the map as it was at the last renewal
+        self._yaw_rad = 0.0
+        self._renewed: tuple[int, int] | None = None  # pictures and voxels when walls were last looked for
+        self._state: tuple[tuple[int, ...], int] | None = None  # pictures and voxels of the last answer
+        self._views: list[LiftedView] = []
+        self._fits = FitCache()
+        self.objects: tuple[LiftedObject, ...] = ()
+        self._told: tuple[tuple[LiftedObject, ...], Detections] | None = None
+
+    # ----------------------------------------------------------------------------------------------- sources of boxes
+
+    def add(self, found: Detections2d) -> None:
+        """Detections of another program; used as soon as there is a keyframe of that camera and stamp. Never blocks."""
+        with self._lock:
+            self._waiting[(found.camera, found.stamp_ns)] = found
+            while len(self._waiting) > _MAX_WAITING:
+                _, oldest = self._waiting.popitem(last=False)
+                self._statistics.dropped[WAITING_TOO_MANY] += max(1, len(oldest))
+
+    def count_drops(self, drops: Counter[str]) -> None:
+        """Detections of another program that were dropped before :meth:`add`."""
+        with self._lock:
+            self._statistics.dropped.update(drops)
+
+    def asked_for(self, words: Sequence[str]) -> None:
+        """Somebody asks for these things: the newest of what was asked for is looked for, see :meth:`look_for`."""
+        if not self._told_in_words:
+            return
+        with self._lock:
+            for word in words:
+                if word and word not in self._own_vocabulary:
+                    self._wanted[word] = None
+                    self._wanted.move_to_end(word)
+            while len(self._wanted) > _MAX_WANTED:
+                self._wanted.popitem(last=False)
+            wanted = sorted(self._wanted)
+        if wanted:
+            self.look_for(wanted)
+
+    def look_for(self, words: Sequence[str]) -> bool:
+        """Words of standing queries: a detector that is told in words looks for them too, newest keyframes first.
+
+        Returns whether there is such a detector. What it saw before counts until it has looked again.
+        """
+        if not self._told_in_words:
+            return False
+        if tuple(words) != self._words:
+            with self._lock:
+                self._words = tuple(words)
+                self._asked += 1
+                self._tell_words()
+        return True
+
+    def _tell_words(self) -> None:
+        detector: object = self._detector
+        if isinstance(detector, ToldInWords) and self._words is not None:
+            if self._own_words is None:
+                self._own_words = tuple(sorted(detector.vocabulary))
+            detector.look_for((*self._own_words, *self._words))
+            self._vocabulary = self._canonical_vocabulary()
+
+    def start(self) -> None:
+        """Run the detector, and the encoder, in a thread of its own from now on; :meth:`detect` then never waits."""
+        if self._detector is None and self.encoder is None:
+            return
+        self._worker = LiftWorker(lambda: self._detect_one(time.monotonic_ns()) or self._embed_one())
+        self._worker.start()
+
+    def stop(self) -> bool:
+        """End that thread; False when the detector does not come back."""
+        worker, self._worker = self._worker, None
+        return True if worker is None else worker.stop()
+
+    def forget(self) -> None:
+        """Another map: nothing that was lifted holds any more."""
+        with self._lock:
+            self._found.clear()
+            self._asked_of.clear()
+            self._waiting.clear()
+            self._pending, self._unembedded = [], []
+            self._cameras.clear()
+            self._embedded.clear()
+        if self.looks is not None:
+            self.looks.clear()
+        self._lifted.clear()
+        self._shapes, self._shapes_cut, self._renewed, self._state = np.zeros((0, 9)), False, None, None
+        self._views, self.objects = [], ()
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """The map's names of what the detector can name; empty where another program detects."""
+        return self._vocabulary
+
+    def statistics(self) -> LiftStatistics:
+        """A copy."""
+        with self._lock:
+            s = self._statistics
+            return LiftStatistics(**{**vars(s), "dropped": Counter(s.dropped)})
+
+    @property
+    def busy_s(self) -> float:
+        """How long the detector's thread has been at one picture."""
+        return 0.0 if self._worker is None else self._worker.busy_s
+
+    # ------------------------------------------------------------------------------------------------------ detecting
+
+    def detect(
+        self,
+        keyframes: Sequence[Keyframe],
+        snapshot: VoxelSnapshot,
+        floor_z_m: float,
+        now_ns: int | None = None,
+        shapes: NDArray[np.float64] | None = None,
+    ) -> Detections:
+        """What the detector saw in the retained keyframes, as boxes in the map.
+
+        Args:
+            keyframes: retained, oldest first.
+            snapshot: the map as it is now.
+            floor_z_m: height of the floor.
+            now_ns: clock by which the rate is bounded where no thread detects; None = the newest keyframe's stamp.
+            shapes: (B, 9) boxes of the map's shapes, where they are known already; None = cut here, now and then.
+        """
+        self._match_waiting(keyframes)
+        with self._lock:
+            self._pending = list(keyframes) if self._make_detector is not None else []
+            if self.encoder is not None:
+                self._unembedded = [k for k in keyframes if (f := self._found.get(k.frame)) and f.embeddings is None]
+        if self._worker is not None:
+            self._worker.wake()
+        elif keyframes:
+            stamp_ns = max(k.frame.stamp_ns for k in keyframes) if now_ns is None else now_ns
+            while self._detect_one(stamp_ns) or self._embed_one():
+                pass
+        with self._lock:
+            known = [(k, found) for k in keyframes if (found := self._found.get(k.frame)) is not None]
+        if self._floor_z_m is None or abs(floor_z_m - self._floor_z_m) > _FLOOR_MOVED_M:
+            self._floor_z_m = floor_z_m
+            self._lifted.clear()
+        state = tuple(id(part) for pair in known for part in pair), len(snapshot)
+        if self._unchanged(state):
+            return self._detections()
+        self._state = state
+        began, lifting_ms = time.perf_counter(), self._statistics.lift_ms
+        index = VoxelIndex.of(snapshot)
+        renew = self._map_changed(len(known), len(snapshot))
+        if renew:
+            self._yaw_rad = wall_aligned_frame(snapshot.coords, snapshot.voxel_size_m, floor_z_m).yaw_rad
+            self._shapes_cut = False
+        self._lift(known, index, self._yaw_rad)
+        self._views = [LiftedView(k.id, k.frame, k.T_world_camera, self._lifted[k][1]) for k, _ in known]
+        candidates = find_candidates(
+            self._views, self.priors, floor_z_m, self.settings.evidence, index, self._yaw_rad, cache=self._fits
+        )
+        candidates = [c for c in candidates if c.probability >= 0.5 * self.settings.min_probability]
+        if shapes is not None:
+            self._shapes, self._shapes_cut = shapes, True
+        elif candidates and not self._shapes_cut:
+            self._shapes, self._shapes_cut = map_shapes(snapshot, floor_z_m, self._objects_config), True
+        things = [self._complete(c, floor_z_m, [found for _, found in known]) for c in candidates]
+        self.objects = _joined(things, self.settings.min_probability)
+        with self._lock:
+            whole_ms = (time.perf_counter() - began) * 1e3
+            self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
+        return self._detections()
+
+    def fuse(
+        self,
+        network: Detections,
+        snapshot: VoxelSnapshot,
+        even: float = 0.5,
+        names: NDArray[np.float64] | None = None,
+    ) -> Detections:
+        """What the network (or shapes alone) found together with the last :meth:`detect`.
+
+        Args:
+            network: boxes of the network.
+            snapshot: the map.
+            even: the network's score at which a box is as likely right as wrong.
+            names: (N,) log-odds that its names deserve beside their scores, ``ConfidenceCalibration.doubts``.
+        """
+        began = time.perf_counter()
+        evidence = doubts(network, self._vocabulary, self._views, snapshot, self.settings.evidence)
+        if names is not None:
+            evidence = evidence + names
+        trusted = np.array([o.trusted for o in self.objects], dtype=bool)
+        fused = fuse_detections(network, self._detections(), trusted, evidence, even)
+        with self._lock:
+            self._statistics.join_ms += (time.perf_counter() - began) * 1e3
+        return fused
+
+    # -------------------------------------------------------------------------------------------------------- private
+
+    def _detections(self) -> Detections:
+        """Of :attr:`objects`; made once for each of their tuples."""
+        if self._told is None or self._told[0] is not self.objects:
+            detections = Detections(
+                np.array([o.box for o in self.objects]).reshape(-1, 9),
+                np.array([o.probability for o in self.objects], dtype=np.float64),
+                tuple(o.label for o in self.objects),
+                tuple(o.candidate.posterior for o in self.objects),
+            )
+            self._told = self.objects, detections
+        return self._told[1]
+
+    def _canonical_vocabulary(self) -> frozenset[str]:
+        names = self._own_vocabulary if self._detector is None else self._detector.vocabulary
+        return frozenset(self.priors.canonical(name) for name in names)
+
+    def _unchanged(self, state: tuple[tuple[int, ...], int]) -> bool:
+        if self._state is None or state[0] != self._state[0]:
+            return False
+        return abs(state[1] - self._state[1]) <= _SAME_VOXELS * self._state[1]
+
+    def _detect_one(self, now_ns: int) -> bool:
+        """Look at the newest picture that nobody looked at, if it may be now; whether that was done."""
+        with self._lock:
+            asked = self._asked
+            waiting = [k for k in self._pending if self._asked_of.get(k.frame, -1) < asked]
+            keyframe = self._scheduler.next(waiting, now_ns)
+        if keyframe is None:
+            return False
+        began = time.perf_counter()
+        try:
+            if self._detector is None:
+                assert self._make_detector is not None
+                self._detector = self._make_detector()
+                self._own_words = None
+                self._tell_words()
+            found, drops = self._detector.detect(keyframe.frame)
+            _check_belongs(found, keyframe.frame)
+            if self.encoder is not None:
+                found = self.encoder.with_embeddings(found, keyframe.frame)
+        except Exception as error:  # whatever a foreign detector raises must not end the robot's perception
+            self._detector = None  # built anew before the next try
+            with self._lock:
+                self._scheduler.failed_with(error, now_ns, hopeless=isinstance(error, (LayoutError, FileNotFoundError)))
+                self._note_detector()
+            return False
+        with self._lock:
+            self._scheduler.succeeded()
+            self._found[keyframe.frame] = found
+            self._asked_of[keyframe.frame] = asked
+            self._count(found, drops)
+            self._statistics.detector_ms += (time.perf_counter() - began) * 1e3
+            self._note_detector()
+        return True
+
+    def _embed_one(self) -> bool:
+        """Give the newest detections of another program embeddings; whether there were some without."""
+        with self._lock:
+            waiting = [k for k in self._unembedded if self._embedded.get(k.frame) is not self._found.get(k.frame)]
+            keyframe = max(waiting, key=lambda k: k.id, default=None)
+            found = None if keyframe is None else self._found.get(keyframe.frame)
+        if keyframe is None or found is None or self.encoder is None:
+            return False
+        try:
+            embedded = self.encoder.with_embeddings(found, keyframe.frame)
+        except Exception as error:  # as of a detector
+            with self._lock:
+                self._statistics.last_error = f"{type(error).__name__}: {error}"
+                self._embedded[keyframe.frame] = found
+            return True
+        with self._lock:
+            if self._found.get(keyframe.frame) is found:
+                self._found[keyframe.frame] = embedded
+            self._embedded[keyframe.frame] = embedded
+        return True
+
+    def remember_looks(self, objects: Sequence[SceneObject]) -> None:
+        """The map's objects, as they are after the last :meth:`detect` was fused: they keep the embeddings of what was
+        seen at their places."""
+        if self.looks is not None:
+            boxes = np.array([o.box for o in self.objects]).reshape(-1, 9)
+            self.looks.update(objects, boxes, [o.embedding for o in self.objects])
+
+    def _note_detector(self) -> None:
+        self._statistics.state = self._scheduler.state
+        self._statistics.failures = self._scheduler.failed
+        self._statistics.last_error = self._scheduler.last_error
+
+    def _count(self, found: Detections2d, drops: Counter[str]) -> None:
+        self._statistics.pictures += 1
+        self._statistics.found += len(found)
+        self._statistics.dropped.update(drops)
+
+    def _match_waiting(self, keyframes: Sequence[Keyframe]) -> None:
+        """Detections of other programs find their keyframe, wait a little for it, or are dropped by name."""
+        with self._lock:
+            self._cameras.update(k.frame.camera for k in keyframes)
+            newest_ns = max((k.frame.stamp_ns for k in keyframes), default=0)
+            stamps: dict[str, list[int]] = {}
+            for k in keyframes:
+                stamps.setdefault(k.frame.camera, []).append(k.frame.stamp_ns)
+            tolerance_ns = int(self.settings.stamp_tolerance_s * 1e9)
+            for key in list(self._waiting):
+                camera, stamp_ns = key
+                near = [
+                    k
+                    for k in keyframes
+                    if k.frame.camera == camera and abs(k.frame.stamp_ns - stamp_ns) <= tolerance_ns
+                ]
+                if near:
+                    frame = min(near, key=lambda k: abs(k.frame.stamp_ns - stamp_ns)).frame
+                    found = self._waiting.pop(key)
+                    if not _masks_fit(found, frame):
+                        self._statistics.dropped[OTHER_SIZE] += max(1, len(found))
+                        continue
+                    self._found[frame] = _stamped_as(found, frame)
+                    self._count(found, Counter())
+                elif camera not in self._cameras and keyframes:
+                    self._statistics.dropped[UNKNOWN_CAMERA] += max(1, len(self._waiting.pop(key)))
+                elif camera in stamps and stamp_ns < min(stamps[camera]):
+                    self._statistics.dropped[TOO_LATE] += max(1, len(self._waiting.pop(key)))
+                elif stamp_ns < max(stamps.get(camera, [stamp_ns])) or abs(newest_ns - stamp_ns) > _MAX_WAIT_NS:
+                    # keyframes of a camera come in order
+                    self._statistics.dropped[NO_KEYFRAME] += max(1, len(self._waiting.pop(key)))
+
+    def _lift(self, known: Sequence[tuple[Keyframe, Detections2d]], index: VoxelIndex, yaw_rad: float) -> None:
+        assert self._floor_z_m is not None
+        for keyframe, found in known:
+            last = self._lifted.get(keyframe)
+            if last is not None and last[0] is found:
+                continue
+            began = time.perf_counter()
+            lifted, drops = lift_view(
+                found,
+                keyframe.frame,
+                keyframe.T_world_camera,
+                self._floor_z_m,
+                self.priors,
+                index,
+                yaw_rad,
+                self.settings.rules,
+            )
+            self._lifted[keyframe] = found, lifted
+            with self._lock:
+                self._statistics.lifted += len(lifted)
+                self._statistics.dropped.update(drops)
+                self._statistics.lift_ms += (time.perf_counter() - began) * 1e3
+
+    def _map_changed(self, pictures: int, voxels: int) -> bool:
+        """Whether so much is new that walls and shapes are looked for again."""
+        if self._renewed is not None:
+            since, growth = abs(pictures - self._renewed[0]), abs(voxels - self._renewed[1])
+            if since < _SHAPES_EVERY and growth <= _SHAPES_GROWTH * self._renewed[1]:
+                return False
+        self._renewed = (pictures, voxels)
+        return True
+
+    def _complete(self, candidate: Candidate, floor_z_m: float, found: Sequence[Detections2d]) -> LiftedObject:
+        done = complete_box(candidate.box, candidate.points_m, candidate.label, self._shapes, floor_z_m, self.priors)
+        prior = self.priors.get(candidate.label)
+        small = prior.small if prior is not None else float(candidate.box[3:6].max()) < 0.5
+        fits = self.priors.log_plausibility(candidate.label, done.box, floor_z_m) > _FITTING
+        trusted = fits and (done.by_shape or (small and candidate.whole))
+        return LiftedObject(
+            candidate.label,
+            candidate.probability,
+            done.box,
+            done.by_shape,
+            trusted,
+            candidate,
+            self._embedding(candidate, found),
+        )
+
+    def _embedding(self, candidate: Candidate, found: Sequence[Detections2d]) -> NDArray[np.float32] | None:
+        """Mean over a candidate's views, weighted by the scores."""
+        vectors, weights = [], []
+        for v, i in candidate.members:
+            row = self._views[v].lifted[i].row
+            embeddings = found[v].embeddings
+            if embeddings is not None:
+                vectors.append(embeddings[row])
+                weights.append(found[v].scores[row])
+        return mean_embedding(np.stack(vectors), np.array(weights)) if vectors else None
+
+
+def _check_belongs(found: Detections2d, frame: RgbdFrame) -> None:
+    """Raise :class:`LayoutError` unless a detector's answer is about the picture that it was shown."""
+    if (found.camera, found.stamp_ns) != (frame.camera, frame.stamp_ns):
+        raise LayoutError(
+            f"shown {frame.camera!r} at {frame.stamp_ns}, it answered about {found.camera!r} at {found.stamp_ns}"
+        )
+    if not _masks_fit(found, frame):
+        assert found.masks is not None
+        raise LayoutError(f"its masks are {found.masks.shape[1:]}, the picture is {frame.depth_m.shape}")
+
+
+def _masks_fit(found: Detections2d, frame: RgbdFrame) -> bool:
+    return found.masks is None or found.masks.shape[1:] == frame.depth_m.shape
+
+
+def _stamped_as(found: Detections2d, frame: RgbdFrame) -> Detections2d:
+    return Detections2d(
+        frame.camera, frame.stamp_ns, found.boxes_px, found.scores, found.labels, found.masks, found.embeddings
+    )
+
+
+def _joined(objects: Sequence[LiftedObject], min_probability: float) -> tuple[LiftedObject, ...]:
+    """One object for each thing, of at least that probability: of boxes that nearly coincide the most probable."""
+    order = sorted(objects, key=lambda o: -o.probability)
+    if not order:
+        return ()
+    boxes = thickened(np.stack([o.box for o in order]))
+    iou, share = overlaps(boxes, boxes)
+    kept: list[int] = []
+    for i, thing in enumerate(order):
+        if thing.probability < min_probability:
+            continue
+        alike = [j for j in kept if order[j].label == thing.label]
+        inside = any(max(share[i, j], share[j, i]) >= _DUPLICATE_SHARE for j in alike)
+        if not inside and all(iou[i, j] < _DUPLICATE_IOU for j in kept):
+            kept.append(i)
+    return tuple(order[i] for i in kept)

@@ -1,0 +1,219 @@
+"""A second look at what detection found: each box is read again as a whole, and named and scored anew.
+
+A site predicts its box from what the backbone's cells around it have seen, whatever the size of the thing. Here the box
+itself says where to read: a small grid in its own frame samples the input sites, the fused levels and the neck, and a
+dense network over it corrects what was said first, the log-odds of each class, and says whether anything is there at
+all. (Two-stage detectors do the same in other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D, Wang et al.,
+NeurIPS 2022. Where the faces of the box are was learned too, and was no better than what detection says and the boxes
+around vote for.) It learns over a network that stays as it is (``train --task boxes``), on homes which that network
+never saw, so that it meets the faults that it is to correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from embodied_perceptron.geometry.boxes import grouped_nms, nms, rotations, upright_boxes
+from embodied_perceptron.geometry.transforms import floor_site_keys, pack_site_keys
+from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
+from embodied_perceptron.nn.presets import RefinementConfig
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.sparse.tensor import SparseTensor
+
+SAME_THING_IOU = 0.5  # boxes that overlap more are looked at once, under all of their names
+PLACE_FEATURES = 9
+_AROUND = 1.2  # the grid is so much larger than its box,
+_MARGIN_M = 0.04  # and reaches further on every side by this
+_LEAST = 1e-3  # probabilities below it are alike
+_SURE = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class Proposals:
+    """What the second look reads of P boxes of one scene; ``.to`` comes with the fields.
+
+    Attributes:
+        boxes: (P, 9) in the canonical form (:func:`~embodied_perceptron.geometry.boxes.upright_boxes`).
+        log_odds: (P, K) of each class, as said first.
+        place: (P, 9) logarithm of the edges; lower and upper end above the floor, metres; logarithm of the ratio of the
+            horizontal edges; the best first score; a third of the logarithm of the volume; whether that score is sure.
+        rows: (P, G^3, S) int32 row of each source at each point of the grid, -1 where it has no site.
+        sources: per source (N_s, C_s): input sites, fused levels, the neck's.
+    """
+
+    boxes: Tensor
+    log_odds: Tensor
+    place: Tensor
+    rows: Tensor
+    sources: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+
+def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor, Tensor]:
+    """Boxes of one thing under several names -> one box with the scores of all of them.
+
+    Args:
+        found: of one scene, best first.
+        num_classes: K.
+        limit: only so many things, the best.
+
+    Returns:
+        (P,) rows of the boxes that stand for their things; (P, K + 1) best score of each label among the boxes that
+        overlap them.
+    """
+    chosen, thing, box = grouped_nms(found.boxes, found.scores, SAME_THING_IOU, limit)
+    scores = found.scores.new_zeros(len(chosen), num_classes + 1)
+    flat = thing * (num_classes + 1) + found.labels[box]
+    scores.view(-1).scatter_reduce_(0, flat, found.scores[box], "amax")
+    return chosen, scores
+
+
+def grid_points(boxes: Tensor, cells: int) -> Tensor:
+    """(P, 9) boxes -> (P, cells^3, 3) points of a grid in the frame of each, which is a little larger; x slowest."""
+    steps = (torch.arange(cells, dtype=boxes.dtype, device=boxes.device) + 0.5) / cells * 2.0 - 1.0
+    grid = torch.cartesian_prod(steps, steps, steps)
+    half = 0.5 * _AROUND * boxes[:, 3:6] + _MARGIN_M
+    return boxes[:, None, :3] + torch.einsum("pij,pgj->pgi", rotations(boxes), grid * half[:, None])
+
+
+def propose(
+    sources: Sequence[SparseTensor],
+    sample: int,
+    boxes: Tensor,
+    scores: Tensor,
+    voxel_size_m: float,
+    floor_z_m: float,
+    cells: int,
+) -> Proposals:
+    """What is read of some boxes of one scene.
+
+    Args:
+        sources: what is sampled, each at its own stride.
+        sample: of the batch.
+        boxes: (P, 9); scores: (P, K) first score per class.
+        voxel_size_m: edge of a site at stride 1.
+        floor_z_m: height of the floor.
+        cells: per edge of the grid.
+    """
+    form = upright_boxes(boxes.double())
+    points = grid_points(form, cells)
+    rows = _rows([source.sites for source in sources], sample, points, voxel_size_m)
+    p = scores.clamp(_LEAST, 1.0 - _LEAST)
+    return Proposals(
+        form,
+        torch.log(p / (1.0 - p)),
+        _place(form, scores, floor_z_m).to(scores.dtype),
+        rows,
+        tuple(source.feats for source in sources),
+    )
+
+
+def _rows(sources: Sequence[Sites], sample: int, points: Tensor, voxel_size_m: float) -> Tensor:
+    """(P, N, 3) points -> (P, N, S) int32 rows of the sites of each source that hold them, -1 where there are none."""
+    coords = torch.floor(points.reshape(-1, 3) / voxel_size_m).long()
+    keys = pack_site_keys(torch.full((len(coords),), sample, dtype=torch.int64, device=coords.device), coords)
+    rows = [sites.find(floor_site_keys(keys, sites.stride)).to(torch.int32) for sites in sources]
+    return torch.stack(rows, -1).reshape(*points.shape[:-1], len(sources))
+
+
+def _place(boxes: Tensor, scores: Tensor, floor_z_m: float) -> Tensor:
+    """(P, 9) :attr:`Proposals.place`."""
+    edges = boxes[:, 3:6].clamp(min=MIN_SIZE_M)
+    bottom = boxes[:, 2] - 0.5 * edges[:, 2] - floor_z_m
+    best = scores.amax(1).to(boxes.dtype) if scores.shape[1] else boxes.new_zeros(len(boxes))
+    return torch.stack(
+        [
+            *edges.log().unbind(1),
+            bottom,
+            bottom + edges[:, 2],
+            torch.log(edges[:, 0] / edges[:, 1]),
+            best,
+            edges.log().sum(1) / 3.0,
+            (best > _SURE).to(boxes.dtype),
+        ],
+        1,
+    )
+
+
+class RefinementHead(nn.Module):
+    """See the module docstring.
+
+    Args:
+        config: widths.
+        source_channels: of each source, the input sites' first.
+        num_classes: K.
+    """
+
+    def __init__(self, config: RefinementConfig, source_channels: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        if config.cells != 5:
+            raise ValueError(f"two convolutions of 3 cells read a grid of 5, got {config.cells}")
+        width, hidden = config.channels, config.hidden_channels
+        self.config = config
+        self.num_classes = num_classes
+        # columns of input sites have units; features of layers have no scale of their own
+        self.norms = nn.ModuleList(nn.Identity() if i == 0 else nn.LayerNorm(c) for i, c in enumerate(source_channels))
+        self.project = nn.ModuleList(nn.Linear(c, width) for c in source_channels)
+        self.there = nn.Linear(len(source_channels), width)
+        self.near = nn.Conv3d(width, config.near_channels, 3)
+        self.whole = nn.Conv3d(config.near_channels, config.whole_channels, 3)
+        self.said = nn.Linear(num_classes, config.said_channels)
+        self.place = nn.Linear(PLACE_FEATURES, config.place_channels)
+        joined = config.whole_channels + config.said_channels + config.place_channels
+        self.dropout = nn.Dropout(config.dropout)
+        self.first = nn.Linear(joined, hidden)
+        self.second = nn.Linear(hidden, hidden)
+        self.classify = nn.Linear(hidden, num_classes + 1)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.shift = nn.Parameter(torch.zeros(1))
+        nn.init.normal_(self.classify.weight, std=0.01)
+        nn.init.zeros_(self.classify.bias)
+
+    def forward(self, seen: Proposals) -> Tensor:
+        """(P, K + 1) log-odds of every class and of a thing at all."""
+        P, edge = len(seen), self.config.cells
+        x = functional.relu(self._read(seen)).transpose(1, 2).reshape(P, self.config.channels, edge, edge, edge)
+        near = functional.relu(self.near(x)).flatten(1)
+        # a kernel as large as its grid is a matrix: a third of the convolution's cost
+        x = functional.relu(functional.linear(near, self.whole.weight.flatten(1), self.whole.bias))
+        said, place = functional.relu(self.said(seen.log_odds)), functional.relu(self.place(seen.place))
+        hidden = functional.relu(self.first(self.dropout(torch.cat([x, said, place], 1))))
+        hidden = functional.relu(self.second(self.dropout(hidden)))
+        change = self.classify(hidden)
+        named = seen.log_odds * self.scale + self.shift + change[:, :-1]
+        return torch.cat([named, change[:, -1:]], 1)
+
+    def _read(self, seen: Proposals) -> Tensor:
+        """(P, G^3, C): of each point of the grids the sum of what the sources have there."""
+        known = [
+            project(norm(features.to(self.there.weight.dtype))) + self.there.weight[:, s]
+            for s, (norm, project, features) in enumerate(zip(self.norms, self.project, seen.sources, strict=True))
+        ]
+        table = torch.cat([*known, known[0].new_zeros(1, self.config.channels)])  # its last row is read of nothing
+        first = torch.tensor([0, *(len(rows) for rows in known[:-1])], device=table.device).cumsum(0)
+        nothing = len(table) - 1
+        rows = torch.where(seen.rows >= 0, seen.rows + first, nothing)
+        # sums of rows of one table: a third of the time of one source after the other
+        read = functional.embedding_bag(rows.flatten(0, 1), table, mode="sum")
+        return (read + self.there.bias).reshape(*seen.rows.shape[:2], self.config.channels)
+
+
+def refine(look: RefinementHead, seen: Proposals, min_score: float, iou_threshold: float) -> BoxPredictions:
+    """Final boxes, best first: every label of every thing that scores more than ``min_score``, suppressed per label.
+
+    Of what the second look changes, the configuration's ``share`` counts.
+    """
+    logits: Tensor = look(seen)
+    named = seen.log_odds + look.config.share * (logits[:, :-1] - seen.log_odds)
+    scores = torch.cat([named, logits[:, -1:]], 1).sigmoid()
+    row, label = (scores > min_score).nonzero(as_tuple=True)
+    boxes, chosen = seen.boxes[row], scores[row, label]
+    keep = nms(boxes, chosen, label, iou_threshold)
+    return BoxPredictions(boxes[keep], chosen[keep], label[keep])

@@ -1,0 +1,178 @@
+"""One object of the map over time: a filter for existence, name and box, and how a file keeps it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import ObjectsConfig, ScorePolicy
+from embodied_perceptron.geometry.boxes import canonical_boxes
+from embodied_perceptron.inference.naming import published_name
+from embodied_perceptron.results import UNNAMED, ObjectState, SceneObject
+from embodied_perceptron.scene.corrections import check_words
+
+_VERSION = 4
+
+
+def published_score(score: float, looks: int, scores: ScorePolicy, config: ObjectsConfig) -> float:
+    """Probability that the name and box of something are right that had this mean score in so many looks.
+
+    Looks that found nothing at the place are in the mean with zero. What is published is this, times the probability
+    that the object still exists.
+    """
+    return probability_right(score, looks, reference_score(scores, config), config)
+
+
+def probability_right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> float:
+    return sigmoid(min(looks, config.independent_looks) * (logit(mean) - logit(reference)))
+
+
+def reference_score(scores: ScorePolicy, config: ObjectsConfig) -> float:
+    """The score at which a box is as likely wrong as right: what a calibration says, or that from which they are
+    published."""
+    return scores.even or max(scores.publish, config.clutter_score)
+
+
+def logit(p: float) -> float:
+    p = min(max(p, 1e-4), 1.0 - 1e-4)
+    return math.log(p / (1.0 - p))
+
+
+def sigmoid(log_odds: float) -> float:
+    return 1.0 / (1.0 + math.exp(-log_odds))
+
+
+@dataclass
+class Track:
+    """One object with its history."""
+
+    id: int
+    box: NDArray[np.float64]
+    log_odds: float  # that it exists
+    score: float  # mean score of what was found at its place over the looks there
+    votes: dict[str, float]  # evidence for each name
+    weight: float  # of the box: scores of the sightings that it is the mean of
+    found: int
+    looks: int  # at its place, found or not
+    whole: bool  # the box was never cut by the border of what was looked at
+    missed: bool  # by the last perception that looked there
+    state: str
+    found_ns: int  # when it was last found
+    unfound_s: float  # for how long it has been looked for in vain since
+    last_seen_ns: int  # newest evidence for it then
+    support: float  # voxels in the box when it was found
+    surroundings: float  # voxels around, above and below the box then
+    is_back: bool  # since it was found it was out of view, or the map was made anew
+    reference: float  # score at which a box is as likely wrong as right
+    user_name: str = ""  # what a user calls it
+    user_label: str = ""  # what a user says that it is
+    begun_ns: int = 0  # when it was first found where it is now; not kept in files
+    looked_at: int = 0  # number of the last update that looked at its place; not kept in files
+    published: SceneObject | None = None  # as of now; None = to be made anew
+
+    @property
+    def label(self) -> str:
+        return self.user_label or max(sorted(self.votes), key=lambda name: self.votes[name])
+
+    def name_share(self, label: str) -> float:
+        """Posterior probability of a name."""
+        return self.votes.get(label, 0.0) / max(sum(self.votes.values()), 1e-12)
+
+    def is_settled(self, config: ObjectsConfig) -> bool:
+        """Whether its name is beyond doubt."""
+        if self.user_label:
+            return True
+        return self.found >= config.settled_count and self.name_share(self.label) >= config.settled_share
+
+    def has_moved_to(self, other: Track, like_size: float) -> bool:
+        """Whether ``other``, which touches it and is found, may be this one: of its name and size, and first found
+        since this one is missed. A door that was opened, a chair that was pushed."""
+        a, b = np.sort(self.box[3:6]), np.sort(other.box[3:6])
+        like = bool((np.minimum(a, b) >= like_size * np.maximum(a, b))[1:].all())  # how thick is known least
+        return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
+
+    def rate(self, score: float, config: ObjectsConfig) -> None:
+        """One more look at its place: the score of what was found, or zero."""
+        self.looks += 1
+        self.score += (score - self.score) / min(self.looks, config.score_memory)
+
+    def vote(self, shares: Mapping[str, float], score: float, memory: float) -> None:
+        self.votes = {name: v * memory for name, v in self.votes.items() if v > 1e-3}
+        for label, share in shares.items():
+            self.votes[label] = self.votes.get(label, 0.0) + share * score
+
+    def absorb(self, other: Track) -> None:
+        """Merge the history of the same thing under another id."""
+        if self.missed and not other.missed:
+            self.box, self.missed, self.whole, self.weight = other.box.copy(), False, other.whole, other.weight
+            self.support, self.surroundings, self.unfound_s = other.support, other.surroundings, 0.0
+            self.begun_ns = other.begun_ns  # of a thing that stands there
+        self.log_odds = max(self.log_odds, other.log_odds)
+        self.score = max(self.score, other.score)
+        self.found += other.found
+        self.found_ns = max(self.found_ns, other.found_ns)
+        self.last_seen_ns = max(self.last_seen_ns, other.last_seen_ns)
+        for label, votes in other.votes.items():
+            self.votes[label] = self.votes.get(label, 0.0) + votes
+        self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
+        self.published = None
+
+    def probability(self, config: ObjectsConfig, reference: float) -> float:
+        return sigmoid(self.log_odds) * probability_right(self.score, self.looks, reference, config)
+
+    def as_object(self, config: ObjectsConfig, name_of: Callable[[str], str] | None) -> SceneObject:
+        if self.published is None:
+            score = self.probability(config, self.reference)
+            box, seen_ns, known = self.box.copy(), self.last_seen_ns, self.label
+            label = known if self.user_label or name_of is None else published_name(self.votes, name_of)
+            category = known if label != known else ""
+            self.published = SceneObject(self.id, label, score, box, self.state, seen_ns, self.user_name, category)
+        return self.published
+
+
+def upgraded_entry(entry: dict[str, Any], version: int, config: ObjectsConfig) -> dict[str, Any]:
+    """An object of a file of any version with the fields of this one."""
+    if version == 1:
+        entry = {"looks": 1, "whole": True, **entry}
+    if version < 3:  # had states and scores by rules
+        log_odds = {ObjectState.CONFIRMED: 3.0, ObjectState.TENTATIVE: 0.5, ObjectState.STALE: -1.0}
+        weight = min(float(entry["score"]) * float(entry["found"]), config.box_memory)
+        entry = {
+            "log_odds": log_odds.get(entry["state"], 0.0),
+            "weight": weight,
+            "unfound_s": 0.0,
+            "reference": 0.25,
+            **entry,
+        }
+    if version < 4:  # means were of two looks more, which had found nothing
+        looks = max(min(int(entry["looks"]), config.score_memory), 1)
+        entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
+    return entry
+
+
+def track_from_json(entry: dict[str, Any]) -> Track:
+    for name in ("published", "looked_at", "begun_ns"):
+        if name in entry:
+            raise ValueError(f"object {entry.get('id')} has a field that is none: {name}")
+    track = Track(**{**entry, "box": np.array(entry["box"], dtype=np.float64)})
+    if track.box.shape != (9,) or not np.isfinite(track.box).all():
+        raise ValueError(f"object {track.id} has the box {entry['box']}")
+    if not isinstance(track.user_name, str) or not isinstance(track.user_label, str):
+        raise ValueError(f"object {track.id} has the names {track.user_name!r} and {track.user_label!r}")
+    for words, what in ((track.user_name, "name"), (track.user_label, "label")):
+        if words:
+            try:
+                check_words(words, what)
+            except ValueError as error:
+                raise ValueError(f"object {track.id}: {error}") from None
+    if track.state not in ObjectState.ALL or not track.votes:
+        raise ValueError(f"object {track.id} has state {track.state!r} and labels {track.votes}")
+    if not all(math.isfinite(v) for v in (track.log_odds, track.score, track.weight, track.unfound_s)):
+        raise ValueError(f"object {track.id} has numbers that are not finite")
+    track.box = canonical_boxes(track.box[None])[0]
+    return track

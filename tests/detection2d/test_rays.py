@@ -1,0 +1,134 @@
+"""Rays to the surface that the camera sees, against slow twins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.lift_world import K, photograph
+from support.online_world import look_at
+from support.scene_builder import snapshot_of
+
+from embodied_perceptron.detection2d.rays import VoxelIndex, see_surface
+from embodied_perceptron.geometry.transforms import pack_keys
+
+SIZE_M = 0.05
+
+
+def random_voxels(seed: int, count: int = 150):
+    rng = np.random.default_rng(seed)
+    return np.unique(rng.integers(-20, 20, (count, 3)), axis=0)
+
+
+def index_of(coords):
+    return VoxelIndex.of(snapshot_of((coords + 0.5) * SIZE_M, voxel_size_m=SIZE_M))
+
+
+def slow_cast(coords, origin, direction, low, high):
+    """Entry into each voxel's cube by the slab method; the nearest one."""
+    best = np.nan
+    for c in coords:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            a, b = (c * SIZE_M - origin) / direction, ((c + 1) * SIZE_M - origin) / direction
+        enter, leave = np.nanmax(np.minimum(a, b)), np.nanmin(np.maximum(a, b))
+        start = max(enter, low)
+        if start < leave and start <= high and not start >= best:
+            best = start
+    return best
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dense", [True, False])
+def test_cast_is_as_its_slow_twin(seed, dense):
+    coords = random_voxels(seed)
+    index = index_of(coords)
+    assert index.blocks.size > 0
+    if not dense:  # as in maps that are too wide for the table of blocks
+        index = VoxelIndex(index.voxel_size_m, index.keys, np.zeros((0, 0, 0), bool), index.origin)
+    rng = np.random.default_rng(seed + 100)
+    for origin in (np.zeros(3), rng.uniform(-2, 2, 3)):
+        directions = rng.normal(size=(60, 3))
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        fast = index.cast(origin, directions, 0.1, 2.5)
+        slow = [slow_cast(coords, origin, d, 0.1, 2.5) for d in directions]
+        np.testing.assert_allclose(fast, slow, atol=1e-9)
+
+
+def test_cast_along_an_axis_and_into_nothing():
+    index = index_of(np.array([[10, 0, 0], [14, 0, 0]]))
+    directions = np.array([[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0]])
+    hit = index.cast(np.array([0.01, 0.02, 0.02]), directions, 0.0, 5.0)
+    assert hit[0] == pytest.approx(0.49)  # the nearer of both
+    assert np.isnan(hit[1:]).all()
+    assert np.isnan(index.cast(np.array([0.01, 0.02, 0.02]), directions[:1], 0.0, 0.4)).all()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_near_is_as_its_slow_twin(seed):
+    coords = random_voxels(seed)
+    points = np.random.default_rng(seed).uniform(-1.3, 1.3, (300, 3))
+    cell = np.floor(points / SIZE_M)
+    slow = [(np.abs(coords - c).max(axis=1) <= 1).any() for c in cell]
+    assert index_of(coords).near(points).tolist() == slow
+    assert 0 < sum(slow) < 300
+
+
+def test_keys_are_those_of_the_library():
+    snapshot = snapshot_of((random_voxels(1) + 0.5) * SIZE_M, voxel_size_m=SIZE_M)
+    import torch
+
+    assert VoxelIndex.of(snapshot).keys.tolist() == pack_keys(torch.from_numpy(snapshot.coords)).tolist()
+
+
+def test_an_empty_map_hits_nothing():
+    index = VoxelIndex.of(snapshot_of(np.zeros((0, 3)), voxel_size_m=SIZE_M))
+    assert np.isnan(index.cast(np.zeros(3), np.eye(3), 0.1, 5.0)).all()
+    assert not index.near(np.zeros((2, 3))).any()
+
+
+T = look_at(np.array([-1.2, 0.2, 1.5]), [0.6, 0.0, 0.4])
+
+
+def pixels(step=4):
+    u, v = np.meshgrid(np.arange(0, K.width, step), np.arange(0, K.height, step))
+    return np.stack([u.ravel(), v.ravel()], axis=1)
+
+
+def test_points_lie_on_the_surface_and_steps_are_left_out():
+    posed, shown = photograph(T, 1)
+    samples = see_surface(posed.frame.depth_m, K, T, pixels())
+    table = shown[samples.uv[:, 1], samples.uv[:, 0]] == 0
+    # of the camera's side of the table one sees its top, of legs and edges what is below
+    apart = np.abs(samples.points_m[table, 2] - 0.74)
+    assert np.count_nonzero(apart < 1e-4) > 300
+    within = np.abs(samples.points_m[table, :2] - [0.6, 0.0]) <= [0.4001, 0.7001]
+    assert within.all()
+    # no sample lies beside a jump of depth
+    depth = posed.frame.depth_m
+    for (u, v), z in zip(samples.uv, samples.depth_m, strict=True):
+        around = depth[max(v - 2, 0) : v + 3 : 2, u].tolist() + depth[v, max(u - 2, 0) : u + 3 : 2].tolist()
+        assert max(abs(a - z) for a in around) <= 0.02 + 0.025 * z + 1e-6
+    assert len(samples) < len(pixels())
+
+
+def test_holes_are_filled_by_the_map_and_free_rays_are_not():
+    posed, _ = photograph(T, 1)
+    everything = see_surface(posed.frame.depth_m, K, T, pixels(2))
+    index = VoxelIndex.of(snapshot_of(everything.points_m, voxel_size_m=0.04))
+    holes = posed.frame.depth_m.copy()
+    holes[100:140, 100:200] = 0.0
+    holes[140:180, 100:200] = np.inf
+    asked = np.array([[u, v] for u in range(110, 190, 8) for v in (110, 120, 130, 150, 170)])
+    samples = see_surface(holes, K, T, asked, index, max_cast=1000)
+    assert samples.cast.all()
+    assert (samples.uv[:, 1] < 140).all()
+    assert len(samples) >= 25  # of 30; rays may slip through the grid of a sampled surface
+    truth = posed.frame.depth_m[samples.uv[:, 1], samples.uv[:, 0]]
+    assert np.median(np.abs(samples.depth_m - truth)) < 0.05
+    assert len(see_surface(holes, K, T, asked)) == 0
+
+
+def test_at_most_so_many_rays_are_cast():
+    index = index_of(np.array([[x, y, -20] for x in range(-20, 20) for y in range(-20, 20)]))
+    asked = pixels(8)
+    samples = see_surface(np.zeros((K.height, K.width), np.float32), K, T, asked, index, (0.1, 9.0), max_cast=16)
+    assert 0 < len(samples) <= 16

@@ -1,0 +1,1 @@
+"""What scores are worth, fitted to homes that the network does not know."""

@@ -1,0 +1,1 @@
+"""Figures of merit: pure functions of predictions and truth."""

@@ -1,0 +1,1 @@
+"""Recordings of real rooms: labels by hand, and what is published about them against these."""

@@ -1,0 +1,57 @@
+"""``embodied-perceptron label``: labels for ``evaluate recording``, from what a replay published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def label(
+    labels: Annotated[Path, typer.Argument(dir_okay=False, help="Label file (JSON); made where it is missing.")],
+    replayed: Annotated[
+        Path | None, typer.Option("--map", file_okay=False, help="Folder that `replay --direct` wrote.")
+    ] = None,
+    recording: Annotated[Path | None, typer.Option(help="Its recording, whose frames are shown.")] = None,
+    from_objects: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write this objects.json as a label file, none of it sure.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--list", help="Print the labels.")] = False,
+    frames: Annotated[int, typer.Option(min=0, help="So many frames of the recording.")] = 40,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 = a free one.")] = 8700,
+) -> None:
+    """Make labels of a recording: boxes on a page in the browser, on this machine alone.
+
+    The page shows the map from above and frames with the boxes drawn on. A new file begins with what was published.
+    With --from-objects or --list nothing is served.
+    """
+    from embodied_perceptron.apps.errors import CommandError
+    from embodied_perceptron.recordings.artifacts import read_objects_json
+    from embodied_perceptron_training.evaluation.recordings.labels import labels_from_objects, read_labels, write_labels
+
+    if from_objects is not None:
+        if labels.exists():
+            raise CommandError(f"{labels} exists; remove it first, or choose another name")
+        write_labels(labels, labels_from_objects(read_objects_json(from_objects)))
+        typer.echo(f"{labels}: {len(read_labels(labels).things)} objects, none of them sure yet")
+    if show:
+        for thing in (found := read_labels(labels)).things:
+            x, y, z, dx, dy, dz = thing.box[:6]
+            sure = "    " if thing.sure else "not "
+            typer.echo(
+                f"{sure}sure  {x:7.2f} {y:7.2f} {z:7.2f}  {dx:.2f} x {dy:.2f} x {dz:.2f}  {', '.join(thing.names)}"
+            )
+        typer.echo(f"{len(found.things)} objects, {len(found.ignore)} regions to ignore")
+    if from_objects is not None or show:
+        return
+    if replayed is None:
+        raise CommandError("--map is needed: the folder that `replay --direct RECORDING --out FOLDER` wrote")
+    from embodied_perceptron_training.evaluation.recordings.label_server import LabelServer, LabelSession
+
+    with LabelServer(LabelSession.open(labels, replayed, recording, frames), port) as server:
+        typer.echo(f"{server.url} shows {replayed} (end with Ctrl-C); labels go to {labels}")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("ended")

@@ -1,0 +1,205 @@
+"""The page behind ``embodied-perceptron label``: the map from above, frames with boxes drawn on, a form.
+
+    GET  /             the page
+    GET  /view.json    where the map lies in the picture, number of frames, names that exist
+    GET  /top.png      the map from above
+    GET  /frame/3.jpg  a frame with the saved boxes
+    GET  /labels.json  the labels
+    PUT  /labels.json  new labels: 200, or 400 and {"error": words}; a file is written only when all of it is right
+
+It listens on the loopback interface alone and answers only requests that name it, so that no page of another site can
+read or change anything.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.recordings.artifacts import read_objects_json, read_ply
+from embodied_perceptron.recordings.image_codec import encode_color_file
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream
+from embodied_perceptron.results import SceneObject
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.drawing import Color, Image, draw_boxes_on_image
+from embodied_perceptron.visualization.top_view import TopViewFrame, splat_voxels
+from embodied_perceptron.weights.categories import ALL_CATEGORIES
+from embodied_perceptron_training.evaluation.recordings.labels import (
+    LabelError,
+    RecordingLabels,
+    labels_from_dict,
+    labels_from_objects,
+    read_labels,
+    write_labels,
+)
+
+_PAGE = Path(__file__).with_name("label_page.html")
+_MARGIN_M = 0.3
+_MAX_PIXELS = 1200
+_CUT_HEIGHT_M = 1.7  # above the lowest voxels: what is higher hides the room
+_VOXEL_M = 0.02  # of the squares in the picture
+_LARGEST_BODY = 4 << 20
+SURE: Color = (94, 210, 110)
+UNSURE: Color = (255, 196, 54)
+IGNORED: Color = (150, 150, 150)
+
+
+@dataclass(eq=False)
+class LabelSession:
+    """What is labelled: the file, the map from above and some frames. For any thread."""
+
+    path: Path
+    labels: RecordingLabels
+    top: Image
+    view: TopViewFrame
+    frames: tuple[PosedFrame, ...] = ()
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def open(cls, path: Path, replayed: Path, recording: Path | None = None, frames: int = 40) -> LabelSession:
+        """Labels at ``path``, or where there are none the objects that a replay wrote into the folder ``replayed``;
+        ``frames`` of the ``recording``, evenly spread. Raises what reading these raises."""
+        points, colors = read_ply(replayed / "voxels.ply")
+        if len(points) == 0:
+            raise ValueError(f"{replayed / 'voxels.ply'} holds no voxels")
+        labels = (
+            read_labels(path) if path.exists() else labels_from_objects(read_objects_json(replayed / "objects.json"))
+        )
+        low, high = np.percentile(points, [0.2, 99.8], axis=0)
+        view = TopViewFrame(low[:2] - _MARGIN_M, high[:2] + _MARGIN_M, _MAX_PIXELS)
+        shown = points[:, 2] < low[2] + _CUT_HEIGHT_M
+        top = splat_voxels(points[shown], colors[shown], _VOXEL_M, view)
+        return cls(path, labels, top, view, () if recording is None else _some_frames(recording, frames))
+
+    def describe(self) -> dict[str, Any]:
+        """Contents of ``view.json``."""
+        return {
+            "low_m": self.view.low_m.tolist(),
+            "pixels_per_m": self.view.pixels_per_m,
+            "width": self.view.width,
+            "height": self.view.height,
+            "frames": len(self.frames),
+            "categories": list(ALL_CATEGORIES),
+            "path": str(self.path),
+        }
+
+    def save(self, data: Any) -> RecordingLabels:
+        """Check and write new labels. Raises :class:`LabelError`; nothing has changed then."""
+        labels = labels_from_dict(data)
+        with self.lock:
+            write_labels(self.path, labels)
+            self.labels = labels
+        return labels
+
+    def draw(self, number: int) -> Image:
+        """A frame with the saved boxes: green sure, yellow unsure, grey ignored. Raises ``IndexError``."""
+        if not 0 <= number < len(self.frames):
+            raise IndexError(number)
+        frame, labels = self.frames[number], self.labels
+        things = [SceneObject(i, t.names[0], 1.0, t.box) for i, t in enumerate(labels.things)]
+        colors = {i: SURE if t.sure else UNSURE for i, t in enumerate(labels.things)}
+        for i, region in enumerate(labels.ignore, start=len(things)):
+            things.append(SceneObject(i, "ignore", 1.0, region.box))
+            colors[i] = IGNORED
+        return draw_boxes_on_image(
+            frame.frame.color, things, frame.T_world_camera, frame.frame.intrinsics, width=1, colors=colors
+        )
+
+
+def _some_frames(recording: Path, wanted: int) -> tuple[PosedFrame, ...]:
+    source = open_recording(recording)
+    step = max(1, -(-len(source) // max(wanted, 1)))
+    stream = PosedFrameStream(source, PerceptronConfig().assembler)
+    return tuple(frame for i, frame in enumerate(stream) if i % step == 0)[:wanted]
+
+
+class LabelServer(ThreadingHTTPServer):
+    """Serves one session on 127.0.0.1; ``port`` 0 = a free one."""
+
+    daemon_threads = True
+
+    def __init__(self, session: LabelSession, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.session = session
+        self.url = f"http://127.0.0.1:{self.server_port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: LabelServer
+
+    def do_GET(self) -> None:
+        """See the module docstring."""
+        if not self._ours():
+            return
+        session, path = self.server.session, self.path.partition("?")[0]
+        if path == "/":
+            self._answer(_PAGE.read_bytes(), "text/html; charset=utf-8")
+        elif path == "/view.json":
+            self._json(session.describe())
+        elif path == "/labels.json":
+            self._json(session.labels.as_dict())
+        elif path == "/top.png":
+            self._image(session.top, ".png")
+        elif path.startswith("/frame/") and path.endswith(".jpg"):
+            try:
+                self._image(session.draw(int(path[len("/frame/") : -len(".jpg")])), ".jpg")
+            except (ValueError, IndexError):
+                self._json({"error": f"no such frame: {path}; there are {len(session.frames)}"}, HTTPStatus.NOT_FOUND)
+        else:
+            self._json({"error": f"nothing is at {path}"}, HTTPStatus.NOT_FOUND)
+
+    def do_PUT(self) -> None:
+        """New labels."""
+        if not self._ours():
+            return
+        if self.path != "/labels.json":
+            self._json({"error": f"nothing can be put at {self.path}"}, HTTPStatus.NOT_FOUND)
+            return
+        length = self.headers.get("Content-Length", "")
+        if not length.isdigit() or int(length) > _LARGEST_BODY:
+            self.close_connection = True
+            self._json({"error": f"length {length!r} is not at most {_LARGEST_BODY}"}, HTTPStatus.BAD_REQUEST)
+            return
+        try:
+            labels = self.server.session.save(json.loads(self.rfile.read(int(length))))
+        except (LabelError, json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+            self._json({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+            return
+        self._json({"objects": len(labels.things), "ignore": len(labels.ignore)})
+
+    def _ours(self) -> bool:
+        """Whether the request names this server; a page of another site that was pointed here does not."""
+        port = self.server.server_port
+        names = (f"127.0.0.1:{port}", f"localhost:{port}")
+        origin = self.headers.get("Origin")
+        if self.headers.get("Host") in names and (origin is None or origin.removeprefix("http://") in names):
+            return True
+        self.close_connection = True
+        self._json({"error": "only for pages of this machine"}, HTTPStatus.FORBIDDEN)
+        return False
+
+    def _json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self._answer(json.dumps(value).encode(), "application/json", status)
+
+    def _image(self, image: Image, kind: str) -> None:
+        self._answer(encode_color_file(image, kind), "image/png" if kind == ".png" else "image/jpeg")
+
+    def _answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Quiet."""

@@ -1,0 +1,68 @@
+"""``embodied-perceptron evaluate recording``: what is published about a recording, against labels made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def recording(
+    recording: Annotated[Path, typer.Option(help="A recording: TUM folder or bag.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and pictures.")],
+    labels: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Labels (JSON, see `label`); without, nothing is scored.")
+    ] = None,
+    objects: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="objects.json of an earlier `replay --direct` instead of one.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML configuration of the replay.")] = None,
+    weights: Annotated[str | None, typer.Option(help='A shipped name, a weights file, or "" = by shape alone.')] = None,
+    min_score: Annotated[float | None, typer.Option(help="Score of an object; default: the weights' own.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Replay no more frames.")] = None,
+    images: Annotated[int, typer.Option(min=0, help="Camera images to draw on where there are no labels.")] = 4,
+    pictures: Annotated[bool, typer.Option(help="A picture of every published object and everything missed.")] = True,
+) -> None:
+    """Compare what would be published about a recording with labels made by hand.
+
+    Writes metrics.json {published, right, precision, recall, recall_large, misnamed, phantoms, duplicates},
+    recording.md (every object with its verdict), objects.json and pictures.
+
+    A named object is RIGHT where it lies on a sure thing (IoU >= 0.25, sides shorter than 0.1 m counting as 0.1 m)
+    under an accepted name, the first to do so; a DUPLICATE where the thing has its box already, or where it is only a
+    piece of it; MISNAMED where it lies on a sure thing under another name; a PHANTOM where nothing was labelled.
+    published = the sum of these four, precision = right / published. What is called `object` claims no name: it is
+    listed and not counted, as is what lies on unsure things, is a piece of one under its name, or lies in regions to
+    ignore. recall = sure things found / sure things; recall_large = of those >= 0.5 m long. Shares are in [0, 1], null
+    where there is nothing to divide by.
+
+    Without --labels it draws what is found, on images and from above, and nothing is scored.
+    """
+    from embodied_perceptron.apps.errors import CommandError
+    from embodied_perceptron.config import PerceptronConfig, load_config
+    from embodied_perceptron_training.evaluation.recordings.final_map import draw_recording, with_weights
+
+    settings = PerceptronConfig() if config is None else load_config(config)
+    if weights is not None or min_score is not None:
+        named = settings.network.weights if weights is None else weights
+        settings = with_weights(settings, named, settings.network.min_score if min_score is None else min_score)
+    if labels is None:
+        if objects is not None:
+            raise CommandError("--objects belongs to --labels: without labels a recording is replayed and drawn")
+        found = draw_recording(recording, out, settings, images)
+        typer.echo(f"{out}: {len(found)} objects, nothing is scored")
+        return
+    from embodied_perceptron_training.evaluation.recordings.report import evaluate_recording
+
+    figures = evaluate_recording(recording, labels, out, settings, objects, max_frames, pictures)
+    table = Table(title=f"{recording.name} against {labels.name}")
+    table.add_column("figure")
+    table.add_column("", justify="right")
+    for name, value in figures.items():
+        shown = "-" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+        table.add_row(name, shown)
+    Console().print(table)
+    typer.echo(f"{out}: metrics.json, recording.md, objects.json" + (", pictures" if pictures else ""))

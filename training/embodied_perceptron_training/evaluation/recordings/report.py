@@ -1,0 +1,248 @@
+"""A recording evaluated: replayed or read, judged (:mod:`.recording_score`), and written down with pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.apps.replay import replay
+from embodied_perceptron.config import PerceptronConfig
+from embodied_perceptron.geometry.boxes import box_corners, transform_boxes
+from embodied_perceptron.geometry.transforms import invert_transform, transform_points
+from embodied_perceptron.recordings.artifacts import read_objects_json, write_json, write_objects_json
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.recordings.open import open_recording
+from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
+from embodied_perceptron.results import SceneObject
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.drawing import Color, Image, draw_boxes_on_image
+from embodied_perceptron_training.evaluation.recordings.labels import read_labels
+from embodied_perceptron_training.evaluation.recordings.score import (
+    DUPLICATE,
+    MISNAMED,
+    NOT_JUDGED,
+    PHANTOM,
+    Judged,
+    RecordingScore,
+    score_recording,
+)
+from embodied_perceptron_training.evaluation.recordings.score import RIGHT as IS_RIGHT
+from embodied_perceptron_training.evaluation.runner.pictures import FOUND, MISSED, RIGHT, WRONG, save_picture
+
+_COLORS: dict[str, Color] = {
+    IS_RIGHT: FOUND, DUPLICATE: RIGHT, MISNAMED: WRONG, PHANTOM: MISSED, NOT_JUDGED: (170, 170, 170),
+}  # fmt: skip
+_MARGIN = 0.35  # of a crop, as a share of the box in the image
+_LEAST_CROP_PX = 120
+_CROP_PX = 360
+_OCCLUDED_M = 0.3
+
+
+def evaluate_recording(
+    recording: str | Path,
+    labels: str | Path,
+    out: str | Path,
+    config: PerceptronConfig | None = None,
+    objects: str | Path | None = None,
+    max_frames: int | None = None,
+    pictures: bool = True,
+) -> dict[str, float | int | None]:
+    """Judge what is published about a recording and write ``metrics.json``, ``recording.md``, ``objects.json`` and,
+    with ``pictures``, ``pictures/*.jpg`` into ``out``.
+
+    Args:
+        recording: TUM folder or bag.
+        labels: file of :mod:`.recording_labels`, in the recording's world frame.
+        config: of the replay.
+        objects: ``objects.json`` of an earlier direct replay instead of a new one.
+        max_frames: replay no more.
+
+    Returns:
+        The figures of :meth:`.RecordingScore.metrics`.
+
+    Raises:
+        LabelError: a label file that can't be used.
+        RecordingError: a recording that can't be read.
+        ValueError: ``objects`` that hold none, or a recording whose map stays empty.
+        OSError: what can't be opened or written.
+    """
+    wanted = read_labels(labels)  # first: a replay takes longer
+    source = open_recording(recording)
+    config = PerceptronConfig() if config is None else config
+    published = _replayed(source, config, max_frames) if objects is None else _read(Path(objects))
+    score = score_recording(published, wanted)
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    drawn = _draw(source, config, score, out / "pictures") if pictures else {}
+    write_objects_json(out / "objects.json", published)
+    write_atomically(out / "recording.md", _markdown(score, drawn).encode())
+    figures = score.metrics()
+    write_json(out / "metrics.json", figures)
+    return figures
+
+
+def _replayed(source: Recording, config: PerceptronConfig, max_frames: int | None) -> tuple[SceneObject, ...]:
+    result = replay(source, config, max_frames=max_frames)
+    if result.empty_because:
+        raise ValueError(f"the map of {source.source} stays empty: {result.empty_because}")
+    return _moved(result.perception.objects, result.perception.T_world_map)
+
+
+def _read(path: Path) -> tuple[SceneObject, ...]:
+    """Objects of an earlier replay; where their map was not the world, ``timings.json`` says so."""
+    beside = path.with_name("timings.json")
+    T_world_map = np.eye(4)
+    if beside.is_file():
+        T_world_map = np.array(
+            json.loads(beside.read_text(encoding="utf-8")).get("T_world_map", T_world_map), np.float64
+        )
+    return _moved(read_objects_json(path), T_world_map)
+
+
+def _moved(objects: Sequence[SceneObject], T_world_map: NDArray[np.float64]) -> tuple[SceneObject, ...]:
+    if np.array_equal(T_world_map, np.eye(4)) or not objects:
+        return tuple(objects)
+    boxes = transform_boxes(T_world_map, torch.from_numpy(np.stack([o.box for o in objects]))).numpy()
+    return tuple(replace(o, box=box) for o, box in zip(objects, boxes, strict=True))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# pictures
+
+
+@dataclass(eq=False)
+class _Sight:
+    """The best view of one box so far."""
+
+    thing: SceneObject
+    name: str
+    color: Color
+    value: float = 0.0
+    frame: PosedFrame | None = None
+
+
+def _draw(source: Recording, config: PerceptronConfig, score: RecordingScore, folder: Path) -> dict[str, str]:
+    """One crop of the frame that shows it best for each judged object and each missed thing; file names by key."""
+    sights = {_key(j): _Sight(j.thing, _file_name(j), _COLORS[j.verdict]) for j in score.judged}
+    for row in score.missed():
+        thing = score.things[row]
+        shown = SceneObject(row + 1, thing.names[0], 1.0, thing.box)
+        sights[f"missed {row}"] = _Sight(shown, f"missed_{_slug(thing.names[0])}_{row}.jpg", MISSED)
+    for frame in PosedFrameStream(source, config.assembler):
+        for sight in sights.values():
+            value = _visible(sight.thing.box, frame)
+            if value > sight.value:
+                sight.value, sight.frame = value, frame
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = {}
+    for key, sight in sights.items():
+        if sight.frame is not None:
+            save_picture(_crop(sight.thing, sight.frame, sight.color), folder / sight.name)
+            drawn[key] = f"{folder.name}/{sight.name}"
+    return drawn
+
+
+def _key(judged: Judged) -> str:
+    return f"object {judged.thing.id}"
+
+
+def _slug(name: str) -> str:
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
+def _file_name(judged: Judged) -> str:
+    return f"{judged.verdict.replace(' ', '-')}_{_slug(judged.thing.label)}_{judged.thing.id}.jpg"
+
+
+def _pixels(box: NDArray[np.float64], frame: PosedFrame) -> NDArray[np.float64] | None:
+    """(8, 2) pixels of the corners, None where one lies behind the camera."""
+    camera = frame.frame.intrinsics
+    points = transform_points(invert_transform(frame.T_world_camera), box_corners(box[None])[0])
+    if points[:, 2].min() < 0.1:
+        return None
+    return np.stack(
+        [camera.fx * points[:, 0] / points[:, 2] + camera.cx, camera.fy * points[:, 1] / points[:, 2] + camera.cy], -1
+    )
+
+
+def _visible(box: NDArray[np.float64], frame: PosedFrame) -> float:
+    """How well a frame shows a box: how much of it lies in the image, and a little how large; 0 = not at all."""
+    pixels = _pixels(box, frame)
+    if pixels is None:
+        return 0.0
+    camera = frame.frame.intrinsics
+    size = np.array([camera.width, camera.height], np.float64)
+    low, high = pixels.min(axis=0), pixels.max(axis=0)
+    shown = np.clip(np.minimum(high, size) - np.maximum(low, 0), 0, None)
+    u, v = (int(x) for x in (pixels.mean(axis=0)))
+    if not (0 <= u < camera.width and 0 <= v < camera.height):
+        return 0.0
+    z_m = float((frame.T_world_camera[:3, :3].T @ (box[:3] - frame.T_world_camera[:3, 3]))[2])
+    measured_m = float(frame.frame.depth_m[v, u])
+    hidden = 0 < measured_m < z_m - 0.5 * float(np.linalg.norm(box[3:6])) - _OCCLUDED_M
+    inside = float(np.prod(shown / np.maximum(high - low, 1e-6)))
+    return 0.0 if hidden else inside * (0.5 + float(np.prod(shown / size)) ** 0.5)
+
+
+def _crop(thing: SceneObject, frame: PosedFrame, color: Color) -> Image:
+    camera = frame.frame.intrinsics
+    factor = 2
+    size = (camera.width * factor, camera.height * factor)
+    image = np.ascontiguousarray(cv2.resize(frame.frame.color, size, interpolation=cv2.INTER_CUBIC))
+    image = draw_boxes_on_image(image, [thing], frame.T_world_camera, camera.resized(*size), colors={thing.id: color})
+    pixels = _pixels(thing.box, frame)
+    assert pixels is not None  # of the frames that show it
+    low, high = factor * pixels.min(axis=0), factor * pixels.max(axis=0)
+    half = np.maximum((0.5 + _MARGIN) * (high - low), _LEAST_CROP_PX)
+    middle = 0.5 * (low + high)
+    left, top = np.clip(middle - half, 0, np.array(size) - 2).astype(int)
+    right, bottom = np.clip(middle + half, (left + 2, top + 2), size).astype(int)
+    crop = image[top:bottom, left:right]
+    scale = _CROP_PX / max(crop.shape[:2])
+    if scale < 1:
+        crop = cv2.resize(crop, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    return np.ascontiguousarray(crop)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# table
+
+
+def _markdown(score: RecordingScore, drawn: dict[str, str]) -> str:
+    lines = ["| figure | |", "|---|---:|"]
+    for name, value in score.metrics().items():
+        lines.append(f"| {name} | {'-' if value is None else value} |")
+    lines += [
+        "",
+        "| published | score | verdict | on | IoU | box (x y z, size) | picture |",
+        "|---|---:|---|---|---:|---|---|",
+    ]
+    for judged in score.judged:
+        thing = judged.thing
+        on = score.things[judged.on].names[0] if judged.on >= 0 else "-"
+        verdict = f"{judged.verdict} ({judged.why})" if judged.why else judged.verdict
+        lines.append(
+            f"| {thing.label} {thing.id} | {thing.score:.2f} | {verdict} | {on} | {judged.iou:.2f} | "
+            f"{_numbers(thing.box)} | {_link(drawn.get(_key(judged)))} |"
+        )
+    lines += ["", "| missed | box (x y z, size) | note | picture |", "|---|---|---|---|"]
+    for row in score.missed():
+        missed = score.things[row]
+        names = ", ".join(missed.names)
+        lines.append(f"| {names} | {_numbers(missed.box)} | {missed.note} | {_link(drawn.get(f'missed {row}'))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _numbers(box: NDArray[np.float64]) -> str:
+    return f"{box[0]:.2f} {box[1]:.2f} {box[2]:.2f}, {box[3]:.2f} x {box[4]:.2f} x {box[5]:.2f}"
+
+
+def _link(path: str | None) -> str:
+    return "-" if path is None else f"![]({path})"

@@ -1,0 +1,264 @@
+"""Evaluation of weights on a data set: scenes in, figures out. Everything that is scored is what a robot runs."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
+from embodied_perceptron.inference.loading import load_inference
+from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.weights.categories import (
+    COMMON_CLASSES,
+    DETECTION_CLASSES,
+    HEAD_CLASSES,
+    OCCUPANCY_CLASSES,
+    TAIL_CLASSES,
+)
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt
+from embodied_perceptron_training.evaluation.metrics.detection import detection_metrics
+from embodied_perceptron_training.evaluation.metrics.occupancy import occupancy_metrics
+from embodied_perceptron_training.evaluation.runner.parallel import (
+    MAX_CORRUPT_SHARE,
+    CorruptSceneError,
+    EvaluationError,
+    Workers,
+    map_scenes,
+)
+from embodied_perceptron_training.evaluation.runner.scene_tasks import (
+    TASKS,
+    Sample,
+    SceneResult,
+    evaluate_scene,
+    score_grounding,
+)
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, by_scan, load_scene
+
+ALL_TASKS = ("detection", "occupancy", "grounding")  # of `evaluate all`: one replay serves them
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "head": tuple(DETECTION_CLASSES[i] for i in HEAD_CLASSES),
+    "common": tuple(DETECTION_CLASSES[i] for i in COMMON_CLASSES),
+    "tail": tuple(DETECTION_CLASSES[i] for i in TAIL_CLASSES),
+}
+_BY_SENSOR = ("AP25", "AP25_furniture")
+NEEDS = {  # task -> (head, what it is called)
+    "detection": "detection",
+    "continuous-detection": "detection",
+    "monocular-detection": "detection",
+    "occupancy": "occupancy",
+    "continuous-occupancy": "occupancy",
+    "grounding": "grounding",
+}
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """What to evaluate; plain values, so that worker processes can be told.
+
+    Attributes:
+        data: folder in EmbodiedScan's layout.
+        split: train, val or test.
+        weights: shipped name or path.
+        tasks: of :data:`TASKS`.
+        scenes: the first so many; None = all.
+        views: of each scene, spread evenly.
+        prompts: which sentences: ``embodiedscan_<split>_<prompts>.json``.
+        turn_seed: turn and move every scene at random; None = as they are.
+        window_m: edge of what the network looks at at once; larger scenes are looked at in overlapping windows.
+    """
+
+    data: str
+    split: str
+    weights: str
+    tasks: tuple[str, ...]
+    scenes: int | None = None
+    views: int = 20
+    turn_seed: int | None = None
+    prompts: str = "vg"
+    window_m: float = WINDOW_M
+
+    def __post_init__(self) -> None:
+        unknown = [t for t in self.tasks if t not in TASKS]
+        if unknown or not self.tasks:
+            raise ValueError(f"tasks must be among {', '.join(TASKS)}, got {', '.join(unknown) or 'none'}")
+        if self.views < 1:
+            raise ValueError(f"views must be at least 1, got {self.views}")
+        if self.scenes is not None and self.scenes < 1:
+            raise ValueError(f"scenes must be at least 1, got {self.scenes}")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Figures, and what they come from.
+
+    Attributes:
+        spec: what was evaluated.
+        figures: flat, in percent.
+        results: per scene.
+        skipped: scenes that could not be read -> reason.
+        known_classes, true_classes: detection classes of the network, and of the truth.
+        seconds: wall time of all.
+    """
+
+    spec: EvaluationSpec
+    figures: dict[str, float]
+    results: list[SceneResult]
+    skipped: dict[str, str]
+    known_classes: tuple[str, ...]
+    true_classes: tuple[str, ...]
+    seconds: float
+
+
+def evaluate(
+    spec: EvaluationSpec,
+    workers: Workers = 1,
+    progress: Callable[[int, int], None] | None = None,
+    max_corrupt_share: float = MAX_CORRUPT_SHARE,
+) -> Evaluation:
+    """Replay the scenes and score them; the same figures whatever the number of workers.
+
+    Raises :class:`EvaluationError` when the network lacks a head that a task needs, when too many scenes are corrupt,
+    or when there is nothing to score; what opening the data set or the weights raises.
+    """
+    start = time.perf_counter()
+    names = scene_names(spec)
+    if "grounding" in spec.tasks:
+        sentences(spec.data, spec.split, spec.prompts)  # a missing file is no fault of a scene
+    inference = cached_predictor(spec.weights)
+    check_heads(inference, spec.tasks)
+    outcome = map_scenes(_Work(spec), names, workers, progress, max_corrupt_share)
+    if not outcome.results:
+        raise EvaluationError("no scene to score")
+    figures = score(outcome.results, spec.tasks)
+    true = {DETECTION_CLASSES[label] for _, _, t in _samples(outcome.results) for label in t.labels.tolist()}
+    return Evaluation(
+        spec,
+        figures,
+        outcome.results,
+        outcome.skipped,
+        inference.classes,
+        tuple(sorted(true)),
+        time.perf_counter() - start,
+    )
+
+
+def score(results: list[SceneResult], tasks: tuple[str, ...]) -> dict[str, float]:
+    """Figures of all scenes together. Tasks of one kind in one run are told apart by ``<task>/`` before the name."""
+    figures: dict[str, float] = {}
+    kinds = [NEEDS[task] for task in tasks]
+    for task in tasks:
+        found = _score_task(results, task)
+        prefix = f"{task}/" if kinds.count(NEEDS[task]) > 1 else ""
+        figures.update({prefix + name: round(value, 4) for name, value in found.items()})
+    return figures
+
+
+def _score_task(results: list[SceneResult], task: str) -> dict[str, float]:
+    if NEEDS[task] == "detection":
+        samples = [s for r in results for s in r.boxes.get(task, [])]
+        figures = score_boxes(samples)
+        for sensor in sorted({r.sensor for r in results if r.sensor and r.boxes.get(task)}):
+            of_sensor = score_boxes([s for r in results if r.sensor == sensor for s in r.boxes.get(task, [])])
+            figures |= {f"{name}/sensor {sensor}": of_sensor[name] for name in _BY_SENSOR if name in of_sensor}
+        if task == "continuous-detection":
+            last = [r.boxes[task][-1] for r in results if r.boxes.get(task)]
+            figures |= {f"last/{k}": v for k, v in score_boxes(last).items() if "/" not in k}
+        return figures
+    if NEEDS[task] == "occupancy":
+        cells = [s for r in results for s in r.occupancy.get(task, [])]
+        if not cells:
+            raise EvaluationError("no scene has occupancy truth")
+        figures = occupancy_metrics(cells, OCCUPANCY_CLASSES)
+        if task == "continuous-occupancy":
+            last = [r.occupancy[task][-1] for r in results if r.occupancy.get(task)]
+            figures["last/mIoU"] = occupancy_metrics(last, OCCUPANCY_CLASSES)["mIoU"]
+        return figures
+    answers = [r.grounding for r in results if r.grounding is not None]
+    if not any(a.queries["fused"] for a in answers):
+        raise EvaluationError("no scene has sentences about what its views show")
+    objects = score_boxes([s for r in results for s in r.boxes.get("objects", [])])
+    return score_grounding(answers) | {f"objects/{k}": v for k, v in objects.items() if "/" not in k}
+
+
+def score_boxes(samples: list[Sample]) -> dict[str, float]:
+    """Detection figures of samples; every one counts as a scene of its own."""
+    return detection_metrics(
+        {name: found for name, found, _ in samples},
+        {name: true for name, _, true in samples},
+        DETECTION_CLASSES,
+        GROUPS,
+    )
+
+
+def check_heads(inference: Predictor, tasks: tuple[str, ...]) -> None:
+    """Raise :class:`EvaluationError` for a task that the network was not made for."""
+    config = inference.network.config
+    for task in tasks:
+        if getattr(config, NEEDS[task]) is None:
+            raise EvaluationError(f"{task} needs a network with a {NEEDS[task]} head; these weights have none")
+
+
+def _samples(results: list[SceneResult]) -> list[Sample]:
+    return [s for r in results for samples in r.boxes.values() for s in samples]
+
+
+def scene_names(spec: EvaluationSpec) -> list[str]:
+    """Names of the scenes in order. Raises :class:`EvaluationError` when there is none."""
+    dataset = _dataset(spec.data, spec.split)
+    names = [dataset[i].sample_idx for i in range(len(dataset))]
+    if not names:
+        raise EvaluationError(f"{spec.data} has no scene in split {spec.split}")
+    return names[: spec.scenes]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Evaluates one scene by name, in any process."""
+
+    spec: EvaluationSpec
+
+    def __call__(self, name: str) -> SceneResult:
+        return evaluate_scene(
+            load(self.spec, name), cached_predictor(self.spec.weights), self.spec.tasks, self.spec.window_m
+        )
+
+
+def load(spec: EvaluationSpec, name: str) -> EvaluationScene:
+    """One scene of a specification. Raises :class:`CorruptSceneError` when its files are missing or damaged."""
+    try:
+        return load_scene(
+            _dataset(spec.data, spec.split),
+            name,
+            spec.views,
+            spec.turn_seed,
+            occupancy=any(NEEDS[task] == "occupancy" for task in spec.tasks),
+            prompts=sentences(spec.data, spec.split, spec.prompts) if "grounding" in spec.tasks else None,
+            negatives=sentences(spec.data, spec.split, "negatives") if "grounding" in spec.tasks else None,
+        )
+    except (DatasetError, OSError, ValueError, KeyError) as error:
+        raise CorruptSceneError(f"{type(error).__name__}: {error}") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(data: str, split: str) -> EmbodiedScanDataset:
+    return EmbodiedScanDataset(Path(data), split)
+
+
+@functools.lru_cache(maxsize=4)
+def sentences(data: str, split: str, name: str) -> dict[str, list[Prompt]]:
+    """Sentences of one file by scan; without a file of negatives there are none (EmbodiedScan has none)."""
+    try:
+        return by_scan(_dataset(data, split).prompts(name))
+    except FileNotFoundError:
+        if name == "negatives":
+            return {}
+        raise
+
+
+@functools.lru_cache(maxsize=2)
+def cached_predictor(weights: str) -> Predictor:
+    """The predictor of a weights file, loaded once: that takes longer than a scene. Raises as ``load_inference``."""
+    return load_inference(weights)

@@ -1,0 +1,212 @@
+"""``embodied-perceptron evaluate ...``: progress while it runs, a table at the end, everything else in its folder."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from embodied_perceptron_training.evaluation.recordings.label_command import label
+from embodied_perceptron_training.evaluation.recordings.recording_command import recording
+from embodied_perceptron_training.evaluation.runner.options import (
+    PROCESSES,
+    VIEWS,
+    Common,
+    DataSet,
+    FittedSplit,
+    FittedWeights,
+    MetricsFolder,
+    Processes,
+    Scenes,
+    Views,
+    Weights,
+    with_common_options,
+)
+from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
+from embodied_perceptron_training.evaluation.suites.commands import register as register_suites
+from embodied_perceptron_training.evaluation.suites.grand_command import grand
+from embodied_perceptron_training.evaluation.suites.referring import referring
+
+evaluate_app = typer.Typer(help="Score weights on a data set, or predictions from files.", no_args_is_help=True)
+
+
+evaluate_app.command("referring")(referring)
+evaluate_app.command("recording")(recording)
+evaluate_app.command("grand")(grand)
+
+
+class MetricName(str, Enum):
+    """What the files hold."""
+
+    detection = "detection"
+    grounding = "grounding"
+    occupancy = "occupancy"
+
+
+@evaluate_app.command("files")
+def files(
+    metric: Annotated[MetricName, typer.Option(help="What the files hold.")],
+    predictions: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of predictions.")],
+    ground_truth: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="JSON of the ground truth.")],
+    out: MetricsFolder = None,
+) -> None:
+    """Score anybody's predictions from JSON files; figures in percent."""
+    from embodied_perceptron_training.evaluation.runner.prediction_files import (
+        evaluate_files,  # torch loads only when needed
+    )
+
+    try:
+        figures = evaluate_files(metric.value, predictions, ground_truth)
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    table = Table(title=f"{metric.value}: {predictions.name} against {ground_truth.name}")
+    table.add_column("figure")
+    table.add_column("%", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.2f}")
+    Console().print(table)
+    if out is not None:
+        write_metrics(figures, out)
+
+
+@evaluate_app.command("calibrate")
+def calibrate_score(
+    data: DataSet,
+    weights: FittedWeights,
+    split: FittedSplit = "val",
+    write: Annotated[bool, typer.Option("--write", help="Store the best score in the weights file.")] = False,
+    scenes: Scenes = None,
+    views: Views = VIEWS,
+    every: Annotated[int, typer.Option(min=1, help="Perceive after so many views.")] = 2,
+    precision: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Wanted of what is published with a name; 0 = the best F1.")
+    ] = 0.0,
+    workers: Processes = PROCESSES,
+    out: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder for metrics.json, reliability.csv and .png.")
+    ] = None,
+) -> None:
+    """From which score on a box is an object: by F1 or precision of the objects of whole tours' maps. And how often
+    what is published with a score is right."""
+    from embodied_perceptron_training.evaluation.runner.report import run_calibration  # torch loads only when needed
+
+    figures = run_calibration(data, weights, split, write, scenes, views, every, workers, precision, out)
+    if out is not None:
+        write_metrics(figures, out)
+
+
+@evaluate_app.command("calibrate-scores")
+def calibrate_scores(
+    data: Annotated[Path, typer.Option(file_okay=False, help="Homes with harder sensors than those of training.")],
+    weights: FittedWeights,
+    split: FittedSplit = "val",
+    also: Annotated[
+        list[Path] | None, typer.Option(file_okay=False, help="Further homes, of the same split; may be repeated.")
+    ] = None,
+    write: Annotated[bool, typer.Option("--write", help="Store the model in the weights file.")] = False,
+    scenes: Scenes = None,
+    views: Views = VIEWS,
+    workers: Processes = PROCESSES,
+    out: MetricsFolder = None,
+) -> None:
+    """What scores are worth once the map and the things around are asked: probabilities that name and box are right.
+    Before ``calibrate``."""
+    from embodied_perceptron_training.evaluation.runner.report import run_reliability  # torch loads only when needed
+
+    figures = run_reliability([data, *(also or ())], weights, split, write, scenes, views, workers)
+    if out is not None:
+        write_metrics(figures, out)
+
+
+@evaluate_app.command("card")
+def card(
+    weights: Weights,
+    out: Annotated[Path, typer.Option(dir_okay=False, help="Markdown file to write.")],
+    results: Annotated[list[Path], typer.Option(exists=True, help="Folder of an evaluation; may be repeated.")],
+    training: Annotated[
+        list[Path] | None, typer.Option(exists=True, help="run.json of the training; may be repeated.")
+    ] = None,
+) -> None:
+    """Write the model card of weights from their evaluations and the record of their training."""
+    from embodied_perceptron.recordings.files import write_atomically
+    from embodied_perceptron.weights import weights_file
+    from embodied_perceptron_training.evaluation.runner.model_card import model_card
+
+    text = model_card(weights_file(weights), results, training or ())
+    write_atomically(out, text.encode())
+    typer.echo(f"{out}: {len(text.splitlines())} lines")
+
+
+def write_metrics(figures: dict[str, float], folder: Path) -> Path:
+    """Write flat ``metrics.json`` into ``folder``, made when absent."""
+    from embodied_perceptron.recordings.files import atomic_path
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "metrics.json"
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+_HELP = {
+    "detection": "Boxes of whole scenes, from all views together.",
+    "continuous-detection": "Boxes after each view, against what the views so far show.",
+    "monocular-detection": "Boxes from single views, against what each shows.",
+    "occupancy": "Semantic occupancy from all views together.",
+    "continuous-occupancy": "Semantic occupancy after each view.",
+    "grounding": "Sentences about objects: the decoder alone, relations alone, and both as deployed.",
+    "all": "Detection, occupancy and grounding in one replay of each scene.",
+}
+
+
+def _task_command(task: str) -> Callable[..., None]:
+    def run(
+        common: Common,
+        data: DataSet,
+        out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, tables and pictures.")],
+        turn_seed: Annotated[int | None, typer.Option(help="Turn and move every scene at random.")] = None,
+        prompts: Annotated[str, typer.Option(help="Sentences: embodiedscan_<split>_<PROMPTS>.json.")] = "vg",
+        pictures: Annotated[int, typer.Option(min=0, help="So many of the best and worst scenes.")] = 2,
+    ) -> None:
+        from embodied_perceptron_training.evaluation.runner.report import run_evaluation  # torch loads only when needed
+
+        command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
+        known = [known_everywhere(name, common.workers) for name in (data, common.weights)]
+        run_evaluation(
+            task,
+            Path(known[0]),
+            out,
+            common.split,
+            known[1],
+            common.scenes,
+            common.views,
+            common.workers,
+            turn_seed,
+            command,
+            prompts,
+            pictures,
+        )
+
+    run.__doc__ = _HELP[task]
+    return with_common_options(run)
+
+
+for _task in _HELP:
+    evaluate_app.command(_task)(_task_command(_task))
+
+register_suites(evaluate_app)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the sub-commands to ``app``."""
+    app.add_typer(evaluate_app, name="evaluate")
+    app.command("label")(label)

@@ -1,0 +1,83 @@
+"""Options that several ``embodied-perceptron evaluate`` commands share, each declared once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from embodied_perceptron_training.evaluation.runner.parallel import Workers, choose_workers, known_everywhere
+
+if TYPE_CHECKING:
+    from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
+
+DataSet = Annotated[Path, typer.Option(file_okay=False, help="Data set in EmbodiedScan's layout.")]
+Weights = Annotated[str, typer.Option(help="A shipped name, or a weights file.")]
+Scenes = Annotated[int | None, typer.Option(min=1, help="Only the first so many.")]
+Views = Annotated[int, typer.Option(min=1, help="Views of each scene, spread evenly.")]
+Processes = Annotated[int, typer.Option(min=1, help="Processes.")]
+MetricsFolder = Annotated[Path | None, typer.Option(file_okay=False, help="Folder for metrics.json.")]
+VIEWS, PROCESSES = 20, 2  # where nothing is said
+
+# Of commands that fit something and may store it in the weights
+FittedWeights = Annotated[str, typer.Option(help="A weights file, or (without --write) a shipped name.")]
+FittedSplit = Annotated[str, typer.Option(help="train or val; test is for figures.")]
+
+
+@dataclass(frozen=True)
+class Common:
+    """What commands that run a data set are told; the values of the options that :func:`_common` declares."""
+
+    data: Path
+    out: Path
+    split: str
+    weights: str
+    scenes: int | None
+    views: int
+    workers: Workers
+
+    def spec(self, seed: int = 0, training: Path | None = None) -> SuiteSpec:
+        """For a suite's run."""
+        from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
+
+        data, weights = (known_everywhere(name, self.workers) for name in (self.data, self.weights))
+        trained = None if training is None else known_everywhere(training, self.workers)
+        return SuiteSpec(data, self.split, weights, self.scenes, self.views, seed, trained)
+
+
+def _common(
+    data: Annotated[Path, typer.Option(file_okay=False, help="Homes, as `generate` writes them.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for metrics, table and picture.")],
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    weights: Weights = "tiny",
+    scenes: Scenes = None,
+    views: Views = VIEWS,
+    workers: Processes = PROCESSES,
+    ray: Annotated[str | None, typer.Option(help="Address of a Ray cluster instead of processes.")] = None,
+) -> Common:
+    return Common(data, out, split, weights, scenes, views, choose_workers(workers, ray))
+
+
+def with_common_options(run: Callable[..., None]) -> Callable[..., None]:
+    """A command with the common options before its own.
+
+    ``run`` takes a :class:`Common` first; an option of its own by the name of a common one takes that one's place.
+    """
+    shared = inspect.signature(_common, eval_str=True).parameters
+    own = dict(list(inspect.signature(run, eval_str=True).parameters.items())[1:])
+    options = [own.get(name, option) for name, option in shared.items()]
+    options += [option for name, option in own.items() if name not in shared]
+
+    def command(**values: Any) -> None:
+        common = _common(**{name: values[name] for name in shared})
+        run(common, **{name: value for name, value in values.items() if name in own})
+
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    command.__annotations__ = {option.name: option.annotation for option in options}
+    signature = inspect.Signature([option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    return command

@@ -1,0 +1,167 @@
+"""Pictures of best and worst scenes: truth beside predictions, from above and in an image.
+
+Green: found. Red: missed. Blue: a right prediction. Orange: a wrong one (of another place, size or name, or the second
+of one thing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.results import Perception, SceneObject
+from embodied_perceptron.sensors.frame import PosedFrame
+from embodied_perceptron.visualization.drawing import INK, SHADE, Color, Image, draw_boxes_on_image, text, text_size
+from embodied_perceptron.visualization.top_view import render_top_view
+from embodied_perceptron.weights.categories import DETECTION_CLASSES
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.runner.scene_tasks import SceneResult, mapped_scene
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
+
+FOUND: Color = (94, 210, 110)
+MISSED: Color = (255, 84, 84)
+RIGHT: Color = (96, 168, 255)
+WRONG: Color = (255, 170, 60)
+IOU = 0.25
+_TOP_PIXELS = 900
+_IMAGE_PIXELS = 900
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Truth and predictions as drawn: objects, and a colour for each id (truth counts from 1, predictions after)."""
+
+    true: tuple[SceneObject, ...]
+    predicted: tuple[SceneObject, ...]
+    colors: dict[int, Color]
+
+    @property
+    def found(self) -> int:
+        """How many true objects were found."""
+        return sum(self.colors[o.id] == FOUND for o in self.true)
+
+
+def rank_scenes(results: Sequence[SceneResult]) -> list[tuple[str, float]]:
+    """(name, AP25 over the classes of that scene) of scenes with detections, best first."""
+    ranked = []
+    for result in results:
+        for _, found, true in result.boxes.get("detection", [])[:1]:
+            if len(true.boxes):
+                figure = detection_metrics({"": found}, {"": true}, DETECTION_CLASSES, thresholds=(IOU,))["AP25"]
+                ranked.append((result.name, figure))
+    return sorted(ranked, key=lambda pair: (-pair[1], pair[0]))
+
+
+def compare(found: SceneBoxes, true: SceneBoxes, min_score: float) -> Comparison:
+    """Match predictions of at least ``min_score`` with the truth as the metric does, best first, at IoU 0.25."""
+    assert found.scores is not None
+    rows = [i for i in np.argsort(-found.scores, kind="stable").tolist() if found.scores[i] >= min_score]
+    iou = box_iou(torch.from_numpy(found.boxes[rows]), torch.from_numpy(true.boxes)).numpy()
+    colors = {i + 1: MISSED for i in range(len(true.boxes))}
+    predicted = []
+    for k, row in enumerate(rows):
+        number = len(true.boxes) + 1 + k
+        same = true.labels == found.labels[row]
+        best = int(np.where(same, iou[k], -1.0).argmax()) if len(true.boxes) else -1
+        right = best >= 0 and bool(same[best]) and iou[k, best] > IOU and colors[best + 1] == MISSED
+        if right:
+            colors[best + 1] = FOUND
+        colors[number] = RIGHT if right else WRONG
+        name, score = DETECTION_CLASSES[found.labels[row]], float(found.scores[row])
+        predicted.append(SceneObject(number, name, score, found.boxes[row]))
+    truth = tuple(
+        SceneObject(i + 1, DETECTION_CLASSES[label], 1.0, true.boxes[i]) for i, label in enumerate(true.labels.tolist())
+    )
+    return Comparison(truth, tuple(predicted), colors)
+
+
+def draw_scene(scene: EvaluationScene, inference: Predictor, sample: Comparison, title: str) -> Image:
+    """One picture: truth and predictions from above, and in the image that shows most true objects."""
+    return draw_comparison(mapped_scene(scene, inference).perceive(), best_view(scene), sample, title)
+
+
+def draw_comparison(perception: Perception, view: PosedFrame, sample: Comparison, title: str) -> Image:
+    """:func:`draw_scene` of a map that is there already, and the view to draw on."""
+    panels = []
+    for things, name in (
+        (sample.true, f"truth: {sample.found} of {len(sample.true)} found"),
+        (sample.predicted, f"predicted: {len(sample.predicted)}"),
+    ):
+        top = render_top_view(perception, _largest_first(things), None, _TOP_PIXELS, colors=sample.colors)
+        seen = draw_view(view, things, sample.colors)
+        panels.append(_stack([_titled(top, name), seen], axis=0))
+    return _titled(_stack(panels, axis=1), title)
+
+
+def draw_view(view: PosedFrame, things: Sequence[SceneObject], colors: dict[int, Color] | None = None) -> Image:
+    """A camera image, enlarged to be read, with the boxes of what it shows."""
+    camera = view.frame.intrinsics
+    factor = max(1, round(_IMAGE_PIXELS / camera.width))
+    size = (camera.width * factor, camera.height * factor)
+    image = np.ascontiguousarray(cv2.resize(view.frame.color, size, interpolation=cv2.INTER_CUBIC))
+    shown = [o for o in things if is_shown(o, view)]
+    return draw_boxes_on_image(image, shown, view.T_world_camera, camera.resized(*size), colors=colors)
+
+
+def is_shown(thing: SceneObject, view: PosedFrame) -> bool:
+    """Whether the middle of a box lies in the image and not clearly behind what was measured there."""
+    k = view.frame.intrinsics
+    T = view.T_world_camera
+    x, y, z = T[:3, :3].T @ (thing.box[:3] - T[:3, 3])
+    if z < 0.2:
+        return False
+    u, v = round(k.fx * x / z + k.cx), round(k.fy * y / z + k.cy)
+    if not (0 <= u < k.width and 0 <= v < k.height):
+        return False
+    measured = float(view.frame.depth_m[v, u])
+    return measured == 0 or z < measured + 0.5 * float(np.linalg.norm(thing.box[3:6])) + 0.3
+
+
+def best_view(scene: EvaluationScene) -> PosedFrame:
+    """The used view that shows most instances of detection classes."""
+    counts = [len(scene.truth(i, i + 1).boxes) for i in range(len(scene.frames))]
+    return scene.frames[int(np.argmax(counts))]
+
+
+def save_picture(image: Image, path: Path) -> None:
+    """Write a JPEG. Raises ``OSError`` when it cannot be written."""
+    done, data = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 88])
+    if not done:
+        raise OSError(f"cannot encode {path}")
+    path.write_bytes(data.tobytes())
+
+
+def _largest_first(things: Sequence[SceneObject]) -> list[SceneObject]:
+    """Labels of large things take their places first."""
+    return sorted(things, key=lambda o: (-float(o.box[3:6].max()), o.id))
+
+
+def _titled(image: Image, title: str) -> Image:
+    width, height = text_size(title, 0.6)
+    bar: NDArray[np.uint8] = np.empty((height + 16, image.shape[1], 3), np.uint8)
+    bar[:] = SHADE
+    text(bar, title, max(8, (image.shape[1] - width) // 2), height + 7, INK, 0.6)
+    return np.concatenate([bar, image])
+
+
+def _stack(images: Sequence[Image], axis: int) -> Image:
+    """Side by side (1) or below each other (0), filled up with the background."""
+    across = 1 - axis
+    size = max(i.shape[across] for i in images)
+    filled = []
+    for image in images:
+        shape = list(image.shape)
+        shape[across] = size
+        full: NDArray[np.uint8] = np.empty(shape, np.uint8)
+        full[:] = SHADE
+        full[: image.shape[0], : image.shape[1]] = image
+        filled.append(full)
+    return np.concatenate(filled, axis=axis)

@@ -1,0 +1,369 @@
+"""What is evaluated of one scene, task by task; pure over a loaded scene and a network."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import KeyframeConfig, PerceptronConfig
+from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
+from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.language.query import Query
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import UNNAMED, Detections, GroundingStatus, Perception, SceneObject, SemanticVoxels
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
+from embodied_perceptron_training.datasets.embodiedscan import Prompt
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
+from embodied_perceptron_training.evaluation.metrics.grounding import RANKS, GroundingQuery, grounding_metrics
+from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy
+from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene
+from embodied_perceptron_training.homes.prompts import is_view_dependent
+
+# --------------------------------------------------------------------------------------------------------------------
+# The deployed algorithm under evaluation, and how its answers are read at the benchmark's places.
+
+F64 = NDArray[np.float64]
+EVERYWHERE = math.inf  # window of a look at the whole scene
+_RADIUS_M = 1000.0  # nothing of a scene is forgotten
+
+
+def evaluation_config(views: int, window_m: float = WINDOW_M, base: PerceptronConfig | None = None) -> PerceptronConfig:
+    """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
+
+    A benchmark's views are few and far apart, and the whole scene is looked at once.
+    """
+    base = PerceptronConfig() if base is None else base
+    return dataclasses.replace(
+        base,
+        volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M),
+        keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
+        objects=dataclasses.replace(base.objects, confirm_count=1),
+        network=dataclasses.replace(base.network, window_m=window_m, all_boxes=True),
+    )
+
+
+def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_M) -> Perceptron:
+    """A perceptron for one scene of so many views."""
+    return Perceptron(evaluation_config(views, window_m), inference=inference)
+
+
+def mapped_scene(scene: EvaluationScene, inference: Predictor | None = None) -> Perceptron:
+    """A perceptron after all views of a scene; without a network where ``inference`` is None."""
+    perceptron = Perceptron(evaluation_config(len(scene.frames)), inference=inference)
+    for frame in scene.frames:
+        perceptron.integrate(frame)
+    return perceptron
+
+
+def cells_at(points_m: F64, semantic: SemanticVoxels | None) -> NDArray[np.int64]:
+    """(N,) labels of the cells that (N, 3) world points fall into: 0 free or never looked at, k + 1 = class k."""
+    labels = np.zeros(len(points_m), np.int64)
+    if semantic is None or len(semantic.labels) == 0:
+        return labels
+    size = semantic.cell_size_m
+    wanted = np.floor(points_m / size).astype(np.int64)
+    known = np.floor(semantic.centers_m.astype(np.float64) / size).astype(np.int64)
+    low, high = wanted.min(axis=0), wanted.max(axis=0)
+    near = np.flatnonzero(((known >= low) & (known <= high)).all(axis=1))
+    grid = np.zeros(high - low + 1, np.int64)
+    grid[tuple((known[near] - low).T)] = semantic.labels[near] + 1
+    labels[:] = grid[tuple((wanted - low).T)]
+    return labels
+
+
+def predict_everywhere(perceptron: Perceptron) -> ScenePrediction:
+    """The network over the whole map, boxes of any score."""
+    return perceptron.predict(EVERYWHERE)
+
+
+def perceive_everywhere(perceptron: Perceptron) -> Perception:
+    """Objects and cells of the whole map; ``perceptron.prediction`` is then what the network saw."""
+    return perceptron.perceive(window_m=EVERYWHERE)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Sentences about one scene: the decoder alone, relations alone, and the deployed answer.
+#
+# neural      boxes of the decoder, ranked by the probability of the words that name the target (``tokens_positive``)
+# relations   the sentence parsed and answered by categories, colours and geometry of what is predicted alone
+# fused       what :meth:`Perceptron.ground` answers, from both; its figures stand without a prefix
+#
+# The speaker stands where the last view was taken. Nothing but the map is known: no truth goes into any answer.
+
+VARIANTS = ("fused", "neural", "relations")
+_LIMIT = max(RANKS)
+
+
+@dataclass(eq=False)
+class GroundingResult:
+    """Answers about one scene.
+
+    Attributes:
+        queries: per variant, in the order of the prompts.
+        statuses: how the deployed one ended, of sentences that have an answer.
+        negatives: the same, of sentences that have none.
+        skipped: sentences about what no used view shows.
+        objects: in the map when it was asked, as predictions.
+    """
+
+    queries: dict[str, list[GroundingQuery]] = field(default_factory=lambda: {v: [] for v in VARIANTS})
+    statuses: Counter[str] = field(default_factory=Counter)
+    negatives: Counter[str] = field(default_factory=Counter)
+    skipped: int = 0
+    objects: tuple[SceneObject, ...] = ()
+
+
+def ground_scene(
+    scene: EvaluationScene,
+    perceptron: Perceptron,
+    perception: Perception,
+    prediction: ScenePrediction,
+    inference: Predictor,
+) -> GroundingResult:
+    """Ask everything about a scene. ``perception`` is what ``perceptron`` made of all of it, ``prediction`` what the
+    network
+    saw then."""
+    result = GroundingResult()
+    objects = perception.objects
+    result.objects = objects
+    pose = scene.frames[-1].T_world_camera
+    shown = set(scene.ids[scene.seen_rows()].tolist())
+    asked = [p for p in scene.prompts if shown.issuperset(p.target_ids)]
+    result.skipped = len(scene.prompts) - len(asked)
+    sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
+    proposed = propose(inference, prediction, sentences, pose, _LIMIT)
+    queries = [Query(p.text, _LIMIT) for p in asked]
+    answers = perceptron.ground_many(queries, pose, own_sides=True)  # as the prompts were made
+    plain = perceptron.ground_many(queries, pose, neural=False, own_sides=True)
+    for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
+        result.statuses[GroundingStatus(answer.status).name] += 1
+        found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}
+        truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
+        for variant, boxes in found.items():
+            result.queries[variant].append(GroundingQuery(boxes, truth, flags))
+    for answer in perceptron.ground_many([p.text for p in scene.negatives], pose, own_sides=True):
+        result.negatives[GroundingStatus(answer.status).name] += 1
+    return result
+
+
+def flags_of(prompt: Prompt) -> dict[str, bool]:
+    """Properties that the benchmark reports apart."""
+    return {"hard": prompt.hard, "view_dependent": is_view_dependent(prompt.text), "unique": not prompt.distractor_ids}
+
+
+def score_grounding(results: Sequence[GroundingResult]) -> dict[str, float]:
+    """Figures in percent: of ``fused`` without prefix, of the others as ``neural/...`` and ``relations/...``;
+    ``answers/<status>`` of sentences with an answer, ``negatives/<status>`` of those without: of these NOT_FOUND is
+    right."""
+    figures: dict[str, float] = {}
+    for variant in VARIANTS:
+        found = grounding_metrics([q for r in results for q in r.queries[variant]])
+        prefix = "" if variant == "fused" else f"{variant}/"
+        figures.update({prefix + name: value for name, value in found.items()})
+    figures.update(_shares("answers", [r.statuses for r in results]))
+    figures.update(_shares("negatives", [r.negatives for r in results]))
+    return figures
+
+
+def _shares(prefix: str, counters: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    total = Counter[str]()
+    for counter in counters:
+        total.update(counter)
+    number = total.total()
+    if number == 0:
+        return {}
+    return {f"{prefix}/{s.name.lower()}": 100.0 * total[s.name] / number for s in GroundingStatus}
+
+
+def _boxes(objects: Sequence[SceneObject]) -> F64:
+    return np.stack([o.box for o in objects]) if objects else np.zeros((0, 9))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# What is evaluated of one scene, task by task; pure over a loaded scene and a network.
+
+TASKS = (
+    "detection",
+    "continuous-detection",
+    "monocular-detection",
+    "occupancy",
+    "continuous-occupancy",
+    "grounding",
+)
+_CLASS_INDEX = {name: k for k, name in enumerate(DETECTION_CLASSES)}
+_OCCUPANCY_INDEX = {name: k + 1 for k, name in enumerate(OCCUPANCY_CLASSES)}
+Sample = tuple[str, SceneBoxes, SceneBoxes]  # name, predicted, true
+
+
+@dataclass(eq=False)
+class SceneResult:
+    """Predictions and truth of one scene.
+
+    Attributes:
+        name: sample_idx.
+        boxes: per task its samples: one for multi-view, one per step or view for the others; with grounding also
+            ``objects``, what the map held when it was asked.
+        occupancy: per task its samples.
+        grounding: answers, where they were asked for.
+        seconds: wall time by stage.
+        windows: how many the whole scene took.
+        unusable_views: views without usable depth.
+        sensor: of depth, where the data tell.
+        outside: how many boxes of the score from which they are published were left out, by names that the benchmark
+            lacks.
+    """
+
+    name: str
+    boxes: dict[str, list[Sample]] = field(default_factory=dict)
+    occupancy: dict[str, list[SceneOccupancy]] = field(default_factory=dict)
+    grounding: GroundingResult | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    windows: int = 0
+    unusable_views: int = 0
+    sensor: str = ""
+    outside: Counter[str] = field(default_factory=Counter)
+
+    def clock(self, stage: str, start: float) -> float:
+        """Add the time since ``start`` to a stage; returns the time now."""
+        now = time.perf_counter()
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + now - start
+        return now
+
+
+def predicted_boxes(found: Detections) -> SceneBoxes:
+    """Labels as positions in DETECTION_CLASSES, without the boxes that have none: a benchmark of names does not ask for
+    things without a name, nor for names that it lacks (:func:`outside_benchmark`)."""
+    found = found.take(np.flatnonzero([label in _CLASS_INDEX for label in found.labels]))
+    return SceneBoxes(found.boxes, np.array([_CLASS_INDEX[n] for n in found.labels], np.int64), found.scores)
+
+
+def is_in_benchmark(label: str) -> bool:
+    """Whether the benchmark's detection has a class of that name."""
+    return label in _CLASS_INDEX
+
+
+def outside_benchmark(found: Detections, min_score: float) -> Counter[str]:
+    """How many boxes that score at least so much have a name that the benchmark lacks, by name."""
+    told = found.above(min_score).labels
+    return Counter(label for label in told if label != UNNAMED and label not in _CLASS_INDEX)
+
+
+def object_boxes(objects: Iterable[SceneObject]) -> SceneBoxes:
+    """Objects of the map as predictions, without those whose name the benchmark lacks."""
+    listed = [o for o in objects if is_in_benchmark(o.label)]
+    boxes = np.stack([o.box for o in listed]) if listed else np.zeros((0, 9))
+    labels = np.array([_CLASS_INDEX[o.label] for o in listed], np.int64)
+    return SceneBoxes(boxes, labels, np.array([o.score for o in listed], np.float64))
+
+
+def evaluate_scene(
+    scene: EvaluationScene, inference: Predictor, tasks: Iterable[str], window_m: float = WINDOW_M
+) -> SceneResult:
+    """Everything that ``tasks`` ask of one scene, in as few replays as they allow.
+
+    ``window_m`` is the size of a look; the whole scene is looked at in as many as it takes.
+    """
+    wanted = set(tasks)
+    result = SceneResult(scene.name, sensor=scene.sensor)
+    start = time.perf_counter()
+    if wanted - {"monocular-detection"}:
+        perceptron = scene_perceptron(inference, len(scene.frames), window_m)
+        for step, frame in enumerate(scene.frames, start=1):
+            result.unusable_views += not perceptron.integrate(frame).fused
+            start = result.clock("integrate", start)
+            if wanted & {"continuous-detection", "continuous-occupancy"}:
+                _score_step(result, scene, predict_everywhere(perceptron), step, inference, wanted)
+                start = result.clock("look", start)
+        if wanted & {"detection", "occupancy", "grounding"}:
+            _score_whole(result, scene, perceptron, inference, wanted)
+            start = time.perf_counter()
+    if "monocular-detection" in wanted:
+        result.boxes["monocular-detection"] = _monocular(scene, inference, window_m)
+        result.clock("monocular", start)
+    return result
+
+
+def _score_whole(
+    result: SceneResult, scene: EvaluationScene, perceptron: Perceptron, inference: Predictor, wanted: set[str]
+) -> None:
+    """From all views together: one look, and one perception where sentences are asked about it."""
+    start = time.perf_counter()
+    perception: Perception | None = None
+    if "grounding" in wanted:
+        perception = perceive_everywhere(perceptron)
+        seen = perceptron.prediction
+        assert seen is not None
+        prediction = seen
+    else:
+        prediction = predict_everywhere(perceptron)
+    result.windows = len(prediction.parts)
+    start = result.clock("look", start)
+    if "detection" in wanted:
+        result.boxes["detection"] = [(scene.name, prediction_boxes(prediction), scene.truth())]
+    if prediction.detections is not None:
+        result.outside.update(outside_benchmark(prediction.detections, inference.scores.publish))
+    if "occupancy" in wanted:
+        result.occupancy["occupancy"] = _occupancy(scene, prediction, inference, len(scene.frames))
+    if perception is not None:
+        result.grounding = ground_scene(scene, perceptron, perception, prediction, inference)
+        result.boxes["objects"] = [(scene.name, object_boxes(result.grounding.objects), scene.truth())]
+        result.clock("grounding", start)
+
+
+def prediction_boxes(prediction: ScenePrediction) -> SceneBoxes:
+    """All boxes of a look as predictions. Raises ``EvaluationError`` when the look failed."""
+    if prediction.detections is None:
+        raise EvaluationError(f"the network could not look: {'; '.join(prediction.diagnostics)}")
+    return predicted_boxes(prediction.detections)
+
+
+def _score_step(
+    result: SceneResult,
+    scene: EvaluationScene,
+    prediction: ScenePrediction,
+    step: int,
+    inference: Predictor,
+    wanted: set[str],
+) -> None:
+    if "continuous-detection" in wanted:
+        sample = (f"{scene.name}#{step:03d}", prediction_boxes(prediction), scene.truth(0, step))
+        result.boxes.setdefault("continuous-detection", []).append(sample)
+    if "continuous-occupancy" in wanted:
+        result.occupancy.setdefault("continuous-occupancy", []).extend(_occupancy(scene, prediction, inference, step))
+
+
+def _occupancy(
+    scene: EvaluationScene, prediction: ScenePrediction, inference: Predictor, views: int
+) -> list[SceneOccupancy]:
+    """The network's cells at the centres of the true ones, as far as the first ``views`` views determine them."""
+    truth = scene.occupancy
+    if truth is None:
+        return []
+    strangers = sorted(set(inference.occupancy_classes) - set(_OCCUPANCY_INDEX))
+    if strangers:
+        raise EvaluationError(f"the network names occupancy classes that the benchmark lacks: {strangers[:5]}")
+    lookup = np.array([0, *(_OCCUPANCY_INDEX[name] for name in inference.occupancy_classes)], np.uint8)
+    seen = np.any(np.stack(truth.seen[:views]), axis=0)
+    predicted = lookup[cells_at(truth.centers_m, prediction.semantic)].reshape(truth.labels.shape)
+    return [SceneOccupancy(predicted, truth.labels, seen)]
+
+
+def _monocular(scene: EvaluationScene, inference: Predictor, window_m: float) -> list[Sample]:
+    """Each view alone, against what it shows."""
+    samples = []
+    for view, frame in enumerate(scene.frames):
+        perceptron = scene_perceptron(inference, 1, window_m)
+        perceptron.integrate(frame)
+        truth = scene.truth(view, view + 1)
+        samples.append((f"{scene.name}#{view:03d}", prediction_boxes(predict_everywhere(perceptron)), truth))
+    return samples

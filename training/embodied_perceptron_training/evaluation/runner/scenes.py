@@ -1,0 +1,190 @@
+"""One scan as evaluation needs it: frames in order, truth, prompts; and the same scan turned and moved."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import transform_boxes
+from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
+from embodied_perceptron.geometry.transforms import make_transform
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.sensors.poses import NS_PER_S
+from embodied_perceptron.weights.categories import DETECTION_CLASSES, STRUCTURE_CLASSES
+from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset, Prompt, Scan
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
+
+F64 = NDArray[np.float64]
+CAMERA = "camera"
+STEP_S = 1.0  # made-up time between two views: they are apart, as if somebody walked
+_MOVE_M = 10.0  # of a turned scene, along x and y
+_LIFT_M = 0.4  # and along z: where the lattice cuts the floor
+_CLASS_INDEX = {name: k for k, name in enumerate(DETECTION_CLASSES)}
+
+
+@dataclass(frozen=True, eq=False)
+class OccupancyTruth:
+    """Labels of the benchmark's grid.
+
+    Attributes:
+        labels: (40, 40, 16) uint8, 0 free, k + 1 = OCCUPANCY_CLASSES[k], 255 unknown.
+        seen: per used view (40, 40, 16) bool.
+        centers_m: (40 * 40 * 16, 3) world positions of the cells' centres, x slowest.
+    """
+
+    labels: NDArray[np.uint8]
+    seen: tuple[NDArray[np.bool_], ...]
+    centers_m: F64
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationScene:
+    """A scan, loaded.
+
+    Attributes:
+        name: sample_idx.
+        frames: the used views as a robot would give them, in order.
+        boxes: (N, 9) truth of all instances, in the frames' world.
+        labels: (N,) their names; walls and floors are among them.
+        ids: (N,) their ids.
+        visible: per used view the rows of the instances that it shows.
+        T_world_scene: (4, 4) from the scan's own frame; the identity unless the scene was turned.
+        occupancy: None where the source has none.
+        prompts, negatives: sentences about this scene; ids as in ``ids``.
+        unlabelled: (U, 9) boxes of what is there without a name, and visible_unlabelled: per used view its rows that it
+            shows, where the data tell.
+        held_out, sensor: see :class:`~embodied_perceptron_training.datasets.embodiedscan.Scan`.
+    """
+
+    name: str
+    frames: tuple[PosedFrame, ...]
+    boxes: F64
+    labels: tuple[str, ...]
+    ids: NDArray[np.int64]
+    visible: tuple[frozenset[int], ...]
+    T_world_scene: F64
+    occupancy: OccupancyTruth | None = None
+    prompts: tuple[Prompt, ...] = ()
+    negatives: tuple[Prompt, ...] = ()
+    unlabelled: F64 = field(default_factory=lambda: np.zeros((0, 9)))
+    visible_unlabelled: tuple[frozenset[int], ...] = ()
+    held_out: tuple[bool, ...] = ()
+    sensor: str = ""
+
+    def things(self, last: int | None = None) -> F64:
+        """(M, 9) boxes of all that the first ``last`` views show, by whatever name; surfaces of the room are none."""
+        rows = [r for r in self.seen_rows(0, last) if self.labels[r] not in STRUCTURE_CLASSES]
+        nameless = sorted(frozenset[int]().union(*self.visible_unlabelled[:last]))
+        return np.concatenate([self.boxes[rows], self.unlabelled[nameless]])
+
+    def seen_rows(self, first: int = 0, last: int | None = None) -> list[int]:
+        """Rows of the instances that views ``first`` .. ``last - 1`` show together."""
+        return sorted(frozenset[int]().union(*self.visible[first:last]))
+
+    def truth(self, first: int = 0, last: int | None = None) -> SceneBoxes:
+        """What those views show of the detection classes; labels are positions in DETECTION_CLASSES."""
+        rows = [r for r in self.seen_rows(first, last) if self.labels[r] in _CLASS_INDEX]
+        held_out = np.array([self.held_out[r] for r in rows], bool) if self.held_out else None
+        labels = np.array([_CLASS_INDEX[self.labels[r]] for r in rows], np.int64)
+        return SceneBoxes(self.boxes[rows], labels, held_out=held_out)
+
+    def boxes_of(self, ids: tuple[int, ...]) -> F64:
+        """(M, 9) boxes of instances by id."""
+        return self.boxes[np.isin(self.ids, np.array(ids, np.int64))]
+
+
+def choose_views(available: int, wanted: int) -> list[int]:
+    """Positions of ``wanted`` views spread evenly over ``available`` ones, first and last among them, in order."""
+    if wanted < 1:
+        raise ValueError(f"need at least one view, got {wanted}")
+    if available <= wanted:
+        return list(range(available))
+    return np.round(np.linspace(0, available - 1, wanted)).astype(int).tolist()
+
+
+def turn_of(name: str, seed: int | None) -> F64:
+    """(4, 4) a random turn about gravity and move, the same for the same scene and seed; None = the identity."""
+    if seed is None:
+        return np.eye(4)
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    yaw = rng.uniform(-np.pi, np.pi)
+    c, s = np.cos(yaw), np.sin(yaw)
+    move = rng.uniform(-1.0, 1.0, 3) * (_MOVE_M, _MOVE_M, _LIFT_M)
+    return make_transform(np.array([[c, -s, 0.0], [s, c, 0.0], [0.0, 0.0, 1.0]]), move)
+
+
+def load_scene(
+    dataset: EmbodiedScanDataset,
+    name: str,
+    views: int,
+    turn_seed: int | None = None,
+    occupancy: bool = False,
+    prompts: dict[str, list[Prompt]] | None = None,
+    negatives: dict[str, list[Prompt]] | None = None,
+) -> EvaluationScene:
+    """Read one scan with ``views`` of its views.
+
+    Raises :class:`DatasetError` or ``OSError`` naming what is missing or damaged, ``ValueError`` for images that do
+    not fit their camera.
+    """
+    scan = dataset.by_name(name)
+    if not scan.images:
+        raise DatasetError(f"{name} has no images")
+    wrong = [i for image in scan.images for i in image.visible_ids if not 0 <= i < len(scan.boxes)]
+    if wrong:
+        raise DatasetError(f"{name}: an image shows instance {wrong[0]}, the scan has {len(scan.boxes)}")
+    chosen = choose_views(len(scan.images), views)
+    T = turn_of(name, turn_seed)
+    boxes, unlabelled = scan.boxes, scan.unlabelled
+    if turn_seed is not None:
+        boxes, unlabelled = (transform_boxes(T, torch.from_numpy(b)).numpy() for b in (boxes, unlabelled))
+    return EvaluationScene(
+        name=name,
+        frames=tuple(_frame(scan, view, step, T) for step, view in enumerate(chosen)),
+        boxes=boxes,
+        labels=scan.labels,
+        ids=scan.ids,
+        visible=tuple(frozenset(scan.images[view].visible_ids) for view in chosen),
+        T_world_scene=T,
+        occupancy=_occupancy(dataset, scan, chosen, T) if occupancy else None,
+        prompts=tuple((prompts or {}).get(name, ())),
+        negatives=tuple((negatives or {}).get(name, ())),
+        unlabelled=unlabelled,
+        visible_unlabelled=tuple(frozenset(scan.images[view].visible_unlabelled) for view in chosen),
+        held_out=scan.held_out,
+        sensor=scan.sensor,
+    )
+
+
+def by_scan(prompts: list[Prompt]) -> dict[str, list[Prompt]]:
+    """Sentences by the scan that they are about."""
+    found: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        found.setdefault(prompt.scan_id, []).append(prompt)
+    return found
+
+
+def _frame(scan: Scan, index: int, step: int, T_world_scene: F64) -> PosedFrame:
+    """View ``index`` as a frame; colour is resized to the depth image where they differ, as a bag of it would be."""
+    view = scan.load_view(index)
+    camera, color = view.depth_camera, view.color
+    if color.shape[:2] != view.depth_m.shape:
+        expected = view.color_camera.resized(camera.width, camera.height).matrix
+        if not np.allclose(expected, camera.matrix, rtol=0.05, atol=3.0):
+            raise DatasetError(f"{scan.images[index].name}: depth is not registered to colour")
+        color = np.ascontiguousarray(cv2.resize(color, (camera.width, camera.height), interpolation=cv2.INTER_AREA))
+    frame = RgbdFrame(round((step + 1) * STEP_S * NS_PER_S), CAMERA, color, view.depth_m, camera)
+    return PosedFrame(frame, T_world_scene @ view.T_world_camera)
+
+
+def _occupancy(dataset: EmbodiedScanDataset, scan: Scan, chosen: list[int], T: F64) -> OccupancyTruth | None:
+    labels, masks = dataset.occupancy(scan), dataset.visible_cells(scan)
+    if labels is None or masks is None:
+        return None
+    centers = BENCHMARK_GRID.centers(np.indices(BENCHMARK_GRID.shape).reshape(3, -1).T)
+    return OccupancyTruth(labels, tuple(masks[view] for view in chosen), centers @ T[:3, :3].T + T[:3, 3])

@@ -1,0 +1,665 @@
+"""The suites of other systems on scenes with instance images (synthetic homes), the deployed perceptron in the loop.
+
+    pope             3D-POPE: is there a X?                        :mod:`.pope`
+    arkitscenerefer  small objects by expressions, and 2-D lifts   :mod:`.arkitscenerefer`, :mod:`.refer_lift`
+    openlex3d        tiers of open-vocabulary labels               :mod:`.openlex3d`
+
+A scene's map is built from all of its used views and looked at as a whole; no truth goes into any answer but that of
+the lifts, which stand in for a 2-D detector.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.boxes import points_in_boxes
+from embodied_perceptron.geometry.suppression import overlaps
+from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.language.answer import ground_objects
+from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.language.parser import parse
+from embodied_perceptron.nn.text_encoder import text_encoder
+from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Detections, GroundingStatus, Perception, SceneObject
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
+from embodied_perceptron_training.evaluation.runner.parallel import (
+    CorruptSceneError,
+    EvaluationError,
+    Workers,
+    map_scenes,
+)
+from embodied_perceptron_training.evaluation.runner.scene_tasks import cells_at, mapped_scene, perceive_everywhere
+from embodied_perceptron_training.evaluation.runner.scenes import EvaluationScene, choose_views
+from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
+    Answer,
+    Reference,
+    axis_aligned,
+    refer_metrics,
+)
+from embodied_perceptron_training.evaluation.suites.grounded_questions import (
+    GroundedQuestion,
+    GroundedReply,
+    answer_grounded,
+    grounded_metrics,
+    read_grounded_questions,
+)
+from embodied_perceptron_training.evaluation.suites.object_states import (
+    StateLabels,
+    labels_of_record,
+    matched_rows,
+    predict_states,
+    renumbered,
+    state_metrics,
+)
+from embodied_perceptron_training.evaluation.suites.openlex3d import (
+    PointPrediction,
+    PointTruth,
+    Prompts,
+    openlex3d_metrics,
+    read_labels,
+    scene_prompts,
+)
+from embodied_perceptron_training.evaluation.suites.pope import (
+    PROTOCOLS,
+    CategoryStatistics,
+    Question,
+    ScenePresence,
+    answer_questions,
+    make_questions,
+    pope_metrics,
+    read_scene_list,
+)
+from embodied_perceptron_training.evaluation.suites.refer_lift import (
+    Cluster,
+    DetectorNoise,
+    lift,
+    noisy_detections,
+    perfect_detections,
+)
+from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
+from embodied_perceptron_training.homes.generate import load_record, sample_idx
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Result = TypeVar("Result")
+
+TRAINING_HOMES = Path(__file__).with_name("pope_training_homes.json")
+MIN_PIXELS = 200  # with depth, in one view, of an instance of a category that is asked for
+UNNAMED = frozenset(("object",))
+STRUCTURE = frozenset(("wall", "floor", "ceiling"))
+SMALL_M = 0.6  # largest side of a small thing
+# The paper clusters hits of every tenth frame of a video with 0.02 .. 0.05 m; here views are metres apart, and hits on
+# different sides of one thing lie further from each other.
+LIFT_EPS_M = 0.1
+DETECTOR_NOISE = DetectorNoise()
+_TRUTH_CELL_M = 0.02  # one true point per cell and object
+_GROW_M = 0.04  # a box takes the points so close to it: its walls are measured with noise
+_SAME_PLACE_IOU = 0.3
+_POSTERIOR_POWER = 3
+_OVERHEAD_M = 2.0  # above the floor; what is level there over half a metre each way is a ceiling
+_LAYER_M = 0.1
+_EXISTS = 0.12  # probability of a box that makes a yes; on validation homes 94 of 100 are right, and 82 of 100 found
+_THINNEST_M = 0.02  # of a lifted box, for the geometry of relations
+_YES = (GroundingStatus.FOUND, GroundingStatus.AMBIGUOUS)
+
+
+@dataclass(frozen=True)
+class SuiteSpec:
+    """What to run on; plain values, so that worker processes can be told.
+
+    Attributes:
+        data: folder in EmbodiedScan's layout with instance images (``embodied-perceptron generate``).
+        split: train, val or test.
+        weights: shipped name or path.
+        scenes: the first so many; None = all.
+        views: of each scene, spread evenly.
+        seed: of random negatives and of the noisy detector.
+        training: scene list of the training set for 3D-POPE; None = that of the shipped weights.
+    """
+
+    data: str
+    split: str = "test"
+    weights: str = "tiny"
+    scenes: int | None = None
+    views: int = 20
+    seed: int = 0
+    training: str | None = None
+
+    @property
+    def plain(self) -> EvaluationSpec:
+        """Of the scenes and the network."""
+        return EvaluationSpec(self.data, self.split, self.weights, ("detection",), self.scenes, self.views)
+
+
+@dataclass(frozen=True, eq=False)
+class SuiteRun(Generic[Result]):
+    """Figures in percent, what they come from, scenes that could not be read, and counts worth knowing."""
+
+    figures: dict[str, float]
+    results: list[Result]
+    skipped: dict[str, str]
+    notes: dict[str, Any]
+    seconds: float
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# A scene: frames, instance images, and the map that the perceptron makes of it.
+
+
+@dataclass(frozen=True, eq=False)
+class SuiteScene:
+    """A scene with instance images.
+
+    Attributes:
+        scene: frames and truth.
+        instances: per frame (H, W) int64 annotation ids, -1 = none.
+    """
+
+    scene: EvaluationScene
+    instances: tuple[I64, ...]
+
+    @property
+    def label_of(self) -> dict[int, str]:
+        """Class by annotation id."""
+        return dict(zip(self.scene.ids.tolist(), self.scene.labels, strict=True))
+
+
+@functools.lru_cache(maxsize=2)
+def _dataset(data: str, split: str) -> EmbodiedScanDataset:
+    return EmbodiedScanDataset(Path(data), split)
+
+
+def load_suite_scene(spec: SuiteSpec, name: str) -> SuiteScene:
+    """Read a scene. Raises :class:`CorruptSceneError` naming a file that is missing or does not fit."""
+    scene = load(spec.plain, name)
+    try:
+        images = _dataset(spec.data, spec.split).by_name(name).images
+        record = load_record(spec.data, name)
+        number = {int(i["object_id"]) + 1: int(i["bbox_id"]) for i in record["instances"]}
+    except (OSError, ValueError, KeyError) as error:
+        raise CorruptSceneError(f"{name} has no instances as homes have them: {error}") from error
+    found = []
+    for frame, view in zip(scene.frames, choose_views(len(images), spec.views), strict=True):
+        color = images[view].color_path
+        path = color.parent.parent / "ids" / f"{color.stem}.png"
+        image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+        if image is None or image.shape != frame.frame.depth_m.shape:
+            raise CorruptSceneError(f"{path} is missing or not of the depth image's size")
+        lookup = np.full(int(image.max()) + 1, -1, np.int64)
+        for pixel, annotation in number.items():
+            if pixel < len(lookup):
+                lookup[pixel] = annotation
+        found.append(lookup[image])
+    return SuiteScene(scene, tuple(found))
+
+
+def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron, Perception]:
+    """The deployed perceptron after all views, and what it makes of the whole scene."""
+    perceptron = mapped_scene(scene, cached_predictor(spec.weights))
+    return perceptron, perceive_everywhere(perceptron)
+
+
+def _run(
+    spec: SuiteSpec, work: Callable[[str], Result], workers: Workers, progress: Callable[[int, int], None] | None
+) -> tuple[list[Result], dict[str, str]]:
+    outcome = map_scenes(work, scene_names(spec.plain), workers, progress)
+    if not outcome.results:
+        raise EvaluationError("no scene to score")
+    return outcome.results, outcome.skipped
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# 3D-POPE.
+
+
+@dataclass(frozen=True, eq=False)
+class PopeResult:
+    """One scene: what is in it, the answers by category, and the questions of all kinds with their answers.
+
+    ``boxes``: (9,) of each thing by its annotation id. ``states``: what is so, and what the published objects say.
+    """
+
+    presence: ScenePresence
+    answers: dict[str, bool]
+    questions: tuple[GroundedQuestion, ...] = ()
+    replies: tuple[GroundedReply, ...] = ()
+    boxes: dict[int, F64] = field(default_factory=dict)
+    states: tuple[StateLabels, StateLabels] = (StateLabels(), StateLabels())
+
+
+def presence_of(scene: SuiteScene) -> ScenePresence:
+    """Categories with an instance of at least 200 pixels with depth in one view; the others are there unasked."""
+    labels = scene.label_of
+    most: Counter[str] = Counter()
+    for frame, instances in zip(scene.scene.frames, scene.instances, strict=True):
+        seen = instances[(frame.frame.depth_m > 0) & (instances >= 0)]
+        for number, pixels in enumerate(np.bincount(seen).tolist()):
+            if number in labels:
+                most[labels[number]] = max(most[labels[number]], pixels)
+    names = set(labels.values()) - UNNAMED
+    present = tuple(sorted(name for name in names if most[name] >= MIN_PIXELS))
+    return ScenePresence(scene.scene.name, present, tuple(sorted(names - set(present))))
+
+
+def training_homes(seeds: Sequence[int]) -> list[ScenePresence]:
+    """Categories of the homes that the generator builds from seeds: what :data:`TRAINING_HOMES` is made of, with
+    ``range(100000, 100320)`` (seconds a home)."""
+    found = []
+    for seed in seeds:
+        labels = {o.label for o in build_home(seed, HomeSpec(0)).objects} - UNNAMED
+        found.append(ScenePresence(sample_idx(seed), tuple(sorted(labels))))
+    return found
+
+
+@functools.lru_cache(maxsize=4)
+def training_statistics(path: str | None) -> CategoryStatistics:
+    """Of a scene list; None = of the homes that the shipped weights were trained on. Raises ``ValueError``."""
+    return CategoryStatistics.of(read_scene_list(TRAINING_HOMES if path is None else Path(path)))
+
+
+def pope_questions(spec: SuiteSpec, scenes: Sequence[ScenePresence]) -> dict[str, list[Question]]:
+    """By protocol."""
+    statistics = training_statistics(spec.training)
+    return {protocol: make_questions(scenes, statistics, protocol, spec.seed) for protocol in PROTOCOLS}
+
+
+def exists(perceptron: Perceptron, perception: Perception, categories: Sequence[str]) -> dict[str, bool]:
+    """The deployed perceptron's answers to "is there a X?".
+
+    There is one when the network has a box of that class that is sure enough for a yes, even where the map gave its
+    place another name: whether a thing is there is another question than what a place is called best. Walls, floor and
+    ceiling are no objects but parts of the map. For names that the network does not have, the answer is that of asking
+    for "the X".
+    """
+    inference, prediction = perceptron.inference, perceptron.prediction
+    if inference is None or prediction is None or prediction.detections is None:
+        raise EvaluationError("existence needs a network that has seen the scene")
+    found = {*prediction.detections.above(_exists_from(inference)).labels, *structure_of(perception)}
+    strange = [name for name in categories if name not in inference.classes and name not in STRUCTURE]
+    asked = perceptron.ground_many([f"the {name}" for name in strange])
+    found |= {name for name, answer in zip(strange, asked, strict=True) if answer.status in _YES}
+    return {name: name in found for name in categories}
+
+
+def _exists_from(inference: Predictor) -> float:
+    """Score of a box that makes a yes: whether there is any such thing in a home is surer than each of its boxes."""
+    return inference.scores.publish if inference.scores.raw_decode is None else _EXISTS
+
+
+def structure_of(perception: Perception) -> set[str]:
+    """Which of :data:`STRUCTURE` the map shows: labelled cells, and for the ceiling a wide level layer overhead."""
+    cells = perception.semantic
+    found = {cells.classes[k] for k in np.unique(cells.labels).tolist()} & STRUCTURE
+    points = perception.voxels.mean_point_m.astype(np.float64)
+    layers = np.floor((points[:, 2] - perception.grid.floor_z_m) / _LAYER_M).astype(np.int64)
+    for layer in np.unique(layers[layers >= round(_OVERHEAD_M / _LAYER_M)]).tolist():
+        columns = np.floor(points[layers == layer, :2] / _LAYER_M).astype(np.int64)
+        columns -= columns.min(axis=0)
+        plane = np.zeros(columns.max(axis=0) + 1, np.uint8)
+        plane[tuple(columns.T)] = 1
+        # what is left of a wall's or a cupboard's top after this is nothing
+        if cv2.erode(plane, np.ones((5, 5), np.uint8), borderValue=0).any():
+            return found | {"ceiling"}
+    return found
+
+
+@dataclass(frozen=True)
+class _PopeWork:
+    spec: SuiteSpec
+
+    def __call__(self, name: str) -> PopeResult:
+        scene = load_suite_scene(self.spec, name)
+        presence = presence_of(scene)
+        questions = pope_questions(self.spec, [presence])
+        asked = sorted({q.category for listed in questions.values() for q in listed})
+        perceptron, perception = perceive_scene(self.spec, scene.scene)
+        language = Path(self.spec.data) / "language" / f"{name}.json"
+        try:
+            kinds = read_grounded_questions(language, presence.scene_id) if language.exists() else []
+        except ValueError as error:
+            raise CorruptSceneError(str(error)) from error
+        replies = answer_grounded(perceptron.ground_many, kinds)
+        boxes = dict(zip(scene.scene.ids.tolist(), scene.scene.boxes, strict=True))
+        states = self._states(name, scene, perception)
+        said = exists(perceptron, perception, asked)
+        return PopeResult(presence, said, tuple(kinds), tuple(replies), boxes, states)
+
+    def _states(self, name: str, scene: SuiteScene, perception: Perception) -> tuple[StateLabels, StateLabels]:
+        """True ones of the used views, and those of the published objects, by annotation id."""
+        things = scene.scene
+        frames = load_record(self.spec.data, name)["frames"]
+        names = {int(k): label for k, label in zip(things.ids, things.labels, strict=True)}
+        try:
+            truth = labels_of_record(frames, names, choose_views(len(frames), self.spec.views))
+        except ValueError as error:
+            raise CorruptSceneError(f"{name}: {error}") from error
+        objects = perception.objects
+        boxes = np.array([o.box for o in objects]).reshape(-1, 9)
+        said = predict_states(boxes, [o.label for o in objects], perception.voxels.mean_point_m)
+        rows = matched_rows(objects, things.boxes, things.labels)
+        return truth, renumbered(said, {row: int(things.ids[k]) for row, k in rows.items()})
+
+
+def run_pope(
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
+) -> SuiteRun[PopeResult]:
+    """``{random,popular,adversarial}/{precision,recall,f1,accuracy,yes}`` of the shipped model on homes, and
+    ``grounded/<kind>/...`` of the questions that stand beside them (:mod:`.grounded_questions`), and
+    ``states/<name>/...`` of relations, doors, containers and cloth (:mod:`.object_states`)."""
+    start = time.perf_counter()
+    training_statistics(spec.training)  # a damaged file is no fault of a scene
+    results, skipped = _run(spec, _PopeWork(spec), workers, progress)
+    answers = {(r.presence.scene_id, name): said for r in results for name, said in r.answers.items()}
+    figures = score_pope(pope_questions(spec, [r.presence for r in results]), answers)
+    figures |= grounded_metrics(
+        [q for r in results for q in r.questions],
+        [a for r in results for a in r.replies],
+        [r.boxes for r in results for _ in r.questions],
+    )
+    figures |= state_metrics([r.states[0] for r in results], [r.states[1] for r in results])
+    notes = {
+        "questions": 2 * sum(len(r.presence.present) for r in results),
+        "grounded_questions": sum(len(r.questions) for r in results),
+    }
+    return SuiteRun(figures, results, skipped, notes, time.perf_counter() - start)
+
+
+def score_pope(
+    questions: Mapping[str, Sequence[Question]], answers: Mapping[tuple[str, str], bool]
+) -> dict[str, float]:
+    """Figures of all protocols."""
+    return {
+        f"{protocol}/{name}": value
+        for protocol, listed in questions.items()
+        for name, value in pope_metrics(listed, answer_questions(listed, answers)).items()
+    }
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# ARKitSceneRefer.
+
+LIFTS = ("lift_perfect", "lift_noisy")
+BIGGEST = "biggest_cluster"  # whatever else the expression says
+SYSTEMS = ("", *LIFTS, *(f"{system}/{BIGGEST}" for system in LIFTS))
+
+
+@dataclass(frozen=True, eq=False)
+class ReferResult:
+    """One scene: its expressions, and per system the answers in their order."""
+
+    name: str
+    references: tuple[Reference, ...]
+    answers: dict[str, list[Answer | None]]
+
+
+def home_references(scene: EvaluationScene, max_side_m: float = SMALL_M) -> list[Reference]:
+    """One expression for each small thing that the used views show and a prompt singles out."""
+    shown = {int(scene.ids[row]): row for row in scene.seen_rows()}
+    bounds = axis_aligned(scene.boxes)
+    found: dict[int, Reference] = {}
+    for prompt in scene.prompts:
+        target = prompt.target_ids[0]
+        if len(prompt.target_ids) == 1 and target in shown and target not in found:
+            row = shown[target]
+            if scene.boxes[row, 3:6].max() <= max_side_m:
+                name = f"{scene.name}-{target}"
+                found[target] = Reference(name, scene.name, str(target), prompt.text, scene.labels[row], bounds[row])
+    return [found[k] for k in sorted(found)]
+
+
+def biggest_clusters(texts: Sequence[str], clusters: Sequence[Cluster]) -> list[Answer | None]:
+    """For each expression the biggest cluster of the class that it names; None where nothing of it was detected."""
+    labels = {c.label for c in clusters}
+    answers: list[Answer | None] = []
+    for text in texts:
+        named = _named_class(text, labels)
+        first = next((c for c in clusters if c.label == named), None)  # the biggest stands first
+        answers.append(None if first is None else Answer(first.center_m, first.box))
+    return answers
+
+
+def lifted_answers(texts: Sequence[str], clusters: Sequence[Cluster], viewpoint: F64 | None) -> list[Answer | None]:
+    """For each expression the cluster of the named class that its relations mean, as the paper's 2-D model reads the
+    whole expression in every frame. Who speaks stands at the (4, 4) ``viewpoint``."""
+    objects = [_as_object(k + 1, cluster) for k, cluster in enumerate(clusters)]
+    answers: list[Answer | None] = []
+    for text in texts:
+        found = ground_objects(text, objects, viewpoint).candidates
+        chosen = clusters[found[0].id - 1] if found else None
+        answers.append(None if chosen is None else Answer(chosen.center_m, chosen.box))
+    return answers
+
+
+def _as_object(number: int, cluster: Cluster) -> SceneObject:
+    size = np.maximum(cluster.box[3:], _THINNEST_M)
+    return SceneObject(number, cluster.label, cluster.score, np.concatenate([cluster.box[:3], size, np.zeros(3)]))
+
+
+def _named_class(text: str, labels: set[str]) -> str | None:
+    """The detector's class that an expression names best; None where it names none of them."""
+    target = parse(text, labels).target
+    if target is None:
+        return None
+    words = lexicon()
+    best = max(sorted(labels), key=lambda label: words.similarity(target.noun, label), default=None)
+    return best if best is not None and words.similarity(target.noun, best) > 0 else None
+
+
+@dataclass(frozen=True)
+class _ReferWork:
+    spec: SuiteSpec
+
+    def __call__(self, name: str) -> ReferResult:
+        spec = self.spec
+        scene = load_suite_scene(spec, name)
+        plain = EvaluationSpec(spec.data, spec.split, spec.weights, ("grounding",), spec.scenes, spec.views)
+        references = home_references(load(plain, name))
+        texts = [r.description for r in references]
+        if not texts:
+            return ReferResult(name, (), {system: [] for system in SYSTEMS})
+        answers: dict[str, list[Answer | None]] = {}
+        perceptron, _ = perceive_scene(spec, scene.scene)
+        viewpoint = scene.scene.frames[-1].T_world_camera
+        found = perceptron.ground_many(texts, viewpoint)
+        answers[""] = [Answer.of_box(axis_aligned(g.candidates[0].box)[0]) if g.candidates else None for g in found]
+        labels = {k: v for k, v in scene.label_of.items() if v not in UNNAMED}
+        perfect = [d for view, ids in enumerate(scene.instances) for d in perfect_detections(ids, view, labels)]
+        rng = np.random.default_rng([spec.seed, *name.encode()])
+        noisy = noisy_detections(perfect, sorted(set(labels.values())), DETECTOR_NOISE, rng)
+        for system, detections in zip(LIFTS, (perfect, noisy), strict=True):
+            clusters = lift(detections, scene.scene.frames, LIFT_EPS_M)
+            answers[system] = lifted_answers(texts, clusters, viewpoint)
+            answers[f"{system}/{BIGGEST}"] = biggest_clusters(texts, clusters)
+        return ReferResult(name, tuple(references), answers)
+
+
+def run_arkitscenerefer(
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
+) -> SuiteRun[ReferResult]:
+    """``IoU@k`` and ``Dist@l`` of the shipped model's grounding, and the lifts' under ``lift_perfect/``,
+    ``lift_noisy/``."""
+    start = time.perf_counter()
+    results, skipped = _run(spec, _ReferWork(spec), workers, progress)
+    truth = [r for result in results for r in result.references]
+    if not truth:
+        raise EvaluationError(f"no expression is about a thing of at most {SMALL_M} m that the views show")
+    scored = {s: refer_metrics([a for r in results for a in r.answers[s]], truth) for s in SYSTEMS}
+    figures = {f"{s}/{k}" if s else k: v for s in ("", *LIFTS) for k, v in scored[s].items()}
+    notes: dict[str, Any] = {"expressions": len(truth), "classes": len({r.label for r in truth})}
+    for system in LIFTS:
+        alone = scored[f"{system}/{BIGGEST}"]
+        notes[f"{system}, biggest cluster of the class alone"] = ", ".join(f"{k} {v:.2f}" for k, v in alone.items())
+    return SuiteRun(figures, results, skipped, notes, time.perf_counter() - start)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# OpenLex3D.
+
+
+@dataclass(frozen=True, eq=False)
+class OpenLexResult:
+    """One scene: truth, the project's own export, and how many labels stood in two tiers."""
+
+    name: str
+    truth: PointTruth
+    export: ClosedSetExport
+    repeated_labels: int
+
+
+@dataclass(frozen=True, eq=False)
+class ClosedSetExport:
+    """A map's points with posteriors over class names.
+
+    Attributes:
+        points_m: (N, 3).
+        posterior_of: (N,) row of ``posteriors``.
+        instance_of: (N,) object, 0 .. I - 1; the first I posteriors are theirs. -1 = none.
+        posteriors: (F, K) weights of the classes.
+        classes: K names.
+        objects: I.
+    """
+
+    points_m: F64
+    posterior_of: I64
+    instance_of: I64
+    posteriors: F64
+    classes: tuple[str, ...]
+    objects: int = 0
+
+    def embedded(self, embeddings: Prompts) -> PointPrediction:
+        """With the posterior's mean of the classes' embeddings as feature."""
+        features = self.posteriors @ embeddings.take(self.classes).features
+        return PointPrediction(self.points_m, features, self.posterior_of, self.instance_of, features[: self.objects])
+
+
+def point_truth(scene: SuiteScene, labels: Sequence[Any]) -> PointTruth:
+    """Measured points of all instances, one for each cell of 2 cm and object."""
+    points, objects = [], []
+    for frame, ids in zip(scene.scene.frames, scene.instances, strict=True):
+        v, u = np.nonzero((ids >= 0) & (frame.frame.depth_m > 0))
+        k = frame.frame.intrinsics
+        z = frame.frame.depth_m[v, u].astype(np.float64)
+        local = np.stack([(u - k.cx) * z / k.fx, (v - k.cy) * z / k.fy, z], axis=-1)
+        points.append(local @ frame.T_world_camera[:3, :3].T + frame.T_world_camera[:3, 3])
+        objects.append(ids[v, u])
+    all_points, all_objects = np.concatenate(points), np.concatenate(objects)
+    cells = np.column_stack([np.floor(all_points / _TRUTH_CELL_M).astype(np.int64), all_objects])
+    _, first = np.unique(cells, axis=0, return_index=True)
+    return PointTruth(all_points[first], all_objects[first], tuple(labels))
+
+
+def closed_set_export(perceptron: Perceptron, perception: Perception) -> ClosedSetExport:
+    """Every voxel of the map with the class posterior of the smallest object that holds it, else with the class of its
+    labelled cell; voxels of neither are left out."""
+    points = perception.voxels.mean_point_m.astype(np.float64)
+    objects = perception.objects
+    semantic = perception.semantic
+    classes = tuple(sorted({*semantic.classes, *_detector_classes(perceptron), *(o.label for o in objects)}))
+    row = {name: k for k, name in enumerate(classes)}
+    posteriors = np.zeros((len(objects) + len(semantic.classes), len(classes)))
+    seen = perceptron.prediction
+    posteriors[: len(objects)] = class_posteriors(objects, None if seen is None else seen.detections, row)
+    for k, name in enumerate(semantic.classes):
+        posteriors[len(objects) + k, row[name]] = 1.0
+    instance = np.full(len(points), -1, np.int64)
+    if objects:
+        boxes = np.stack([o.box for o in objects])
+        grown = boxes.copy()
+        grown[:, 3:6] += 2 * _GROW_M
+        inside = points_in_boxes(torch.from_numpy(points), torch.from_numpy(grown)).numpy()
+        order = np.argsort(boxes[:, 3:6].prod(axis=1))
+        first = inside[:, order].argmax(axis=1)
+        instance = np.where(inside.any(axis=1), order[first], -1).astype(np.int64)
+    cell = cells_at(points, semantic)
+    posterior_of = np.where(instance >= 0, instance, np.where(cell > 0, len(objects) + cell - 1, -1))
+    kept = np.flatnonzero(posterior_of >= 0)
+    return ClosedSetExport(points[kept], posterior_of[kept], instance[kept], posteriors, classes, len(objects))
+
+
+def _detector_classes(perceptron: Perceptron) -> tuple[str, ...]:
+    return () if perceptron.inference is None else perceptron.inference.classes
+
+
+def class_posteriors(objects: Sequence[SceneObject], detections: Detections | None, row: Mapping[str, int]) -> F64:
+    """(I, K) weights that sum to one: of each class the best score among the network's boxes at the object's place
+    (IoU of at least 0.3), and of its own label the object's score, to the third power. Boxes without a name say nothing
+    of a class.
+
+    The scores of one place are those of separate yes-or-no decisions, whose plain mean would be of everything at once;
+    the power was chosen on homes that are in no test set.
+    """
+    weights = np.zeros((len(objects), len(row)))
+    for i, o in enumerate(objects):
+        weights[i, row[o.label]] = max(o.score, 1e-3)
+    if objects and detections is not None and len(detections):
+        named = detections.take(np.flatnonzero([label not in UNNAMED for label in detections.labels]))
+        iou = overlaps(np.stack([o.box for o in objects]), named.boxes)[0]
+        for i, j in np.argwhere(iou >= _SAME_PLACE_IOU).tolist():
+            column = row[named.labels[j]]
+            weights[i, column] = max(weights[i, column], named.scores[j])
+    weights = weights**_POSTERIOR_POWER
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
+
+
+@functools.lru_cache(maxsize=1)
+def _encoder() -> Any:
+    return text_encoder("minilm")
+
+
+def embed(texts: Sequence[str]) -> Prompts:
+    """Texts with MiniLM's sentence features. Raises ``FileNotFoundError`` naming the package that is not installed."""
+    parts = [_encoder().encode(texts[k : k + 64]).sentence.numpy() for k in range(0, len(texts), 64)]
+    return Prompts(tuple(texts), np.concatenate(parts) if parts else np.zeros((0, _encoder().channels)))
+
+
+@dataclass(frozen=True)
+class _OpenLexWork:
+    spec: SuiteSpec
+
+    def __call__(self, name: str) -> OpenLexResult:
+        scene = load_suite_scene(self.spec, name)
+        path = Path(self.spec.data) / "openlex3d" / f"{name}.json"
+        try:
+            labels, repeated = read_labels(path, repeated="best")
+            truth = point_truth(scene, labels)
+        except ValueError as error:
+            raise CorruptSceneError(str(error)) from error
+        perceptron, perception = perceive_scene(self.spec, scene.scene)
+        return OpenLexResult(name, truth, closed_set_export(perceptron, perception), repeated)
+
+
+def run_openlex3d(
+    spec: SuiteSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
+) -> SuiteRun[OpenLexResult]:
+    """``top{1,5,10}/<tier>``, set ranking and retrieval of the project's closed-set export."""
+    start = time.perf_counter()
+    results, skipped = _run(spec, _OpenLexWork(spec), workers, progress)
+    figures = score_openlex3d([(r.truth, r.export) for r in results])
+    labels, queries = scene_prompts(r.truth for r in results)
+    notes = {
+        "export": "closed-set: text embedding of the class posterior",
+        "prompts": len(labels),
+        "queries": len(queries),
+        "labels_in_two_tiers": sum(r.repeated_labels for r in results),
+    }
+    return SuiteRun(figures, results, skipped, notes, time.perf_counter() - start)
+
+
+def score_openlex3d(scenes: Sequence[tuple[PointTruth, ClosedSetExport]]) -> dict[str, float]:
+    """With MiniLM's text features."""
+    labels, queries = scene_prompts(truth for truth, _ in scenes)
+    classes = embed(sorted({name for _, export in scenes for name in export.classes}))
+    exported = [(truth, export.embedded(classes)) for truth, export in scenes]
+    return openlex3d_metrics(exported, embed(labels), embed(queries))

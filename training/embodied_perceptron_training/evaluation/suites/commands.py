@@ -1,0 +1,177 @@
+"""``embodied-perceptron evaluate pope|arkitscenerefer|openlex3d|robustness``: suites of other systems."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
+from embodied_perceptron_training.evaluation.runner.parallel import Workers, known_everywhere
+
+if TYPE_CHECKING:
+    from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
+
+
+def register(app: typer.Typer) -> None:
+    """Add the suites to ``evaluate``."""
+    for suite in (pope, arkitscenerefer, openlex3d, robustness):
+        app.command(suite.__name__)(with_common_options(suite))
+
+
+def pope(
+    common: Common,
+    seed: Annotated[int, typer.Option(help="Of the random negatives.")] = 0,
+    training: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Scene list of the training set (JSON).")
+    ] = None,
+    scene_list: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Ask about these scenes instead (JSON).")
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers, not a model's (JSON).")
+    ] = None,
+) -> None:
+    """3D-POPE: is there a X? Random, popular and adversarial negatives."""
+    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+
+    spec = common.spec(seed, training)
+    _suite(
+        "pope",
+        common,
+        spec,
+        suites.run_pope if answers is None and scene_list is None else None,
+        lambda: suite_files.score_pope_files(spec, scene_list, answers, common.out),
+        suite_files.write_pope,
+    )
+
+
+def arkitscenerefer(
+    common: Common,
+    seed: Annotated[int, typer.Option(help="Of the noisy detector.")] = 0,
+    references: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Records of the published form (JSON).")
+    ] = None,
+    answers: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Score these answers to them (JSON).")
+    ] = None,
+) -> None:
+    """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
+    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+
+    _suite(
+        "arkitscenerefer",
+        common,
+        common.spec(seed),
+        suites.run_arkitscenerefer if answers is None and references is None else None,
+        lambda: suite_files.score_refer_files(references, answers),
+        suite_files.write_refer,
+    )
+
+
+def openlex3d(
+    common: Common,
+    predictions: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Score these maps: <scene>.npz, prompts.npz.")
+    ] = None,
+) -> None:
+    """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
+    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+
+    spec = common.spec()
+    _suite(
+        "openlex3d",
+        common,
+        spec,
+        suites.run_openlex3d if predictions is None else None,
+        lambda: suite_files.score_openlex3d_files(spec, predictions, common.out),
+        suite_files.write_openlex3d,
+    )
+
+
+def robustness(
+    common: Common,
+    scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many homes.")] = 6,
+    views: Annotated[int, typer.Option(min=1, help="Targets of each home and axis, each in a view of its own.")] = 4,
+    levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
+    detector: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector to score too.")
+    ] = None,
+    detector_layout: Annotated[str, typer.Option(help="Of its outputs: nanodet, yolov8, yolox, rtdetr ...")] = "",
+) -> None:
+    """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
+    from embodied_perceptron.recordings.files import write_atomically
+    from embodied_perceptron_training.evaluation import robustness as axes  # torch loads only when needed
+
+    suite = common.spec()
+
+    def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
+        file = "" if detector is None else known_everywhere(detector, workers)
+        return axes.run_robustness(axes.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
+
+    done: list[SuiteRun[axes.AxisResult]] = []
+    _suite("robustness", common, suite, run, dict, lambda _, result, folder: done.append(result))
+    results, out = done[0].results, common.out
+    write_atomically(out / "curves.json", axes.curves_json(results).encode())
+    write_atomically(out / "metrics.png", axes.curves_png(results))
+    tables = (out / "metrics.md").read_text(encoding="utf-8")
+    write_atomically(out / "metrics.md", (tables + axes.curves_markdown(results)).encode())
+
+
+def _suite(
+    title: str,
+    common: Common,
+    spec: SuiteSpec,
+    run: Callable[..., SuiteRun[Any]] | None,
+    from_files: Callable[[], tuple[dict[str, float], dict[str, object]]],
+    write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
+) -> None:
+    """Run or read, print, and write; a wrong file or data set ends with its message and status 2."""
+    from embodied_perceptron_training.evaluation.suites.report import write_suite_report
+
+    console, out = Console(), common.out
+    command = shlex.join(["embodied-perceptron", *sys.argv[1:]])
+    skipped: Mapping[str, str] = {}
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written should be known before, not after
+        if run is None:
+            figures, facts = from_files()
+        else:
+            with _progress(title, console) as show:
+                done = run(spec, common.workers, show)
+            figures, skipped = done.figures, done.skipped
+            facts = {
+                "data": f"{len(done.results)} scenes of {Path(spec.data).name} ({spec.split}), {spec.views} views each",
+                "weights": Path(spec.weights).name,
+                **done.notes,
+                "seconds": round(done.seconds, 1),
+            }
+            write_details(spec, done, out)
+    except (ValueError, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    write_suite_report(out, title, figures, facts, skipped, command)
+    table = Table("figure", title=title)
+    table.add_column("%", justify="right")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:.2f}")
+    console.print(table)
+    for name, reason in skipped.items():
+        console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
+    console.print(f"tables and figures in {out}", markup=False)
+
+
+@contextmanager
+def _progress(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(bar, completed=done, total=total)

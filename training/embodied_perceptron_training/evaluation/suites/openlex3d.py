@@ -1,0 +1,610 @@
+"""OpenLex3D: open-vocabulary maps scored by tiers of human labels. Labels, metrics, files.
+
+Every object has free-text labels in tiers, best first: synonyms, depictions, visually similar; clutter are the objects
+around it, whose synonyms count. A map gives points with features of some text-image space; a list of prompts is ranked
+by cosine similarity with the feature of the predicted point nearest to a true one (none within 0.05 m: missing).
+
+Top-N frequency (:func:`top_n_frequency`): mean over objects of the share of the object's points whose N best prompts'
+best tier is C, in the order above, else incorrect. The shares of one N sum to 100.
+
+Set ranking (:func:`set_scores`): the synonyms S belong on the ranks b_l = 0 .. b_r = |S| - 1, depictions and visually
+similar labels together (DVS) right behind. A label on rank r, counted from 0, of |L| prompts scores
+s(r) = min(1 - max(0, b_l - r) / b_l, 1 - max(0, r - b_r) / (|L| - 1 - b_r)). ``mR`` is the mean of s over all labels of
+S and DVS, ``R_S`` and ``R_DVS`` the shares with s = 1, ``P_S`` and ``P_DVS_under`` the mean shortfall of the right term
+(ranked too low), ``P_DVS_over`` of the left one (ranked before its set): 0 is best. Each is the mean over a point's
+labels, then over all points. A missing point has s = 0 and the whole shortfall of being ranked too low.
+
+Retrieval (:func:`retrieval_ap`): queries are every "synonym" and every "[depiction] [synonym]" of a scene; predictions
+are point sets with a feature, of which a query takes the 10 most similar. All of them are ranked by similarity over
+queries and scenes; one is right when its IoU with a not yet found object of the query is greater than the threshold.
+``AP`` is the mean over IoU 0.5 : 0.05 : 0.95. (Billi et al., OpenLex3D, NeurIPS 2025.)
+
+Files of one scene:
+
+    labels       a list of {"id": int, "synonyms": [str], "depictions": [str], "visually_similar": [str],
+                 "clutter": [id]}, or the published {"dataset": {"samples": [{"object_id": int, "labels":
+                 {"image_attributes": {"synonyms", "depictions", "vis_sim", "clutter"}}}]}}
+    truth        npz: points (N, 3) float metres, objects (N,) int ids
+    prediction   npz: points (N, 3) float metres, features (N, C) float, optionally instances (N,) int, -1 = none
+    prompts      npz: labels (L,) str, features (L, C) float; must have every label of the scenes and, for retrieval,
+                 every query
+
+Labels are compared without regard to case and spaces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from embodied_perceptron_training.evaluation.metrics.detection import average_precision
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+Built = TypeVar("Built")
+TIERS = ("synonyms", "depictions", "vis_sim", "clutter", "missing", "incorrect")
+TOP_N = (1, 5, 10)
+RANKING = ("mR", "R_S", "R_DVS", "P_S", "P_DVS_under", "P_DVS_over")
+REACH_M = 0.05
+EXCLUDED = frozenset(("wall", "floor", "ceiling"))
+RETRIEVED = 10
+AP_THRESHOLDS = tuple(round(0.5 + 0.05 * k, 2) for k in range(10))
+_SYNONYMS, _DEPICTIONS, _SIMILAR, _CLUTTER, _MISSING, _INCORRECT = range(len(TIERS))
+
+
+def canonical(label: str) -> str:
+    """A label without case and spaces."""
+    return "".join(label.lower().split())
+
+
+@dataclass(frozen=True)
+class TieredLabels:
+    """Labels of one object.
+
+    Attributes:
+        object_id: in the scene.
+        synonyms, depictions, visually_similar: free text.
+        clutter: ids of objects around it.
+
+    Two spellings of one label in a tier count once. Raises ``ValueError`` naming the object and the label that is blank
+    or stands in two tiers.
+    """
+
+    object_id: int
+    synonyms: tuple[str, ...]
+    depictions: tuple[str, ...] = ()
+    visually_similar: tuple[str, ...] = ()
+    clutter: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        seen: dict[str, str] = {}
+        tiers = {"synonyms": self.synonyms, "depictions": self.depictions, "visually_similar": self.visually_similar}
+        for tier, labels in tiers.items():
+            for label in labels:
+                key = canonical(label)
+                if not key:
+                    raise ValueError(f"object {self.object_id}: a label of {tier} is blank")
+                if seen.setdefault(key, tier) != tier:
+                    raise ValueError(f"object {self.object_id}: label {label!r} stands in {seen[key]} and in {tier}")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of all three tiers."""
+        return (*self.synonyms, *self.depictions, *self.visually_similar)
+
+    @property
+    def counts(self) -> bool:
+        """Whether the object is scored: it has synonyms, and none of them is structure."""
+        return bool(self.synonyms) and EXCLUDED.isdisjoint(canonical(s) for s in self.synonyms)
+
+    @property
+    def queries(self) -> tuple[str, ...]:
+        """What retrieval asks for, each once."""
+        texts = (*self.synonyms, *(f"{d} {s}" for d in self.depictions for s in self.synonyms))
+        return tuple({canonical(text): text for text in reversed(texts)}.values())[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """The list that features are compared with: L distinct texts and their (L, C) features.
+
+    Raises ``ValueError`` naming a text that stands twice, or a feature that is zero or not finite.
+    """
+
+    labels: tuple[str, ...]
+    features: F64
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", unit_rows(self.features, "prompt"))
+        if len(self.features) != len(self.labels):
+            raise ValueError(f"{len(self.labels)} prompts have {len(self.features)} features")
+        rows: dict[str, int] = {}
+        for row, label in enumerate(self.labels):
+            if rows.setdefault(canonical(label), row) != row:
+                raise ValueError(f"prompt {label!r} stands there twice")
+        object.__setattr__(self, "_rows", rows)
+
+    def row(self, label: str) -> int:
+        """Row of a text. Raises ``ValueError`` naming it when it is not among the prompts."""
+        rows: dict[str, int] = self._rows  # type: ignore[attr-defined]
+        if canonical(label) not in rows:
+            raise ValueError(f"the prompts lack {label!r}")
+        return rows[canonical(label)]
+
+    def take(self, labels: Sequence[str]) -> Prompts:
+        """Some of them, in that order."""
+        return Prompts(tuple(labels), self.features[[self.row(label) for label in labels]])
+
+
+@dataclass(frozen=True, eq=False)
+class PointTruth:
+    """(N, 3) float64 points in metres, (N,) int64 ids of the objects that they lie on, and the labels of objects."""
+
+    points_m: F64
+    objects: I64
+    labels: tuple[TieredLabels, ...]
+
+    def __post_init__(self) -> None:
+        _check_points(self.points_m, "true")
+        if self.objects.shape != (len(self.points_m),):
+            raise ValueError(f"{len(self.points_m)} true points have objects of shape {self.objects.shape}")
+        ids = [label.object_id for label in self.labels]
+        if len(set(ids)) < len(ids):
+            raise ValueError(f"object {next(i for i in ids if ids.count(i) > 1)} is labelled twice")
+        lost = sorted({k for label in self.labels for k in label.clutter} - set(ids))
+        if lost:
+            raise ValueError(f"object {lost[0]} is clutter of another one, but has no labels")
+
+    def scored(self) -> list[TieredLabels]:
+        """Objects that count and have points, by id."""
+        there = set(np.unique(self.objects).tolist())
+        return sorted((o for o in self.labels if o.counts and o.object_id in there), key=lambda o: o.object_id)
+
+
+@dataclass(frozen=True, eq=False)
+class PointPrediction:
+    """A map.
+
+    Attributes:
+        points_m: (N, 3) float64 metres.
+        features: (F, C) float64, not zero.
+        feature_of: (N,) int64 row of ``features`` for each point.
+        instance_of: (N,) int64 point set that it belongs to, 0 .. I - 1; -1 = none.
+        instance_features: (I, C) float64 of the point sets.
+    """
+
+    points_m: F64
+    features: F64
+    feature_of: I64
+    instance_of: I64
+    instance_features: F64
+
+    def __post_init__(self) -> None:
+        _check_points(self.points_m, "predicted")
+        object.__setattr__(self, "features", unit_rows(self.features, "feature"))
+        object.__setattr__(self, "instance_features", unit_rows(self.instance_features, "feature of instance"))
+        for name, values, first, stop in (
+            ("feature_of", self.feature_of, 0, len(self.features)),
+            ("instance_of", self.instance_of, -1, len(self.instance_features)),
+        ):
+            if values.shape != (len(self.points_m),):
+                raise ValueError(f"{len(self.points_m)} predicted points have {name} of shape {values.shape}")
+            wrong = values[(values < first) | (values >= stop)]
+            if len(wrong):
+                raise ValueError(f"{name} must lie in [{first}, {stop}), got {int(wrong[0])}")
+
+
+def unit_rows(features: Any, name: str) -> F64:
+    """(N, C) float64 of unit length. Raises ``ValueError`` naming the first row that is zero or not finite."""
+    array = np.asarray(features, np.float64)
+    if array.ndim != 2:
+        raise ValueError(f"{name}: features must be (N, C), got {array.shape}")
+    length = np.linalg.norm(array, axis=1, keepdims=True)
+    wrong = np.flatnonzero(~np.isfinite(array).all(axis=1) | (length[:, 0] == 0))
+    if len(wrong):
+        raise ValueError(f"{name} {int(wrong[0])} is zero or not finite")
+    return np.asarray(array / length)
+
+
+def _check_points(points: F64, name: str) -> None:
+    if points.ndim != 2 or points.shape[1] != 3:
+        raise ValueError(f"{name} points must be (N, 3), got {points.shape}")
+    if not np.isfinite(points).all():
+        raise ValueError(f"{name} point {int(np.argwhere(~np.isfinite(points))[0, 0])} is not finite")
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Task 1: segmentation.
+
+
+@dataclass(frozen=True, eq=False)
+class _Sight:
+    """How often each feature was seen at one object's points: (U,) rows, (U,) counts, and points without any."""
+
+    labels: TieredLabels
+    rows: I64
+    counts: I64
+    missing: int
+
+    @property
+    def points(self) -> int:
+        return int(self.counts.sum()) + self.missing
+
+
+def nearest_points(truth_m: F64, predicted_m: F64, reach_m: float = REACH_M) -> I64:
+    """(N,) row of the predicted point nearest to each true one, -1 where none lies within ``reach_m``."""
+    if len(predicted_m) == 0 or len(truth_m) == 0:
+        return np.full(len(truth_m), -1, np.int64)
+    distance, row = cKDTree(predicted_m).query(truth_m, distance_upper_bound=np.nextafter(reach_m, np.inf))
+    return np.where(np.isfinite(distance), row, -1).astype(np.int64)
+
+
+def _sights(truth: PointTruth, prediction: PointPrediction) -> list[_Sight]:
+    nearest = nearest_points(truth.points_m, prediction.points_m)
+    feature = np.where(nearest >= 0, np.append(prediction.feature_of, -1)[nearest], -1)
+    found = []
+    for labels in truth.scored():
+        rows, counts = np.unique(feature[truth.objects == labels.object_id], return_counts=True)
+        missing = int(counts[rows < 0].sum())
+        found.append(_Sight(labels, rows[rows >= 0], counts[rows >= 0].astype(np.int64), missing))
+    return found
+
+
+def _order(features: F64, prompts: Prompts) -> I64:
+    """(U, L) prompts by falling similarity; equal ones by name, so that the order of the list says nothing."""
+    names = sorted(range(len(prompts.labels)), key=lambda i: canonical(prompts.labels[i]))
+    by_name = np.array(names, np.int64)
+    similarity = features @ prompts.features[by_name].T
+    return np.asarray(by_name[np.argsort(-np.round(similarity, 9), axis=1, kind="stable")])
+
+
+def _chunks(sight: _Sight, size: int = 4096) -> Iterable[tuple[I64, I64]]:
+    for first in range(0, len(sight.rows), size):
+        yield sight.rows[first : first + size], sight.counts[first : first + size]
+
+
+def segmentation_metrics(
+    scenes: Sequence[tuple[PointTruth, PointPrediction]], prompts: Prompts, top_n: Sequence[int] = TOP_N
+) -> dict[str, float]:
+    """Flat figures in percent: ``top{N}/<tier>`` and :data:`RANKING`.
+
+    Scenes without scored objects add nothing. Raises ``ValueError`` when none has any, for N outside of 1 .. L, and
+    naming a label that the prompts lack.
+    """
+    wrong = [n for n in top_n if not 1 <= n <= len(prompts.labels)]
+    if wrong:
+        raise ValueError(f"top-N must be in 1..{len(prompts.labels)}, the number of prompts, got {wrong[0]}")
+    _check_widths(scenes, prompts)
+    shares: list[F64] = []
+    sums = np.zeros((len(RANKING), 2))  # weighted sum, weight
+    for truth, prediction in scenes:
+        by_id = {o.object_id: o for o in truth.labels}
+        for sight in _sights(truth, prediction):
+            tiers = _tier_of_prompts(sight.labels, by_id, prompts)
+            shares.append(_top_n(sight, prediction.features, prompts, tiers, top_n))
+            sums += _ranking(sight, prediction.features, prompts)
+    if not shares:
+        raise ValueError("no scene has a labelled object with points")
+    mean = 100.0 * np.mean(shares, axis=0)  # (len(top_n), tiers)
+    figures = {f"top{n}/{tier}": float(mean[i, k]) for i, n in enumerate(top_n) for k, tier in enumerate(TIERS)}
+    # without any label of the second set in all the data nothing can be ranked wrongly
+    perfect = {"P_S": 0.0, "P_DVS_under": 0.0, "P_DVS_over": 0.0}
+    for name, (total, weight) in zip(RANKING, sums, strict=True):
+        figures[name] = 100.0 * float(total / weight) if weight else perfect.get(name, 100.0)
+    return figures
+
+
+def _check_widths(scenes: Sequence[tuple[PointTruth, PointPrediction]], prompts: Prompts) -> None:
+    width = prompts.features.shape[1]
+    for _, prediction in scenes:
+        for features in (prediction.features, prediction.instance_features):
+            if len(features) and features.shape[1] != width:
+                raise ValueError(f"features have {features.shape[1]} numbers, those of the prompts {width}")
+
+
+def _tier_of_prompts(labels: TieredLabels, by_id: Mapping[int, TieredLabels], prompts: Prompts) -> I64:
+    """(L,) tier of every prompt, the best that it stands in."""
+    tiers = np.full(len(prompts.labels), _INCORRECT, np.int64)
+    clutter = [s for k in labels.clutter for s in by_id[k].synonyms]
+    for tier, words in (
+        (_CLUTTER, clutter),
+        (_SIMILAR, labels.visually_similar),
+        (_DEPICTIONS, labels.depictions),
+        (_SYNONYMS, labels.synonyms),
+    ):
+        tiers[[prompts.row(word) for word in words]] = tier
+    return tiers
+
+
+def _top_n(sight: _Sight, features: F64, prompts: Prompts, tiers: I64, top_n: Sequence[int]) -> F64:
+    """(len(top_n), tiers) shares of the object's points."""
+    counts = np.zeros((len(top_n), len(TIERS)))
+    counts[:, _MISSING] = sight.missing
+    for rows, weight in _chunks(sight):
+        ranked = tiers[_order(features[rows], prompts)]  # (U, L)
+        for i, n in enumerate(top_n):
+            np.add.at(counts[i], ranked[:, :n].min(axis=1), weight)
+    return counts / sight.points
+
+
+def set_scores(ranks: I64, low: int, high: int, last: int) -> tuple[F64, F64]:
+    """What is left of 1 for labels on ``ranks`` whose set belongs on ``low`` .. ``high`` of 0 .. ``last``: for being
+    ranked before the set, and for being ranked behind it. s is the smaller of the two."""
+    before = 1.0 - np.maximum(0, low - ranks) / max(low, 1)
+    behind = 1.0 - np.maximum(0, ranks - high) / max(last - high, 1)
+    return before, behind
+
+
+def _rows(labels: Sequence[str], prompts: Prompts) -> I64:
+    """Rows of labels, each once."""
+    return np.array(sorted({prompts.row(label) for label in labels}), np.int64)
+
+
+def _ranking(sight: _Sight, features: F64, prompts: Prompts) -> F64:
+    """(RANKING, 2): sums over the object's points, and over how many."""
+    first = _rows(sight.labels.synonyms, prompts)
+    second = _rows((*sight.labels.depictions, *sight.labels.visually_similar), prompts)
+    last = len(prompts.labels) - 1
+    total = np.zeros(len(RANKING))
+    for rows, weight in _chunks(sight):
+        order = _order(features[rows], prompts)
+        rank = np.empty_like(order)
+        np.put_along_axis(rank, order, np.arange(order.shape[1])[None], axis=1)
+        s_before, s_behind = set_scores(rank[:, first], 0, len(first) - 1, last)
+        d_before, d_behind = set_scores(rank[:, second], len(first), len(first) + len(second) - 1, last)
+        s, d = np.minimum(s_before, s_behind), np.minimum(d_before, d_behind)
+        values = [np.concatenate([s, d], axis=1).mean(axis=1), (s == 1).mean(axis=1)]
+        if len(second):
+            values += [(d == 1).mean(axis=1), (1 - s_behind).mean(axis=1)]
+            values += [(1 - d_behind).mean(axis=1), (1 - d_before).mean(axis=1)]
+        else:
+            nothing = np.zeros(len(rows))
+            values += [nothing, (1 - s_behind).mean(axis=1), nothing, nothing]
+        total += np.array([float(weight @ v) for v in values])
+    total += sight.missing * np.array([0.0, 0.0, 0.0, 1.0, float(len(second) > 0), 0.0])
+    with_second = sight.points if len(second) else 0
+    weights = np.array([sight.points, sight.points, with_second, sight.points, with_second, with_second], float)
+    return np.stack([total, weights], axis=1)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Task 2: retrieval.
+
+
+def retrieval_ap(scenes: Sequence[tuple[PointTruth, PointPrediction]], queries: Prompts) -> dict[str, float]:
+    """``AP AP50 AP25`` in percent. ``queries`` holds the features of the texts that are asked for.
+
+    Raises ``ValueError`` when no scene has a query, or naming one that ``queries`` lacks.
+    """
+    _check_widths(scenes, queries)
+    found: list[tuple[float, int, F64]] = []  # similarity, first true object of its query, IoU with those objects
+    wanted = 0
+    for truth, prediction in scenes:
+        iou, ids = instance_iou(truth, prediction)
+        asked: dict[str, list[int]] = {}
+        texts: dict[str, str] = {}
+        for o in truth.scored():
+            for text in o.queries:
+                asked.setdefault(canonical(text), []).append(ids.index(o.object_id))
+                texts.setdefault(canonical(text), text)
+        for key, objects in asked.items():
+            similarity = prediction.instance_features @ queries.features[queries.row(texts[key])]
+            there = np.flatnonzero(iou.sum(axis=1) > 0) if len(iou) else np.zeros(0, np.int64)
+            best = there[np.argsort(-similarity[there], kind="stable")][:RETRIEVED]
+            found += [(float(np.round(similarity[i], 9)), wanted, iou[i, objects]) for i in best]
+            wanted += len(objects)
+    if not wanted:
+        raise ValueError("no scene has a labelled object with points")
+    ap = {t: 100.0 * _average_precision(found, wanted, t) for t in (0.25, *AP_THRESHOLDS)}
+    return {"AP": float(np.mean([ap[t] for t in AP_THRESHOLDS])), "AP50": ap[0.5], "AP25": ap[0.25]}
+
+
+def instance_iou(truth: PointTruth, prediction: PointPrediction) -> tuple[F64, list[int]]:
+    """(I, O) IoU of predicted point sets with scored objects, and the objects' ids.
+
+    Every true point, of any object, belongs to the set of the predicted point nearest to it, within the reach.
+    """
+    ids = [o.object_id for o in truth.scored()]
+    nearest = nearest_points(truth.points_m, prediction.points_m)
+    instance = np.where(nearest >= 0, np.append(prediction.instance_of, -1)[nearest], -1)
+    count = len(prediction.instance_features)
+    shared = np.zeros((count, len(ids)))
+    size = np.bincount(instance[instance >= 0], minlength=count).astype(np.float64)
+    for column, object_id in enumerate(ids):
+        mine = instance[truth.objects == object_id]
+        shared[:, column] = np.bincount(mine[mine >= 0], minlength=count)
+    extent = np.array([(truth.objects == object_id).sum() for object_id in ids], np.float64)
+    return shared / np.maximum(size[:, None] + extent[None] - shared, 1.0), ids
+
+
+def _average_precision(found: Sequence[tuple[float, int, F64]], wanted: int, threshold: float) -> float:
+    """Area under the curve; of equal similarities the better overlap finds first, and the curve has a point only where
+    the similarity changes, so that the order of equals says nothing."""
+    ranked = sorted(found, key=lambda f: (-f[0], -float(f[2].max(initial=0.0)), f[1], *(-f[2]).tolist()))
+    taken: set[int] = set()
+    right = np.zeros(len(ranked))
+    for i, (_, first, iou) in enumerate(ranked):
+        for k in np.argsort(-iou, kind="stable").tolist():
+            if iou[k] > threshold and first + k not in taken:
+                taken.add(first + k)
+                right[i] = 1.0
+                break
+    score = np.array([f[0] for f in ranked])
+    ends = np.flatnonzero(np.append(np.diff(score) != 0, True)) if len(score) else np.zeros(0, np.int64)
+    hits = np.cumsum(right)[ends]
+    return average_precision(hits / wanted, hits / (ends + 1))
+
+
+def openlex3d_metrics(
+    scenes: Sequence[tuple[PointTruth, PointPrediction]], prompts: Prompts, queries: Prompts
+) -> dict[str, float]:
+    """All figures of both tasks."""
+    return segmentation_metrics(scenes, prompts) | retrieval_ap(scenes, queries)
+
+
+def scene_prompts(truths: Iterable[PointTruth]) -> tuple[list[str], list[str]]:
+    """All labels of some scenes, and all queries, each once and in order: what the data set itself makes prompts of.
+
+    Of several spellings the one that stands first in a tier counts, of such the first by name.
+    """
+    objects = [o for truth in truths for o in truth.labels]
+    tiers = [tier for o in objects for tier in (o.synonyms, o.depictions, o.visually_similar)]
+    return _spelled_once(tiers), _spelled_once([o.queries for o in objects if o.counts])
+
+
+def _spelled_once(lists: Iterable[Sequence[str]]) -> list[str]:
+    places: dict[str, int] = {}
+    for texts in lists:
+        for place, text in enumerate(texts):
+            places[text] = min(place, places.get(text, place))
+    chosen: dict[str, str] = {}
+    for text in sorted(places, key=lambda t: (places[t], t)):
+        chosen.setdefault(canonical(text), text)
+    return sorted(chosen.values())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# Files.
+
+
+def read_labels(path: Path, repeated: Literal["error", "best"] = "error") -> tuple[tuple[TieredLabels, ...], int]:
+    """Labels of a scene, in either form of the module docstring, and how many stood in more than one tier of an object.
+
+    Args:
+        repeated: what to do with those: raise, or count them in their best tier alone.
+
+    Raises ``ValueError`` naming the file, the object and what is wrong.
+    """
+    data = _json(path)
+    samples = (
+        data["dataset"].get("samples") if isinstance(data, dict) and isinstance(data.get("dataset"), dict) else data
+    )
+    if not isinstance(samples, list):
+        raise ValueError(f"{path} must hold a list of objects, or one as dataset.samples")
+    found, twice = [], 0
+    for number, sample in enumerate(samples):
+        try:
+            tiers = _tiers(sample)
+            kept = _best_tiers(tiers)
+            dropped = sum(map(len, tiers[1:4])) - sum(map(len, kept))
+            twice += dropped
+            synonyms, depictions, similar = kept if repeated == "best" else tiers[1:4]
+            found.append(TieredLabels(tiers[0], synonyms, depictions, similar, tiers[4]))
+        except KeyError as error:
+            raise ValueError(f"{path}: entry {number} lacks {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path}: entry {number}: {error}") from error
+    return tuple(found), twice
+
+
+def _tiers(sample: Any) -> tuple[int, tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[int, ...]]:
+    if not isinstance(sample, dict):
+        raise TypeError(f"an object must be a JSON object, got {type(sample).__name__}")
+    published = "labels" in sample
+    words = sample["labels"]["image_attributes"] if published else sample
+    similar = words["vis_sim" if published else "visually_similar"]
+    texts = []
+    for labels in (words["synonyms"], words["depictions"], similar):
+        if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+            raise TypeError(f"labels must be a list of texts, got {labels!r}")
+        texts.append(tuple(labels))
+    object_id = sample["object_id" if published else "id"]
+    return int(object_id), *texts, tuple(int(k) for k in words["clutter"])  # type: ignore[return-value]
+
+
+def _best_tiers(tiers: tuple[Any, ...]) -> tuple[tuple[str, ...], ...]:
+    """Synonyms, depictions and similar labels without those that a better tier has."""
+    better: set[str] = set()
+    kept = []
+    for labels in tiers[1:4]:
+        kept.append(tuple(label for label in labels if canonical(label) not in better))
+        better |= {canonical(label) for label in labels}
+    return tuple(kept)
+
+
+def read_truth(points: Path, labels: tuple[TieredLabels, ...]) -> PointTruth:
+    """Points of a scene from an npz. Raises ``ValueError`` naming the file and what is wrong."""
+    arrays = _npz(points, ("points", "objects"))
+    return _named(points, lambda: PointTruth(_floats(arrays["points"]), _integers(arrays["objects"]), labels))
+
+
+def read_prediction(path: Path) -> PointPrediction:
+    """Anybody's points with features from an npz; the feature of an instance is the mean of its points'.
+
+    Raises ``ValueError`` naming the file and what is wrong.
+    """
+    arrays = _npz(path, ("points", "features"))
+
+    def build() -> PointPrediction:
+        points, features = _floats(arrays["points"]), _floats(arrays["features"])
+        given = _integers(arrays["instances"]) if "instances" in arrays else np.full(len(points), -1, np.int64)
+        if len(features) != len(points) or given.shape != (len(points),):
+            raise ValueError(f"{len(points)} points have {len(features)} features and {len(given)} instances")
+        names, rows = np.unique(given, return_inverse=True)
+        none = int((names < 0).sum())
+        instance = np.where(given >= 0, rows - none, -1).astype(np.int64)
+        unit = unit_rows(features, "feature")
+        mean = np.zeros((len(names) - none, features.shape[1]))
+        np.add.at(mean, instance[instance >= 0], unit[instance >= 0])
+        return PointPrediction(points, unit, np.arange(len(points)), instance, mean)
+
+    return _named(path, build)
+
+
+def write_prediction(path: Path, prediction: PointPrediction) -> None:
+    """A file that :func:`read_prediction` reads; features of points as float32."""
+    np.savez_compressed(
+        path,
+        points=prediction.points_m.astype(np.float32),
+        features=prediction.features[prediction.feature_of].astype(np.float32),
+        instances=prediction.instance_of,
+    )
+
+
+def read_prompts(path: Path) -> Prompts:
+    """Texts with features from an npz. Raises ``ValueError`` naming the file and what is wrong."""
+    arrays = _npz(path, ("labels", "features"))
+    return _named(path, lambda: Prompts(tuple(str(w) for w in arrays["labels"]), _floats(arrays["features"])))
+
+
+def _named(path: Path, build: Callable[[], Built]) -> Built:
+    try:
+        return build()
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def _npz(path: Path, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in data.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise ValueError(f"{path} lacks {missing[0]!r}")
+    return arrays
+
+
+def _floats(values: NDArray[Any]) -> F64:
+    return np.asarray(values, np.float64)
+
+
+def _integers(values: NDArray[Any]) -> I64:
+    if values.dtype.kind not in "iu":
+        raise ValueError(f"ids must be whole numbers, got {values.dtype}")
+    return values.astype(np.int64)
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error

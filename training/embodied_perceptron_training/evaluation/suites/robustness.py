@@ -1,0 +1,462 @@
+"""Robustness along one factor at a time, after BEHAVIOR Vision Suite (arXiv 2405.09546): articulation, lighting,
+visibility, zoom, pitch.
+
+Homes are built again from the seeds that a data set stores. For each home and axis some objects are targets, each in a
+view of its own; the view is rendered at equally spaced levels of the factor and nothing else moves. At each level the
+average precision is taken over all views with the target as the only true box: predictions of its class that lie on
+another object of that class are ignored, all others that miss it are wrong. The area under the curve of AP over the
+factor and its worst point are the figures.
+
+A :class:`System` is what is scored: the deployed perceptron on the single picture (3-D boxes, IoU 0.25), or a 2-D
+detector (boxes in the picture, IoU 0.5).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Protocol
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_perceptron.config import LiftOptions
+from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
+from embodied_perceptron.detection2d.loading import limits_from_options
+from embodied_perceptron.geometry.boxes import box_iou
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron.inference.class_priors import shipped_priors
+from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
+from embodied_perceptron.visualization.drawing import INK, SHADE, Image, line, text
+from embodied_perceptron_training.evaluation.metrics.detection import average_precision
+from embodied_perceptron_training.evaluation.runner.evaluate import cached_predictor, scene_names
+from embodied_perceptron_training.evaluation.runner.parallel import (
+    CorruptSceneError,
+    EvaluationError,
+    Workers,
+    map_scenes,
+)
+from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere, scene_perceptron
+from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteRun, SuiteSpec
+from embodied_perceptron_training.homes.building.floorplan import HomeError
+from embodied_perceptron_training.homes.building.home import Home, HomeSpec, build_home
+from embodied_perceptron_training.homes.factor_sweeps import AXES, Axis, AxisFrame, axis_targets, axis_video
+from embodied_perceptron_training.homes.generate import load_record
+from embodied_perceptron_training.homes.trajectories import rgbd_camera
+
+F64 = NDArray[np.float64]
+OUR = ""  # name of the perceptron's figures
+DETECTOR = "detector"
+DEFAULT_SCENES, DEFAULT_LEVELS, DEFAULT_VIEWS = 6, 5, 4
+IOU_3D, IOU_2D = 0.25, 0.5
+OTHER_IOU = 0.3  # with another object of the class: neither right nor wrong
+_LEAST_PIXELS = 100  # of the target at the last level, where it is open, lit, free, near, seen from above
+_HIDDEN_PIXELS = 25  # fewer at any level: something comes between, which is another factor
+_WIDTH, _HEIGHT = 320, 240
+_UNASKED = frozenset(("object",))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# one picture
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a system says of one picture.
+
+    Attributes:
+        boxes: (N, 9) in the world, or (N, 4) left, top, right, bottom in pixels.
+        scores: (N,).
+        labels: class names, in the words of the homes.
+    """
+
+    boxes: F64
+    scores: F64
+    labels: tuple[str, ...]
+
+
+class System(Protocol):
+    """What is scored. Its vocabulary decides which targets it is asked for."""
+
+    dimensions: int  # 2 or 3
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """Names that it can say."""
+        ...
+
+    def predict(self, frame: AxisFrame) -> Predictions:
+        """What is in the picture."""
+        ...
+
+
+class PerceptronSystem:
+    """The deployed perceptron after this one picture with its depth."""
+
+    dimensions = 3
+
+    def __init__(self, inference: Predictor) -> None:
+        self._inference = inference
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """Classes of the network."""
+        return frozenset(self._inference.classes)
+
+    def predict(self, frame: AxisFrame) -> Predictions:
+        """Boxes of any score."""
+        perceptron = scene_perceptron(self._inference, 1)
+        perceptron.integrate(PosedFrame(_rgbd(frame), frame.view.T_world_camera))
+        found = predict_everywhere(perceptron).detections
+        if found is None:
+            raise EvaluationError("the network could not look")
+        return Predictions(found.boxes, found.scores, found.labels)
+
+
+class DetectorSystem:
+    """A 2-D detector; its names become the homes' names."""
+
+    dimensions = 2
+
+    def __init__(self, detector: Detector) -> None:
+        self._detector = detector
+        self._canonical = shipped_priors().canonical
+
+    @property
+    def vocabulary(self) -> frozenset[str]:
+        """Its names in the words of the homes."""
+        return frozenset(self._canonical(name) for name in self._detector.vocabulary)
+
+    def predict(self, frame: AxisFrame) -> Predictions:
+        """Boxes in pixels."""
+        found, _ = self._detector.detect(_rgbd(frame))
+        return Predictions(found.boxes_px, found.scores, tuple(self._canonical(label) for label in found.labels))
+
+
+def _rgbd(frame: AxisFrame) -> RgbdFrame:
+    view = frame.view
+    return RgbdFrame(1, "camera", view.color, view.depth_m, view.intrinsics)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions of the target's class in one picture that count: (score, whether right)."""
+
+    scored: tuple[tuple[float, bool], ...] = ()
+
+
+def judge(predictions: Predictions, label: str, target_iou: F64, other_iou: F64, min_iou: float) -> Judged:
+    """One true box: the best prediction of the class that overlaps it is right, other such ones are doubles and wrong.
+
+    Args:
+        predictions: of one picture.
+        label: class of the target.
+        target_iou: (N,) overlap of each prediction with the target.
+        other_iou: (N,) its largest overlap with another object of that class.
+        min_iou: from which overlap on it is the target.
+    """
+    rows = [i for i, name in enumerate(predictions.labels) if name == label]
+    found = False
+    scored = []
+    for i in sorted(rows, key=lambda i: (-float(predictions.scores[i]), i)):
+        hit = bool(target_iou[i] >= min_iou)
+        if not hit and other_iou[i] > OTHER_IOU:
+            continue
+        scored.append((float(predictions.scores[i]), hit and not found))
+        found |= hit
+    return Judged(tuple(scored))
+
+
+def level_ap(judged: Sequence[Judged]) -> float:
+    """Percent: average precision over pictures, each with one true box. NaN without any."""
+    if not judged:
+        return float("nan")
+    scored = [pair for picture in judged for pair in picture.scored]
+    order = np.argsort([-score for score, _ in scored], kind="stable")
+    right = np.array([hit for _, hit in scored], dtype=np.float64)[order] if scored else np.zeros(0)
+    hits = np.cumsum(right)
+    return 100.0 * average_precision(hits / len(judged), hits / np.arange(1, len(hits) + 1))
+
+
+def curve_figures(ap: Sequence[float]) -> dict[str, float]:
+    """Of a curve of AP at equally spaced levels: ``area`` (mean height of the trapezoids) and ``worst`` point."""
+    heights = np.array(ap, dtype=np.float64)
+    if len(heights) < 2 or not np.isfinite(heights).all():
+        raise ValueError(f"a curve needs at least two levels, all of them measured, got {list(ap)}")
+    return {"area": float(((heights[1:] + heights[:-1]) / 2).mean()), "worst": float(heights.min())}
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# one home
+
+
+@dataclass
+class AxisResult:
+    """One home: what each system said, by (system, axis), then by level.
+
+    Attributes:
+        judged: pictures by level.
+        measured: the factor as the pictures show it, by axis, then by level.
+        views: how many targets were shown, by axis.
+        unasked: targets that a system has no name for, by (system, axis).
+    """
+
+    judged: dict[tuple[str, str], list[list[Judged]]] = field(default_factory=dict)
+    measured: dict[str, list[list[float]]] = field(default_factory=dict)
+    views: Counter[str] = field(default_factory=Counter)
+    unasked: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def evaluate_home(
+    home: Home,
+    systems: Mapping[str, System],
+    levels: int = DEFAULT_LEVELS,
+    views: int = DEFAULT_VIEWS,
+    axes: Sequence[Axis] = AXES,
+    camera: Intrinsics | None = None,
+) -> AxisResult:
+    """All axes of one home, the same targets and views for all systems and again at every call.
+
+    A home may have fewer targets that can be shown (nothing with a joint, for example).
+    """
+    camera = rgbd_camera(_WIDTH, _HEIGHT) if camera is None else camera
+    result = AxisResult()
+    for axis in axes:
+        for name in systems:
+            result.judged[name, axis] = [[] for _ in range(levels)]
+        result.measured[axis] = [[] for _ in range(levels)]
+        for frames in _videos(home, axis, levels, views, camera, systems):
+            result.views[axis] += 1
+            label = home.objects[frames[0].target_id].label
+            for name, system in systems.items():
+                if label not in system.vocabulary:
+                    result.unasked[name, axis] += 1
+                    continue
+                for level, frame in enumerate(frames):
+                    result.judged[name, axis][level].append(_judge_frame(home, frame, frames[-1], system))
+            for level, frame in enumerate(frames):
+                result.measured[axis][level].append(frame.measured)
+    return result
+
+
+def _videos(
+    home: Home, axis: Axis, levels: int, views: int, camera: Intrinsics, systems: Mapping[str, System]
+) -> Iterator[list[AxisFrame]]:
+    known = frozenset[str]().union(*(system.vocabulary for system in systems.values())) - _UNASKED
+    targets = [number for number in axis_targets(home, axis) if home.objects[number].label in known]
+    shown = 0
+    for number in np.random.default_rng([home.seed, 53, AXES.index(axis)]).permutation(targets).tolist():
+        if shown == views:
+            return
+        try:
+            frames = list(axis_video(home, axis, int(number), levels, camera))
+        except HomeError:
+            continue  # hidden from every free place
+        least = min(f.target_pixels for f in frames)
+        if frames[-1].target_pixels >= _LEAST_PIXELS and (axis == "visibility" or least >= _HIDDEN_PIXELS):
+            shown += 1
+            yield frames
+
+
+def _judge_frame(home: Home, frame: AxisFrame, last: AxisFrame, system: System) -> Judged:
+    found = system.predict(frame)
+    label = home.objects[frame.target_id].label
+    if system.dimensions == 3:
+        others = [o.box9() for o in home.objects if o.label == label and o.id != frame.target_id]
+        boxes = np.stack([frame.box9, *others])
+        overlap = box_iou(torch.from_numpy(found.boxes.reshape(-1, 9)), torch.from_numpy(boxes)).numpy()
+        return judge(found, label, overlap[:, 0], overlap[:, 1:].max(axis=1, initial=0.0), IOU_3D)
+    numbers = [o.id for o in home.objects if o.label == label and o.id != frame.target_id]
+    # behind the screen the target's box is that of the picture without it
+    whole = [box for box in (_box_px(frame, frame.target_id), _box_px(last, frame.target_id)) if box is not None][:1]
+    others_px = [box for n in numbers if (box := _box_px(frame, n)) is not None]
+    target = np.array(whole).reshape(-1, 4)
+    return judge(
+        found,
+        label,
+        _iou_px(found.boxes, target).max(axis=1, initial=0.0),
+        _iou_px(found.boxes, np.array(others_px).reshape(-1, 4)).max(axis=1, initial=0.0),
+        IOU_2D,
+    )
+
+
+def _box_px(frame: AxisFrame, number: int) -> F64 | None:
+    rows, columns = np.nonzero(frame.view.instance == number + 1)
+    if len(rows) == 0:
+        return None
+    return np.array([columns.min() - 0.5, rows.min() - 0.5, columns.max() + 0.5, rows.max() + 0.5])
+
+
+def _iou_px(a: F64, b: F64) -> F64:
+    """(N, M) overlap of boxes in pixels."""
+    a, b = a.reshape(-1, 4), b.reshape(-1, 4)
+    low, high = np.maximum(a[:, None, :2], b[None, :, :2]), np.minimum(a[:, None, 2:], b[None, :, 2:])
+    shared = (high - low).clip(0.0).prod(axis=2)
+    area_a, area_b = (a[:, 2:] - a[:, :2]).prod(axis=1), (b[:, 2:] - b[:, :2]).prod(axis=1)
+    union: F64 = area_a[:, None] + area_b[None, :] - shared
+    return np.asarray(shared / np.maximum(union, 1e-9))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# a data set
+
+
+@dataclass(frozen=True)
+class RobustnessSpec:
+    """What to run on; plain values, so that worker processes can be told.
+
+    Attributes:
+        suite: data, split, weights, scenes; ``views`` is the number of targets of each home and axis.
+        levels: of each factor.
+        detector, layout: an ONNX file to be scored beside the network; "" = none.
+    """
+
+    suite: SuiteSpec
+    levels: int = DEFAULT_LEVELS
+    detector: str = ""
+    layout: str = ""
+
+    def __post_init__(self) -> None:
+        if self.levels < 2:
+            raise EvaluationError(f"a curve needs at least two levels, got {self.levels}")
+        if bool(self.detector) != bool(self.layout):
+            raise EvaluationError("--detector and --detector-layout belong together")
+
+
+def home_of(data: str, name: str) -> Home:
+    """The home of a sample, built again. Raises :class:`CorruptSceneError` for a sample that says not how."""
+    try:
+        record = load_record(data, name)
+        return build_home(int(record["seed"]), HomeSpec.of_record(record["spec"]["home"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptSceneError(f"{name} is no synthetic home that can be built again: {error!r}") from error
+
+
+@dataclass(frozen=True)
+class _RobustnessWork:
+    spec: RobustnessSpec
+
+    def __call__(self, name: str) -> AxisResult:
+        spec = self.spec
+        systems: dict[str, System] = {OUR: PerceptronSystem(cached_predictor(spec.suite.weights))}
+        if spec.detector:
+            limits = limits_from_options(LiftOptions(min_score=0.01))
+            systems[DETECTOR] = DetectorSystem(OnnxDetector(spec.detector, spec.layout, (), limits))
+        return evaluate_home(home_of(spec.suite.data, name), systems, spec.levels, spec.suite.views)
+
+
+def curves(results: Sequence[AxisResult]) -> dict[str, list[float]]:
+    """AP in percent by level for ``<axis>`` and ``<system>/<axis>``; axes without any target are left out."""
+    found: dict[str, list[float]] = {}
+    for name, axis in dict.fromkeys(key for result in results for key in result.judged):
+        parts = [result.judged[name, axis] for result in results if (name, axis) in result.judged]
+        levels = [[j for part in parts for j in part[level]] for level in range(len(parts[0]))]
+        if levels and levels[0]:
+            found[f"{name}/{axis}" if name else axis] = [level_ap(judged) for judged in levels]
+    return found
+
+
+def robustness_figures(results: Sequence[AxisResult]) -> dict[str, float]:
+    """``<axis>/{area,worst}`` in percent; of a detector under ``detector/``."""
+    return {
+        f"{name}/{figure}": value for name, ap in curves(results).items() for figure, value in curve_figures(ap).items()
+    }
+
+
+def run_robustness(
+    spec: RobustnessSpec, workers: Workers = 1, progress: Callable[[int, int], None] | None = None
+) -> SuiteRun[AxisResult]:
+    """Raises :class:`EvaluationError` where no home has a target of any axis."""
+    start = time.perf_counter()
+    outcome = map_scenes(_RobustnessWork(spec), scene_names(spec.suite.plain), workers, progress)
+    if not outcome.results:
+        raise EvaluationError("no scene to score")
+    figures = robustness_figures(outcome.results)
+    if not figures:
+        raise EvaluationError("no home has anything to show on any axis")
+    views = sum((r.views for r in outcome.results), Counter[str]())
+    notes: dict[str, object] = {f"views of {axis}": count for axis, count in sorted(views.items())}
+    notes["levels"] = spec.levels
+    for (name, axis), count in sorted(sum((r.unasked for r in outcome.results), Counter[tuple[str, str]]()).items()):
+        notes[f"no name for {f'{name}/' if name else ''}{axis}"] = count
+    return SuiteRun(figures, outcome.results, outcome.skipped, notes, time.perf_counter() - start)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what it leaves
+
+
+def curves_json(results: Sequence[AxisResult]) -> str:
+    """``{"levels": [...], "ap": {axis: [...]}, "measured": {axis: [...]}}``; AP in percent."""
+    ap = curves(results)
+    count = len(next(iter(ap.values()), ()))
+    measured = {}
+    for axis in AXES:
+        shown = [r.measured[axis] for r in results if r.views[axis]]
+        if shown:
+            measured[axis] = [float(np.mean([v for part in shown for v in part[level]])) for level in range(count)]
+    levels = np.linspace(0.0, 1.0, count).tolist()
+    return json.dumps({"levels": levels, "ap": ap, "measured": measured}, indent=1) + "\n"
+
+
+def curves_markdown(results: Sequence[AxisResult]) -> str:
+    """A table: AP by axis and level."""
+    ap = curves(results)
+    count = len(next(iter(ap.values()), ()))
+    levels = [f"{level:.2f}" for level in np.linspace(0.0, 1.0, count)]
+    lines = [
+        "",
+        "AP in percent over the factor:",
+        "",
+        "| axis | " + " | ".join(levels) + " |",
+        "|---|" + "---:|" * count,
+    ]
+    lines += [f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |" for name, values in ap.items()]
+    return "\n".join(lines) + "\n"
+
+
+_PLOT, _GAP = (260, 180), 50
+_LINE_COLORS = ((96, 168, 255), (255, 170, 60))
+
+
+def draw_curves(results: Sequence[AxisResult]) -> Image:
+    """(H, W, 3) uint8 RGB: AP over the factor, an axis beside the other; a line for each system."""
+    ap = curves(results)
+    axes = [axis for axis in AXES if any(name.rpartition("/")[2] == axis for name in ap)]
+    width, height = _PLOT
+    image: Image = np.empty((height + 2 * _GAP, len(axes) * (width + _GAP) + _GAP, 3), np.uint8)
+    image[:] = SHADE
+    for k, axis in enumerate(axes):
+        left, bottom = _GAP + k * (width + _GAP), _GAP + height
+        image[_GAP : bottom + 1, left : left + width] = 40
+        text(image, axis, left, _GAP - 12, INK, 0.55)
+        for mark in (0, 50, 100):
+            text(image, str(mark), left - 32, bottom - round(mark / 100 * height) + 5)
+        text(image, "0", left - 4, bottom + 20)
+        text(image, "1", left + width - 6, bottom + 20)
+        for name, values in ap.items():
+            if name.rpartition("/")[2] != axis:
+                continue
+            color = _LINE_COLORS[int("/" in name)]
+            points = [
+                np.array([left + x * (width - 1), bottom - y / 100 * height])
+                for x, y in zip(np.linspace(0, 1, len(values)), values, strict=True)
+            ]
+            for a, b in pairwise(points):
+                line(image, a, b, color)
+    return image
+
+
+def curves_png(results: Sequence[AxisResult]) -> bytes:
+    """The picture as a file. Raises ``OSError`` where it cannot be encoded."""
+    done, data = cv2.imencode(".png", draw_curves(results)[..., ::-1])
+    if not done:
+        raise OSError("cannot encode the curves")
+    return bytes(data.tobytes())

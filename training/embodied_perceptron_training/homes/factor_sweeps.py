@@ -1,0 +1,198 @@
+"""Parametric evaluation after BEHAVIOR Vision Suite: videos of one target in which exactly one factor goes from 0 to 1.
+
+Each frame carries the factor as asked and as measured. Everything else (home, other cameras, seed) stays fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_perceptron.geometry.transforms import Intrinsics
+from embodied_perceptron_training.homes.assets import furniture
+from embodied_perceptron_training.homes.assets.objects import PlacedObject, pose_at
+from embodied_perceptron_training.homes.building.floorplan import HomeError
+from embodied_perceptron_training.homes.building.freespace import FreeSpace, free_space
+from embodied_perceptron_training.homes.building.home import Home
+from embodied_perceptron_training.homes.rendering.ray_renderer import RayCastRenderer
+from embodied_perceptron_training.homes.rendering.renderer import RenderedView, auto_gain
+from embodied_perceptron_training.homes.trajectories import look_at
+
+F64 = NDArray[np.float64]
+Axis = Literal["articulation", "lighting", "visibility", "zoom", "pitch"]
+AXES: tuple[Axis, ...] = ("articulation", "lighting", "visibility", "zoom", "pitch")
+_ZOOM = (0.6, 3.0)  # multiplier of the focal length
+_PITCH_RAD = (-0.15, 1.1)  # elevation of the camera above the target's height
+
+
+@dataclass(frozen=True, eq=False)
+class AxisFrame:
+    """One frame of a parametric video.
+
+    Attributes:
+        view: images and camera.
+        factor: asked, 0..1.
+        measured: what the frame shows of it: mean joint state, mean brightness relative to full light, visible share
+            of the target's pixels, focal length relative to the first frame's, elevation of the camera in radians.
+        target_id: object id in the home.
+        box9: the target's box in this frame.
+        target_pixels: pixels of the target.
+    """
+
+    view: RenderedView
+    factor: float
+    measured: float
+    target_id: int
+    box9: F64
+    target_pixels: int
+
+
+def axis_targets(home: Home, axis: Axis) -> list[int]:
+    """Objects that the axis can be shown on. Raises ``ValueError`` for an unknown axis."""
+    if axis not in AXES:
+        raise ValueError(f"axis must be one of {', '.join(AXES)}, got {axis!r}")
+    standing = [o for o in home.objects if o.mounted in ("floor", "object")]
+    if axis == "articulation":
+        return [o.id for o in standing if o.model.joints]
+    sizes = {o.id: float(np.prod(o.box9()[3:6]) ** (1 / 3)) for o in standing}
+    return [o.id for o in standing if sizes[o.id] > 0.2]
+
+
+def axis_video(home: Home, axis: Axis, target_id: int, frames: int, camera: Intrinsics) -> Iterator[AxisFrame]:
+    """Frames of the video, factor 0 -> 1 in equal steps.
+
+    Raises :class:`HomeError` when the target does not fit the axis or cannot be seen from any free place, and
+    ``ValueError`` for fewer than two frames.
+    """
+    if frames < 2:
+        raise ValueError(f"a video needs at least two frames, got {frames}")
+    if target_id not in axis_targets(home, axis):
+        raise HomeError(f"object {target_id} ({home.objects[target_id].label}) cannot show the axis {axis}")
+    factors = np.linspace(0.0, 1.0, frames)
+    make = {
+        "articulation": _articulation,
+        "lighting": _lighting,
+        "visibility": _visibility,
+        "zoom": _zoom,
+        "pitch": _pitch,
+    }[axis]
+    yield from make(home, home.objects[target_id], factors, camera)
+
+
+def _frame(view: RenderedView, factor: float, measured: float, target: PlacedObject) -> AxisFrame:
+    pixels = int((view.instance == target.id + 1).sum())
+    return AxisFrame(view, float(factor), float(measured), target.id, target.box9(), pixels)
+
+
+def best_eye(home: Home, target: PlacedObject, renderer: RayCastRenderer, camera: Intrinsics, from_front: bool) -> F64:
+    """(3,) free camera place from which most of the target is seen. Raises :class:`HomeError` when none sees it."""
+    space = free_space(home)
+    box = target.box9()
+    center = box[:3]
+    reach = max(1.0, 1.4 * float(np.linalg.norm(box[3:6])))
+    best: tuple[float, F64] | None = None
+    small = camera.resized(camera.width // 4, camera.height // 4)
+    for xy in _around(space, center, reach):
+        offset = xy - center[:2]
+        if from_front and offset @ target.front[:2] < 0.5 * np.linalg.norm(offset):
+            continue
+        eye = np.array([xy[0], xy[1], float(np.clip(center[2] + 0.5, 1.0, 1.6))])
+        _, ids = renderer.ids(small, look_at(eye, center))
+        pixels = int((ids == target.id + 1).sum())
+        if pixels > 0 and (best is None or pixels > best[0]):
+            best = (pixels, eye)
+    if best is None:
+        raise HomeError(f"object {target.id} ({target.label}) is not visible from any free place")
+    return best[1]
+
+
+def _around(space: FreeSpace, center: F64, reach: float) -> F64:
+    points = space.center_of(space.cells())
+    distance = np.linalg.norm(points - center[:2], axis=1)
+    ring = points[(distance > 0.7 * reach) & (distance < 1.8 * reach)]
+    thinned: F64 = ring[:: max(1, len(ring) // 40)]
+    return thinned
+
+
+def _articulation(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+    eye = best_eye(home, target, RayCastRenderer(home.render_scene()), camera, from_front=True)
+    T = look_at(eye, target.box9()[:3])
+    for factor in factors:
+        moved = home
+        for part in target.model.joints:
+            moved = moved.with_joint(target.id, part, float(factor))
+        view = RayCastRenderer(moved.render_scene()).render(camera, T)
+        states = moved.objects[target.id].joint_states
+        yield _frame(view, factor, float(np.mean(list(states.values()))), moved.objects[target.id])
+
+
+def _lighting(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+    scene = home.render_scene()
+    full = RayCastRenderer(scene)
+    T = look_at(best_eye(home, target, full, camera, from_front=False), target.box9()[:3])
+    light = full.radiance(camera, T)
+    reference, gain = light.mean(), auto_gain(light)
+    for factor in factors:
+        renderer = RayCastRenderer(scene.with_light_level(float(factor)))
+        view = renderer.render(camera, T, gain=gain)  # a fixed exposure: the picture really gets darker
+        yield _frame(view, factor, float(renderer.radiance(camera, T).mean() / reference), target)
+
+
+def _visibility(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+    """A screen slides between camera and target; visible share from a second render without it."""
+    plain = RayCastRenderer(home.render_scene())
+    box = target.box9()
+    eye = best_eye(home, target, plain, camera, from_front=False)
+    T = look_at(eye, box[:3])
+    alone = plain.ids(camera, T)[1] == target.id + 1
+    total = int(alone.sum())
+    columns = np.nonzero(alone.any(0))[0]
+    screen = furniture.divider(np.random.default_rng([home.seed, 71]))
+    low, high = screen.bounds()
+    to_target = box[:2] - eye[:2]
+    heading = float(np.arctan2(to_target[1], to_target[0]))
+    ahead = 0.45 * float(np.linalg.norm(to_target))
+    # lateral place of the screen's near edge, from covering everything (factor 0) to covering nothing (1)
+    left, right = (-(columns[k] - camera.cx) / camera.fx * ahead for k in (0, -1))
+    width = float(high[0] - low[0])
+    for factor in factors:
+        edge = right + (left - right) * (1 - float(factor)) + 0.01 - 0.02 * float(factor)
+        lateral = edge - width / 2
+        place = eye[:2] + ahead * np.array([np.cos(heading), np.sin(heading)])
+        place = place + lateral * np.array([-np.sin(heading), np.cos(heading)])
+        # fully behind the screen at 0: it also reaches as high as the camera looks
+        pose = pose_at((float(place[0]), float(place[1]), float(max(0.0, eye[2] - high[2] + 0.4))), heading + np.pi / 2)
+        occluder = PlacedObject(len(home.objects), screen, pose, target.room)
+        view = RayCastRenderer(home.render_scene([*home.objects, occluder])).render(camera, T)
+        visible = int((view.instance == target.id + 1).sum())
+        yield _frame(view, factor, visible / max(total, 1), target)
+
+
+def _zoom(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+    renderer = RayCastRenderer(home.render_scene())
+    T = look_at(best_eye(home, target, renderer, camera, from_front=False), target.box9()[:3])
+    for factor in factors:
+        scale = _ZOOM[0] + (_ZOOM[1] - _ZOOM[0]) * float(factor)
+        zoomed = replace(camera, fx=camera.fx * scale, fy=camera.fy * scale)
+        yield _frame(renderer.render(zoomed, T), factor, scale / _ZOOM[0], target)
+
+
+def _pitch(home: Home, target: PlacedObject, factors: F64, camera: Intrinsics) -> Iterator[AxisFrame]:
+    """The camera rises on an arc around the target at a fixed distance, looking at it."""
+    renderer = RayCastRenderer(home.render_scene())
+    center = target.box9()[:3]
+    eye = best_eye(home, target, renderer, camera, from_front=False)
+    flat = eye[:2] - center[:2]
+    ceiling = home.rooms[target.room].height_m - 0.1
+    distance = float(np.linalg.norm(eye - center))
+    lowest = max(_PITCH_RAD[0], -np.arcsin(min(1.0, max(center[2] - 0.1, 0.0) / distance)))
+    highest = min(_PITCH_RAD[1], float(np.arcsin(min(1.0, max(ceiling - center[2], 0.0) / distance))))
+    direction = flat / np.linalg.norm(flat)
+    for factor in factors:
+        angle = lowest + (highest - lowest) * float(factor)
+        place = center + distance * np.array([*(np.cos(angle) * direction), np.sin(angle)])
+        yield _frame(renderer.render(camera, look_at(place, center)), factor, angle, target)

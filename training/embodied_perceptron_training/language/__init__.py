@@ -1,0 +1,1 @@
+"""Fitting of what reads sentences: colours, fronts, confidence, reader."""

@@ -1,0 +1,225 @@
+"""How likely an answer to a sentence is right (:mod:`embodied_perceptron.language.answer`), fitted on generated homes.
+
+    python -m embodied_perceptron_training.language.fit_language [--homes 60] [--seed 700000] [--check [--out FILE]]
+
+Homes are laid out, not rendered. Facts of their geometry are said in a grammar of its own (:data:`SENTENCES`, which
+shares no sentence with :mod:`embodied_perceptron_training.homes.prompts`), and answered over boxes as a detector leaves
+them (:func:`detected`): shaken, some missing, some called something else, some that are nothing. A logistic regression
+over the traits of the answers gives the probability that the first box is the object meant. Writes
+``lexicon/calibration.json`` of the installed package, with the seeds; ``--check`` prints the reliability on other homes
+(seeds after the fitted ones) instead. No sentence of people is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from embodied_perceptron.language import answer as answers
+from embodied_perceptron.language.answer import FEATURES, WEIGHTS, Traits, ground_objects, probability_right
+from embodied_perceptron.language.lexicon import lexicon
+from embodied_perceptron.recordings.artifacts import write_json
+from embodied_perceptron.recordings.files import write_atomically
+from embodied_perceptron.results import SceneObject
+from embodied_perceptron_training.homes.building.home import HomeSpec, build_home
+from embodied_perceptron_training.homes.prompts import STRUCTURE, Fact, all_facts
+from embodied_perceptron_training.homes.relations import Scene, make_scene
+
+F64 = NDArray[np.float64]
+
+# the third grammar: neither the plain nor the free forms of the prompts
+SENTENCES: dict[str, tuple[str, ...]] = {
+    "closest": (
+        "this is a {target}. it stands right beside the {anchor}",
+        "i mean the {target} close by the {anchor}",
+        "there is a {target} adjacent to the {anchor}. choose it",
+        "the {target} that you reach first when you leave the {anchor}",
+        "could you go to the {target} next to the {anchor}",
+    ),
+    "farthest": (
+        "the {target} furthest away from the {anchor}",
+        "not the {target} by the {anchor}, the most distant one from it",
+        "this {target} is the farthest from the {anchor}",
+    ),
+    "above": ("the {target} is higher up, over the {anchor}", "this is the {target} hanging above the {anchor}"),
+    "below": ("there is a {target}. it is underneath the {anchor}", "a {target} below the {anchor}"),
+    "on": ("the {target} sits on the {anchor}", "get me the {target} from the top of the {anchor}"),
+    "supporting": ("the {target} which has a {anchor} on it", "the {target} carrying the {anchor}"),
+    "in": ("the {target} lies inside of the {anchor}", "take the {target} out of the {anchor}"),
+    "front": ("this {target} is placed in front of the {anchor}", "the {target} before the {anchor}"),
+    "behind": ("the {target} is at the rear of the {anchor}", "there is a {target} behind the {anchor}"),
+    "left": ("the {target} on the {anchor}'s left", "this {target} is left of the {anchor}"),
+    "right": ("the {target} on the {anchor}'s right", "this {target} is right of the {anchor}"),
+    "between": ("the {target} stands between the {anchor} and the {anchor2}",),
+    "viewer left": ("when you face the {anchor} it is the {target} to the left",),
+    "viewer right": ("when you face the {anchor} it is the {target} to the right",),
+    "unique": ("a {target}", "please go to the {target}", "i am looking for the {target}"),
+}
+_PER_HOME = 40
+_MISSING, _RENAMED, _SPURIOUS = 0.12, 0.08, 0.1  # shares of the objects
+_ALIKE = 0.3  # names that answer at least so well to each other are mistaken for each other
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence about the objects of a home: ``target`` is the id of the one meant."""
+
+    text: str
+    objects: tuple[SceneObject, ...]
+    target: int
+
+
+def say(scene: Scene, fact: Fact, rng: np.random.Generator) -> str:
+    """A fact in words of :data:`SENTENCES`."""
+    names = [scene.objects[row].label for row in (fact.target, *fact.anchors)]
+    forms = SENTENCES[fact.relation]
+    words = dict(zip(("target", "anchor", "anchor2"), names, strict=False))
+    return forms[int(rng.integers(len(forms)))].format(**words)
+
+
+def detected(scene: Scene, rng: np.random.Generator) -> tuple[SceneObject, ...]:
+    """The objects as a detector leaves them; ids are rows of the scene, those of boxes that are nothing come after."""
+    found = []
+    labels = [o.label for o in scene.objects]
+    named = sorted(set(labels) - STRUCTURE)
+    boxes = [np.array(o.box9()) for o in scene.objects]
+    rows = [k for k, label in enumerate(labels) if label not in STRUCTURE]
+    for k in rows:
+        if rng.random() < _MISSING:
+            continue
+        score, label = float(rng.uniform(0.35, 0.95)), labels[k]
+        if rng.random() < _RENAMED:
+            alike = [n for n in named if n != label and lexicon().similarity(label, n) >= _ALIKE]
+            if alike:
+                label, score = alike[int(rng.integers(len(alike)))], 0.7 * score
+        found.append(SceneObject(k, label, score, shaken(boxes[k], rng)))
+    for number in range(round(_SPURIOUS * len(rows))):
+        k = rows[int(rng.integers(len(rows)))]
+        box = boxes[k] + np.array([*rng.normal(0, 1.5, 2), 0, 0, 0, 0, 0, 0, 0])
+        label = named[int(rng.integers(len(named)))]
+        found.append(SceneObject(len(labels) + number, label, float(rng.uniform(0.2, 0.6)), box))
+    return tuple(found)
+
+
+def shaken(box: F64, rng: np.random.Generator) -> F64:
+    """(9,) box: its centre strays by 6 cm, less for small things, its sizes by 8 %, its yaw by 3 degrees."""
+    box = box.copy()
+    box[:3] += rng.normal(0, 0.06, 3) * np.minimum(box[3:6] / 0.4, 1.0)
+    box[3:6] *= np.exp(rng.normal(0, 0.08, 3))
+    box[6] += rng.normal(0, 0.05)
+    return box
+
+
+def sentences(seeds: Sequence[int]) -> Iterator[Said]:
+    """Sentences about the homes of ``seeds``, the same on every machine."""
+    for seed in seeds:
+        home = build_home(seed, HomeSpec(rooms=1 + seed % 2, version=2, revision=1))
+        scene = make_scene(home, range(len(home.objects)))
+        rng = np.random.default_rng(seed)
+        objects = detected(scene, rng)
+        facts = [f for f in all_facts(scene) if f.relation in SENTENCES]
+        by_relation: dict[str, list[Fact]] = {}
+        for k in rng.permutation(len(facts)):
+            by_relation.setdefault(facts[k].relation, []).append(facts[k])
+        turns = [(place, name) for name, pile in sorted(by_relation.items()) for place in range(len(pile))]
+        for place, name in sorted(turns)[:_PER_HOME]:  # relations in turn, so that none drowns the others
+            fact = by_relation[name][place]
+            yield Said(say(scene, fact, rng), objects, fact.target)
+
+
+def observe(said: Iterator[Said]) -> tuple[F64, NDArray[np.bool_]]:
+    """(M, F) features of the answers that have a first box, and (M,) whether it is the object meant."""
+    seen: list[Traits] = []
+
+    def record(traits: Traits) -> float:
+        seen.append(traits)
+        return 0.5
+
+    features, hits = [], []
+    answers.probability_right = record
+    try:
+        for sentence in said:
+            seen.clear()
+            grounding = ground_objects(sentence.text, sentence.objects, vocabulary=None)
+            if seen and grounding.candidates and grounding.count is None:
+                features.append(seen[-1].features())
+                hits.append(grounding.candidates[0].id == sentence.target)
+    finally:
+        answers.probability_right = probability_right
+    return np.array(features).reshape(-1, len(FEATURES)), np.array(hits, dtype=bool)
+
+
+def fit(features: F64, hits: NDArray[np.bool_]) -> F64:
+    """(F,) weights of a logistic regression with a little shrinkage. Weights that speak for an answer are not negative,
+    those that speak against it not positive: more of a good sign never makes an answer less likely."""
+    y = hits.astype(np.float64)
+    signs = {"share": 1, "fit_share": 1, "weakest": 1, "unsure_view": -1, "missing": -1, "kind": 1}
+    bounds = [{1: (0, None), -1: (None, 0)}.get(signs.get(name, 0), (None, None)) for name in FEATURES]
+
+    def loss(beta: F64) -> float:
+        z = features @ beta
+        return float((np.logaddexp(0, z) - y * z).mean() + 1e-3 * (beta[1:] ** 2).sum())
+
+    return np.asarray(minimize(loss, np.zeros(len(FEATURES)), bounds=bounds, method="L-BFGS-B").x)
+
+
+def reliability(stated: F64, hits: NDArray[np.bool_], bins: int = 10) -> list[dict[str, float]]:
+    """Stated against measured probability, in bins of the stated one."""
+    place = np.minimum((stated * bins).astype(int), bins - 1)
+    return [
+        {
+            "n": int((place == k).sum()),
+            "stated": float(stated[place == k].mean()),
+            "right": float(hits[place == k].mean()),
+        }
+        for k in range(bins)
+        if (place == k).any()
+    ]
+
+
+def calibration_error(stated: F64, hits: NDArray[np.bool_], bins: int = 10) -> float:
+    """Mean difference of stated and measured probability over the bins, weighted by their answers."""
+    rows = reliability(stated, hits, bins)
+    return sum(row["n"] * abs(row["stated"] - row["right"]) for row in rows) / max(len(hits), 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--homes", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=700_000, help="of the first home")
+    parser.add_argument("--out", type=Path, help="JSON for the reliability curve")
+    parser.add_argument("--check", action="store_true", help="reliability of the present weights on other homes")
+    arguments = parser.parse_args()
+    first = arguments.seed + 1000 * arguments.check
+    features, hits = observe(sentences(range(first, first + arguments.homes)))
+    if arguments.check:
+        beta = np.array(json.loads(WEIGHTS.read_text(encoding="utf-8"))["weights"])
+    else:
+        beta = fit(features, hits)
+        command = "python -m embodied_perceptron_training.language.fit_language"
+        content = {
+            "comment": f"Made by `{command} --homes {arguments.homes} --seed {first}`: synthetic homes only.",
+            "homes": arguments.homes, "seed": first, "sentences": len(hits),
+            "features": list(FEATURES), "weights": [round(float(b), 3) for b in beta],
+        }  # fmt: skip
+        write_atomically(WEIGHTS, (json.dumps(content) + "\n").encode())
+    stated = 1.0 / (1.0 + np.exp(-(features @ beta)))
+    error = calibration_error(stated, hits)
+    print(f"{len(hits)} answers, {100 * hits.mean():.1f} % right, calibration error {error:.3f}")
+    rows = reliability(stated, hits)
+    if arguments.out is not None:
+        curve = {"answers": len(hits), "right": float(hits.mean()), "calibration_error": error, "bins": rows}
+        write_json(arguments.out, curve | {"homes": arguments.homes, "seed": first})
+    for row in rows:
+        print(f"  stated {row['stated']:.2f}  right {row['right']:.2f}  n {row['n']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,600 @@
+"""New classes from a few taught things: a row of the detection head each, over features that stay as they are.
+
+The detection head names a site by a linear layer, so a class is one row of weights. Rows of the taught kinds are
+learned by regularised logistic regression: what FCAF3D's assignment gives to a taught thing is an example, all else in
+the same rooms is none. Everything else in the network stays bit by bit: boxes, other classes, occupancy, sentences.
+
+Figures are of the first look: a second one, where the network has it, knows nothing of new classes and takes them as
+they are said. Every figure is of things that the row under test was not learned from: rooms are left out in turn (or
+things, where a kind was taught in one room alone). The row that is written is learned from all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from embodied_perceptron.geometry.boxes import box_iou, nms, points_in_boxes
+from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
+from embodied_perceptron.inference.map_predictor import ScenePrediction
+from embodied_perceptron.inference.naming import shift_between
+from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.nn.detection import DetectionLevel, decode_detections
+from embodied_perceptron.sparse.sites import Sites
+from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
+from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene, predict_everywhere
+from embodied_perceptron_training.evaluation.runner.scenes import load_scene
+from embodied_perceptron_training.training.few_shot_classes import LearnError, Lesson
+from embodied_perceptron_training.training.matching import assign_points
+from embodied_perceptron_training.training.scene_pass import MIN_BOX_M
+
+F64 = NDArray[np.float64]
+MIN_THINGS = 3  # of a kind: fewer teach nothing that could be checked
+_FOLDS = 5
+_DECAY = 0.02  # of a row, in units of the features' spread, against the mean loss of its examples
+_STEPS = 60
+_MOST_SITES = 200_000  # that are no example, at random
+_HIT_IOU = 0.25
+_SEED = 20
+_KERNEL, _BIAS = "detection.classify.kernel", "detection.classify.bias"
+_KIND = "grounding.head.kind.weight"
+_SAID, _NAMED = "second_look.said.weight", ("second_look.classify.weight", "second_look.classify.bias")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of the classifier: (C, K) ``kernel`` and (K,) ``bias``, float32."""
+
+    kernel: Tensor
+    bias: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RoomPart:
+    """What the classifier reads in one window of a room.
+
+    Attributes:
+        levels: raw predictions in the window's wall-aligned frame, without classes; features: (N, C) per level.
+        manhattan: that frame. core: where this window's boxes count, world.
+    """
+
+    levels: tuple[DetectionLevel, ...]
+    features: tuple[Tensor, ...]
+    manhattan: ManhattanFrame
+    core: Region
+
+    def flat(self) -> Tensor:
+        """(N, C) features of all levels, finest first."""
+        return torch.cat(self.features)
+
+
+@dataclass(frozen=True, eq=False)
+class Room:
+    """A lesson as the classifier sees it.
+
+    Attributes:
+        name: of its source.
+        labels, boxes: (T,) kinds and (T, 9) boxes of the taught things, world.
+        parts: windows that cover the room.
+        found: (D, 9) all boxes of the network as it was, by whatever name.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    boxes: F64
+    parts: tuple[RoomPart, ...]
+    found: F64
+
+
+@dataclass(frozen=True)
+class ClassReport:
+    """Of one kind, in percent at IoU 0.25: ``before`` and ``after`` its AP, ``localised`` the share of its things that
+    the network has any box for, by whatever name: no name can do more."""
+
+    name: str
+    is_new: bool
+    things: int
+    rooms: int
+    before: float
+    after: float
+    localised: float
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """Of scenes that nothing was learned from: AP25 in percent over the classes that the network knew, and how many
+    boxes a scene are published under new names."""
+
+    scenes: int
+    before: float
+    after: float
+    new_boxes: float
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """Rows for all classes and what they are worth."""
+
+    classes: tuple[str, ...]
+    rows: Rows
+    report: tuple[ClassReport, ...]
+    validation: ValidationReport | None
+
+    def problems(self, tolerance: float) -> list[str]:
+        """Why these weights must not be used, in words; empty where they may. ``tolerance``: points of AP25."""
+        found = [
+            f"{c.name}: AP25 of things that were left out fell from {c.before:.1f} to {c.after:.1f}"
+            for c in self.report
+            if c.after < c.before - tolerance
+        ]
+        before, after = (float(np.mean([getattr(c, k) for c in self.report])) for k in ("before", "after"))
+        if not after > before:
+            found.append(f"the taught classes are not better than before: AP25 {before:.1f} -> {after:.1f}")
+        if self.validation is not None and self.validation.after < self.validation.before - tolerance:
+            v = self.validation
+            found.append(
+                f"AP25 of the known classes on the validation scenes fell from {v.before:.1f} to {v.after:.1f}"
+            )
+        return found
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# what the classifier sees
+
+
+def check_network(inference: Predictor) -> None:
+    """Raise :class:`LearnError` for a network whose classes are no linear layer over features that stay."""
+    config = inference.network.config
+    if config.detection is None:
+        raise LearnError("these weights have no detection head: there are no classes to learn")
+    if config.detection.pruning != "object":
+        raise LearnError(
+            f"a {config.name} network prunes by its classes: new ones change its features; train it instead"
+        )
+
+
+def see_room(lesson: Lesson, inference: Predictor) -> Room:
+    """The features of a lesson's room: all that learning needs of it. Raises as :func:`read_lessons`."""
+    prediction = predict_everywhere(lesson.open(inference))
+    if prediction.detections is None:
+        raise LearnError(f"{lesson.source}: the network could not look: {'; '.join(prediction.diagnostics)}")
+    return Room(str(lesson.source), lesson.labels, lesson.boxes, room_parts(prediction), prediction.detections.boxes)
+
+
+def room_parts(prediction: ScenePrediction) -> tuple[RoomPart, ...]:
+    """Raw predictions and features of every window."""
+    parts = []
+    for part in prediction.parts:
+        detection = part.scene.detection
+        assert detection is not None
+        levels = tuple(
+            dataclasses.replace(
+                level,
+                sites=_alone(level.sites),
+                class_logits=level.center_logits[:, :0],
+                object_logits=None,
+                presence_logits=None,
+            )
+            for level in detection.levels
+        )
+        features = tuple(x.feats.clone() for x in detection.features)
+        parts.append(RoomPart(levels, features, part.scene.manhattan, part.core))
+    return tuple(parts)
+
+
+def _alone(sites: Sites) -> Sites:
+    """The same sites without what the network's layers keep at them, which nothing asks for again."""
+    return Sites(sites.keys, sites.stride, sites.batch_size, sites.engine)
+
+
+def boxes_of(parts: Sequence[RoomPart], rows: Rows, inference: Predictor) -> SceneBoxes:
+    """The boxes that the network would give with these rows for classes, in the world; labels are their positions."""
+    return boxes_by(parts, lambda feats: feats @ rows.kernel + rows.bias, inference)
+
+
+def boxes_by(parts: Sequence[RoomPart], classify: Callable[[Tensor], Tensor], inference: Predictor) -> SceneBoxes:
+    """As :func:`boxes_of`; ``classify``: (N, C) features of sites -> (N, K) logits of their names."""
+    config = inference.network.config
+    assert config.detection is not None
+    boxes, scores, labels = [np.zeros((0, 9))], [np.zeros(0)], [np.zeros(0, np.int64)]
+    for part in parts:
+        levels = [
+            dataclasses.replace(level, class_logits=classify(feats))
+            for level, feats in zip(part.levels, part.features, strict=True)
+        ]
+        d = config.detection
+        (found,) = decode_detections(
+            levels, d.max_per_level, d.min_score, d.iou_threshold, config.conventions, d.max_candidates
+        )
+        world = part.manhattan.boxes_to_world(found.boxes.double().numpy())
+        mine = part.core.contains(world[:, :3])
+        boxes.append(world[mine])
+        scores.append(found.scores.double().clamp(0.0, 1.0).numpy()[mine])
+        labels.append(found.labels.numpy()[mine])
+    box, score, label = np.concatenate(boxes), np.concatenate(scores), np.concatenate(labels)
+    if len(parts) > 1 and len(box):
+        kept = nms(*(torch.from_numpy(v) for v in (box, score, label)), config.detection.iou_threshold).numpy()
+        box, score, label = box[kept], score[kept], label[kept]
+    return SceneBoxes(box, label, score)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# examples and rows
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Sites of one room: (N, C) ``features``, (N,) which thing each is an example of, -1 = none, and (N, T) in which
+    things' boxes it lies."""
+
+    features: Tensor
+    thing: Tensor
+    inside: Tensor
+
+
+def examples_of(room: Room) -> Examples:
+    """Which sites of a room are examples of which taught thing."""
+    features, things, insides = [], [], []
+    for part in room.parts:
+        turned = ManhattanFrame(-part.manhattan.yaw_rad).boxes_to_world(room.boxes)
+        boxes = torch.from_numpy(turned)
+        points = [level.points_m for level in part.levels]
+        flat = torch.cat(points).double()
+        counts = torch.from_numpy(part.core.contains(part.manhattan.to_world(flat.numpy())))
+        assigned = assign_points(points, boxes, min_size_m=MIN_BOX_M).box.clone()
+        grown = boxes.clone()
+        grown[:, 3:6].clamp_(min=MIN_BOX_M)
+        features.append(part.flat()[counts])
+        things.append(assigned[counts])
+        insides.append(points_in_boxes(flat, grown)[counts])
+    return Examples(torch.cat(features), torch.cat(things), torch.cat(insides))
+
+
+def fit_rows(
+    rooms: Sequence[tuple[Examples, tuple[str, ...], NDArray[np.bool_]]],
+    names: Sequence[str],
+    prior: Rows,
+    decay: float = _DECAY,
+) -> Rows:
+    """Rows of the classes ``names``.
+
+    Args:
+        rooms: examples, kinds of the things (T,), and (T,) bool which of them teach; sites in others of the same kind
+            are neither example nor counterexample.
+        names: of the rows.
+        prior: rows that they stay near to: those that the network has, zero for new ones.
+        decay: how near.
+    """
+    x, y, counted = [], [], []
+    for examples, labels, teaches in rooms:
+        said = [[label == name for name in names] for label in labels]
+        is_kind = torch.tensor(said, dtype=torch.bool).reshape(len(labels), len(names))
+        taught = is_kind & torch.from_numpy(teaches)[:, None]
+        nothing = torch.zeros((1, len(names)), dtype=torch.bool)
+        example = torch.cat([taught, nothing])[examples.thing]
+        near = (examples.inside.float() @ is_kind.float()) > 0
+        x.append(examples.features)
+        y.append(example)
+        counted.append(example | ~near)
+    features, wanted, use = torch.cat(x), torch.cat(y), torch.cat(counted)
+    weight = 1.0
+    others = (~wanted.any(1)).nonzero()[:, 0]
+    if len(others) > _MOST_SITES:
+        weight = len(others) / _MOST_SITES
+        drawn = torch.randperm(len(others), generator=torch.Generator().manual_seed(_SEED))[:_MOST_SITES]
+        rows = torch.cat([wanted.any(1).nonzero()[:, 0], others[drawn]]).sort().values
+        features, wanted, use = features[rows], wanted[rows], use[rows]
+    mean, spread = features.mean(0), features.std(0).clamp_min(1e-6)
+    z = (features - mean) / spread
+    start = prior.kernel * spread[:, None]
+    offset = prior.bias + mean @ prior.kernel
+    kernel, bias = start.clone().requires_grad_(True), offset.clone().requires_grad_(True)
+    importance = use.float() * torch.where(wanted, 1.0, weight)
+    count = wanted.sum(0).clamp_min(1).float()
+    solver = torch.optim.LBFGS([kernel, bias], max_iter=_STEPS, history_size=10, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        solver.zero_grad()
+        logits = torch.addmm(bias, z, kernel)
+        loss = functional.binary_cross_entropy_with_logits(logits, wanted.float(), importance, reduction="none")
+        total = (loss.sum(0) / count).sum() + decay * (kernel - start).square().sum()
+        total.backward()
+        return total
+
+    solver.step(closure)
+    with torch.no_grad():
+        raw = kernel / spread[:, None]
+        return Rows(raw.detach(), (bias - mean @ raw).detach())
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# learning and checking
+
+
+def learn_classes(
+    rooms: Sequence[Room],
+    inference: Predictor,
+    *,
+    decay: float = _DECAY,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Learned:
+    """Rows for the kinds that were taught in the rooms, and what they are worth on things that were left out.
+
+    Raises :class:`LearnError` for a kind with fewer than :data:`MIN_THINGS` things that the network has any site at.
+    """
+    known = classifier_rows(inference)
+    names = sorted({label for room in rooms for label in room.labels})
+    examples = [examples_of(room) for room in rooms]
+    _check_enough(rooms, examples, names)
+    prior = prior_rows(known, inference.classes, names)
+    folds = folds_of(rooms, names)
+    outcome: dict[str, list[tuple[SceneBoxes, SceneBoxes]]] = {"before": [], "after": []}
+    for fold in range(max(f for of_room in folds for f in of_room) + 1):
+        progress(f"checking, part {fold + 1}")
+        held_out = [np.array([f == fold for f in of_room[1:]], bool) for of_room in folds]
+        away = [of_room[0] == fold for of_room in folds]  # the whole room is left out
+        fitted = fit_rows(
+            [(e, r.labels, ~h) for e, r, h, a in zip(examples, rooms, held_out, away, strict=True) if not a],
+            names,
+            prior,
+            decay,
+        )
+        for room, mine, gone in zip(rooms, held_out, away, strict=True):
+            if not gone and not mine.any():
+                continue
+            truth = _labelled(room, names, mine)
+            others = _labelled(room, names, ~mine)
+            for which, rows in (("before", prior), ("after", fitted)):
+                found = _without(boxes_of(room.parts, rows, inference), others, truth)
+                if which == "before":
+                    found = _of_known(found, names, inference.classes)
+                outcome[which].append((found, truth))
+    before, after = (_class_figures(outcome[k], names) for k in ("before", "after"))
+    progress("learning from all of them")
+    rows = fit_rows([(e, r.labels, np.ones(len(r.labels), bool)) for e, r in zip(examples, rooms, strict=True)],
+                    names, prior, decay)  # fmt: skip
+    new = [n for n in names if n not in inference.classes]
+    shift = torch.tensor([_publishing_shift(outcome["after"], k, inference.scores.publish) if n in new else 0.0
+                          for k, n in enumerate(names)])  # fmt: skip
+    rows = Rows(rows.kernel, rows.bias + shift)
+    report = tuple(
+        ClassReport(
+            name,
+            name in new,
+            sum(r.labels.count(name) for r in rooms),
+            sum(name in r.labels for r in rooms),
+            before.get(name, 0.0),
+            after.get(name, 0.0),
+            _localised(rooms, name),
+        )
+        for name in names
+    )
+    return Learned((*inference.classes, *new), merged_rows(known, inference.classes, rows, names), report, None)
+
+
+def classifier_rows(inference: Predictor) -> Rows:
+    """Those of the network."""
+    head = inference.network.detection
+    assert head is not None
+    layer = head.classify
+    assert layer.bias is not None
+    return Rows(layer.kernel.detach().float().clone(), layer.bias.detach().float()[0].clone())
+
+
+def prior_rows(known: Rows, classes: Sequence[str], names: Sequence[str]) -> Rows:
+    """The network's rows of ``names``; of a new one nothing, and an improbable beginning."""
+    kernel = known.kernel.new_zeros(len(known.kernel), len(names))
+    bias = known.bias.new_full((len(names),), -4.6)
+    for column, name in enumerate(names):
+        if name in classes:
+            row = list(classes).index(name)
+            kernel[:, column], bias[column] = known.kernel[:, row], known.bias[row]
+    return Rows(kernel, bias)
+
+
+def merged_rows(known: Rows, classes: Sequence[str], rows: Rows, names: Sequence[str]) -> Rows:
+    """All rows: the network's, those of ``names`` in their place, new ones at the end."""
+    kernel, bias = known.kernel.clone(), known.bias.clone()
+    new = [k for k, name in enumerate(names) if name not in classes]
+    for column, name in enumerate(names):
+        if name in classes:
+            row = list(classes).index(name)
+            kernel[:, row], bias[row] = rows.kernel[:, column], rows.bias[column]
+    return Rows(torch.cat([kernel, rows.kernel[:, new]], 1), torch.cat([bias, rows.bias[new]]))
+
+
+def folds_of(rooms: Sequence[Room], names: Sequence[str]) -> list[list[int]]:
+    """Per room its fold (-1: the room itself is never left out), then that of each thing.
+
+    Rooms are left out whole where every kind is in two at least; otherwise things are.
+    """
+    by_room = all(sum(name in room.labels for room in rooms) >= 2 for name in names)
+    if not by_room:
+        seen = dict.fromkeys(names, 0)
+        folds = []
+        for room in rooms:
+            mine = [-1]
+            for label in room.labels:
+                mine.append(seen[label] % 4)
+                seen[label] += 1
+            folds.append(mine)
+        return folds
+    count = min(_FOLDS, len(rooms))
+    load = [dict.fromkeys(names, 0) for _ in range(count)]
+    sizes = [0] * count
+    chosen = [0] * len(rooms)
+    rarest = {name: sum(room.labels.count(name) for room in rooms) for name in names}
+    order = sorted(range(len(rooms)), key=lambda i: (min((rarest[n] for n in rooms[i].labels), default=10**9), i))
+    for i in order:
+        labels = rooms[i].labels
+        fold = min(range(count), key=lambda f: (sum(load[f][n] / rarest[n] for n in labels) + sizes[f] / len(rooms), f))
+        chosen[i] = fold
+        sizes[fold] += 1
+        for name in labels:
+            load[fold][name] += 1
+    return [[fold] * (1 + len(room.labels)) for fold, room in zip(chosen, rooms, strict=True)]
+
+
+def _check_enough(rooms: Sequence[Room], examples: Sequence[Examples], names: Sequence[str]) -> None:
+    for name in names:
+        seen = sum(
+            int(label == name and bool((e.thing == k).any()))
+            for room, e in zip(rooms, examples, strict=True)
+            for k, label in enumerate(room.labels)
+        )
+        total = sum(room.labels.count(name) for room in rooms)
+        if seen < MIN_THINGS:
+            unseen = f" ({total - seen} of {total} lie where the network sees nothing)" if seen < total else ""
+            raise LearnError(
+                f"{name!r} was taught {seen} times{unseen}; {MIN_THINGS} are needed, to learn it and to check that"
+            )
+
+
+def _labelled(room: Room, names: Sequence[str], which: NDArray[np.bool_]) -> SceneBoxes:
+    rows = np.flatnonzero(which)
+    return SceneBoxes(room.boxes[rows], np.array([list(names).index(room.labels[i]) for i in rows], np.int64))
+
+
+def _without(found: SceneBoxes, others: SceneBoxes, truth: SceneBoxes) -> SceneBoxes:
+    """Without boxes of things that are not asked for: they were learned from."""
+    if len(found.boxes) == 0 or len(others.boxes) == 0:
+        return found
+    apart = found.labels[:, None] != others.labels[None]
+    theirs = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(others.boxes)).numpy()
+    theirs[apart] = 0.0
+    mine = np.zeros((len(found.boxes), 1))
+    if len(truth.boxes):
+        mine = box_iou(torch.from_numpy(found.boxes), torch.from_numpy(truth.boxes)).numpy()
+    keep = (theirs.max(1) <= _HIT_IOU) | (mine.max(1) > theirs.max(1))
+    return found.take(keep)
+
+
+def _of_known(found: SceneBoxes, names: Sequence[str], classes: Sequence[str]) -> SceneBoxes:
+    """Without boxes of classes that the network did not have."""
+    had = np.array([name in classes for name in names])
+    return found.take(had[found.labels])
+
+
+def _class_figures(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], names: Sequence[str]) -> dict[str, float]:
+    found = {str(i): mine for i, (mine, _) in enumerate(pairs)}
+    truth = {str(i): theirs for i, (_, theirs) in enumerate(pairs)}
+    figures = detection_metrics(found, truth, names)
+    return {name: figures[f"AP25/{name}"] for name in names if f"AP25/{name}" in figures}
+
+
+def _publishing_shift(pairs: Sequence[tuple[SceneBoxes, SceneBoxes]], label: int, publish: float) -> float:
+    """Log-odds by which a new class is raised, so that the score from which a box is published is the one at which its
+    F1 on things that were left out is best."""
+    scores, hits, total = [np.zeros(0)], [np.zeros(0, bool)], 0
+    for found, truth in pairs:
+        mine, theirs = found.labels == label, truth.boxes[truth.labels == label]
+        total += len(theirs)
+        if not mine.any():
+            continue
+        assert found.scores is not None
+        overlap = np.zeros((int(mine.sum()), 1))
+        if len(theirs):
+            overlap = box_iou(torch.from_numpy(found.boxes[mine]), torch.from_numpy(theirs)).numpy()
+        scores.append(found.scores[mine])
+        hits.append(overlap.max(1) > _HIT_IOU)
+    score, hit = np.concatenate(scores), np.concatenate(hits)
+    if not hit.any() or publish <= 0:
+        return 0.0
+    order = np.argsort(-score, kind="stable")
+    right = np.cumsum(hit[order])
+    f1 = 2 * right / (np.arange(1, len(right) + 1) + total)
+    best = float(np.clip(score[order][int(np.argmax(f1))], 1e-4, 1 - 1e-4))
+    return shift_between(best, min(max(publish, 1e-4), 1 - 1e-4)) + 1e-3
+
+
+def _localised(rooms: Sequence[Room], name: str) -> float:
+    hits, total = 0, 0
+    for room in rooms:
+        mine = room.boxes[[label == name for label in room.labels]]
+        total += len(mine)
+        if len(mine) and len(room.found):
+            overlap = box_iou(torch.from_numpy(mine), torch.from_numpy(room.found))
+            hits += int((overlap.amax(1) > _HIT_IOU).sum())
+    return 100.0 * hits / max(total, 1)
+
+
+def validate(
+    learned: Learned,
+    inference: Predictor,
+    data: Path,
+    split: str = "val",
+    scenes: int | None = None,
+    views: int = 20,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ValidationReport:
+    """Both sets of rows over a data set (EmbodiedScan's layout) that nothing was learned from; raises as its reader."""
+    dataset = EmbodiedScanDataset(data, split)
+    count = len(dataset) if scenes is None else min(scenes, len(dataset))
+    if count == 0:
+        raise LearnError(f"{data} has no scene in split {split}")
+    old = inference.classes
+    index = {name: k for k, name in enumerate(old)}
+    known = classifier_rows(inference)
+    before, after, truth, new_boxes = {}, {}, {}, 0
+    for i in range(count):
+        progress(f"validation scene {i + 1} of {count}")
+        scene = load_scene(dataset, dataset[i].sample_idx, views)
+        parts = room_parts(predict_everywhere(mapped_scene(scene, inference)))
+        rows = [r for r in scene.seen_rows() if scene.labels[r] in index]
+        truth[scene.name] = SceneBoxes(scene.boxes[rows], np.array([index[scene.labels[r]] for r in rows], np.int64))
+        before[scene.name] = boxes_of(parts, known, inference)
+        mine = boxes_of(parts, learned.rows, inference)
+        assert mine.scores is not None
+        is_new = mine.labels >= len(old)
+        new_boxes += int((is_new & (mine.scores >= inference.scores.publish)).sum())
+        after[scene.name] = mine.take(~is_new)
+    try:
+        figures = [detection_metrics(found, truth, old)["AP25"] for found in (before, after)]
+    except ValueError as error:
+        raise LearnError(f"{data}: {error}") from error
+    return ValidationReport(count, *figures, new_boxes / count)
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# the file
+
+
+def write_learned(source: Path, out: Path, learned: Learned) -> None:
+    """``source`` with the learned rows in place; everything else is copied bit by bit. Raises as ``load_checkpoint``
+    and ``save_checkpoint``."""
+    save_checkpoint(out, with_rows(load_checkpoint(source), learned))
+
+
+def with_rows(checkpoint: Checkpoint, learned: Learned) -> Checkpoint:
+    """A weights file's content with the learned classes. Rows that did not change keep their bits."""
+    state = dict(checkpoint.state)
+    new = len(learned.classes) - len(checkpoint.classes)
+    taught = [learned.classes.index(c.name) for c in learned.report]
+    for key, rows in ((_KERNEL, learned.rows.kernel), (_BIAS, learned.rows.bias[None])):
+        old = state[key]
+        grown = torch.cat([old, old.new_zeros(len(old), new)], 1)
+        grown[:, taught] = rows[:, taught].to(old.dtype)
+        state[key] = grown
+    if _KIND in state:  # of a new kind sentences know nothing but where and how large things are
+        state[_KIND] = functional.pad(state[_KIND], (0, new))
+    if _SAID in state:  # and a second look nothing but what was said first; its last row is presence
+        state[_SAID] = functional.pad(state[_SAID], (0, new))
+        for key in _NAMED:
+            known, presence = state[key][:-1], state[key][-1:]
+            state[key] = torch.cat([known, presence.new_zeros(new, *presence.shape[1:]), presence])
+    report: list[Mapping[str, Any]] = [dataclasses.asdict(c) for c in learned.report]
+    extra = {**checkpoint.extra, "taught": report}
+    if learned.validation is not None:
+        extra["taught_validation"] = dataclasses.asdict(learned.validation)
+    return Checkpoint(state, {**checkpoint.config, "num_classes": len(learned.classes)}, learned.classes, extra)
