@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,17 @@ class VoxelSnapshot:
         return int(self.coords.shape[0])
 
 
+class Certainty(Enum):
+    """What the score of a box says. Scores of different kinds are not compared; see :meth:`Detections.require`.
+
+    The score of a :class:`SceneObject` is a third one: the probability that it is still there, and that its name and
+    box are right, after all perceptions (:mod:`embodied_perceptron.scene.tracks`).
+    """
+
+    RAW = "raw"  # of a network or a shape: an order, and no probability
+    CALIBRATED = "calibrated"  # probability that name and box are right, by one source of evidence at one moment
+
+
 @dataclass(frozen=True, eq=False)
 class Detections:
     """Boxes of one perception.
@@ -81,6 +92,7 @@ class Detections:
         labels: class name of each.
         shares: of each box name -> probability among the names that were said of it, where sources differ; None = what
             its label says.
+        certainty: what ``scores`` say.
 
     Raises ``ValueError`` naming the field when lengths differ, a number is not finite, a size is not positive, a score
     lies outside of [0, 1], or shares are no probabilities that sum to at most one.
@@ -90,6 +102,7 @@ class Detections:
     scores: NDArray[np.float64]
     labels: tuple[str, ...]
     shares: tuple[Mapping[str, float], ...] | None = None
+    certainty: Certainty = Certainty.RAW
 
     def __post_init__(self) -> None:
         if self.boxes.ndim != 2 or self.boxes.shape[1] != 9:
@@ -116,8 +129,20 @@ class Detections:
         """Those with at least ``min_score``, in the same order."""
         return self.take(np.flatnonzero(self.scores >= min_score))
 
-    def take(self, rows: NDArray[np.integer[Any]], scores: NDArray[np.float64] | None = None) -> Detections:
-        """Some of them, in the order of ``rows``; with ``scores``, one for each of these, in place of their own.
+    def require(self, certainty: Certainty) -> Detections:
+        """Themselves. Raises ``ValueError`` for scores of another certainty."""
+        if self.certainty is not certainty:
+            raise ValueError(f"expected {certainty.value} scores of boxes, got {self.certainty.value} ones")
+        return self
+
+    def take(
+        self,
+        rows: NDArray[np.integer[Any]],
+        scores: NDArray[np.float64] | None = None,
+        certainty: Certainty | None = None,
+    ) -> Detections:
+        """Some of them, in the order of ``rows``; with ``scores``, one for each of these, in place of their own, and of
+        another ``certainty`` where one is given.
 
         Raises ``ValueError`` for scores that are none. Boxes are not looked at anew: they are checked and canonical.
         """
@@ -128,6 +153,7 @@ class Detections:
         object.__setattr__(taken, "scores", self.scores[rows] if scores is None else scores)
         object.__setattr__(taken, "labels", tuple(self.labels[i] for i in rows))
         object.__setattr__(taken, "shares", None if self.shares is None else tuple(self.shares[i] for i in rows))
+        object.__setattr__(taken, "certainty", self.certainty if certainty is None else certainty)
         return taken
 
 
@@ -155,7 +181,7 @@ class SceneObject:
         id: persistent, positive, never reused within a map; 0 = seen, but no object of the map (candidates of a
             :class:`Grounding` alone).
         label: class name.
-        score: confidence in [0, 1].
+        score: probability in [0, 1] that it is still there, and that its name and box are right.
         box: (9,) float64 x y z dx dy dz alpha beta gamma; metres, radians, R = Rz(alpha) Rx(beta) Ry(gamma). What
             perception returns is in canonical form (:func:`~.geometry.boxes.upright_boxes`): z is the axis nearest to
             up and points up, x the longer of the other two, alpha in (-pi/2, pi/2]; messages and files carry the same.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from support.lift_world import tour
@@ -10,7 +12,7 @@ from support.scene_builder import box_surface, snapshot_of
 from embodied_perceptron.detection2d.association import LiftedView, ScoreEvidence
 from embodied_perceptron.detection2d.fusion import _surface, doubts, fuse_detections, same_thing
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
-from embodied_perceptron.results import Detections
+from embodied_perceptron.results import Certainty, Detections
 
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
 FAR = [3.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
@@ -22,13 +24,25 @@ def found(*things):
     return Detections(boxes, np.array([s for _, s, _ in things], dtype=float), tuple(label for _, _, label in things))
 
 
+def calibrated(detections):
+    return dataclasses.replace(detections, certainty=Certainty.CALIBRATED)
+
+
 def moved(box, dx=0.0, grow=1.0):
     return [box[0] + dx, *box[1:3], *(grow * v for v in box[3:6]), *box[6:]]
 
 
 def fuse(network, lifted, trusted=True):
-    fused = fuse_detections(network, lifted, np.full(len(lifted), trusted))
+    fused = fuse_detections(network, calibrated(lifted), np.full(len(lifted), trusted))
     return sorted(zip(fused.labels, np.round(fused.scores, 6), np.round(fused.boxes, 6).tolist(), strict=True))
+
+
+def test_only_probabilities_are_fused_with_a_networks_scores():
+    one = found((CHAIR, 0.8, "chair"))
+    with pytest.raises(ValueError, match="expected calibrated scores of boxes, got raw ones"):
+        fuse_detections(one, one, np.ones(1, bool))
+    assert fuse_detections(one, calibrated(one), np.ones(1, bool)).certainty is Certainty.RAW
+    assert fuse_detections(calibrated(one), calibrated(one), np.ones(1, bool)).certainty is Certainty.CALIBRATED
 
 
 def test_agreement_is_counted_together_with_the_better_box():
@@ -131,7 +145,7 @@ def test_what_nobody_could_see_is_not_doubted():
 
 def test_doubts_lower_odds():
     network = found((CHAIR, 0.5, "bed"))
-    fused = fuse_detections(network, found(), np.zeros(0, bool), np.array([-np.log(4.0)]))
+    fused = fuse_detections(network, calibrated(found()), np.zeros(0, bool), np.array([-np.log(4.0)]))
     assert fused.scores[0] == pytest.approx(0.2)  # odds of one to one become one to four
 
 

@@ -32,7 +32,7 @@ from embodied_perceptron.inference.confidence_calibration import (
 from embodied_perceptron.inference.context_rescoring import FORM, GAPS_M, OWN_NUMBERS, RELATIONS, ContextRescoring
 from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.results import Detections, VoxelSnapshot
+from embodied_perceptron.results import Certainty, Detections, VoxelSnapshot
 from embodied_perceptron.scene.object_map import count_voxels
 
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
@@ -141,7 +141,9 @@ def test_what_cannot_be_a_bed_is_held_down_by_geometry():
 def test_a_misfiring_detector_loses_to_geometry_and_the_network():
     network = found(CARPET, 0.6, "carpet")
     lifted = found(CARPET, 0.7, "bed", ({"bed": 0.6, "carpet": 0.3},))
-    fused = fuse_detections(network, lifted, np.ones(1, bool), even=0.3)
+    fused = fuse_detections(
+        network, dataclasses.replace(lifted, certainty=Certainty.CALIBRATED), np.ones(1, bool), even=0.3
+    )
     assert fused.labels == ("carpet",)
     assert sum(fused.shares[0].values()) == pytest.approx(1.0)
     assert fused.shares[0]["carpet"] > fused.shares[0]["bed"] > 0.2
@@ -149,7 +151,7 @@ def test_a_misfiring_detector_loses_to_geometry_and_the_network():
 
 def test_shares_of_one_thing_are_those_of_both_sources():
     network, lifted = found(CHAIR, 0.5, "stool"), found(CHAIR, 0.8, "chair", ({"chair": 0.8, "bin": 0.1},))
-    fused = fuse_detections(network, lifted, np.ones(1, bool))
+    fused = fuse_detections(network, dataclasses.replace(lifted, certainty=Certainty.CALIBRATED), np.ones(1, bool))
     assert fused.labels == ("chair",)
     total = 0.8 + 0.1 + 0.5
     assert fused.shares[0] == pytest.approx({"bin": 0.1 / total, "chair": 0.8 / total, "stool": 0.5 / total})

@@ -145,7 +145,7 @@ def test_language_is_prepared_where_sentences_are_read(task):
 def test_the_reader_of_relations_is_prepared_where_things_have_names(monkeypatch):
     """A robot's first sentence in an unforeseen form does not wait for ninety megabytes."""
     made = []
-    monkeypatch.setattr("embodied_perceptron.perceptron.sentence_reader", lambda: made.append(1))
+    monkeypatch.setattr("embodied_perceptron.language.grounder.sentence_reader", lambda: made.append(1))
     Perceptron().prepare_language()
     assert made == []
     Perceptron(inference=Predictor(small_network(small_config("detection", "depth")), CLASSES, ())).prepare_language()

@@ -138,11 +138,11 @@ def test_a_map_against_what_really_stands_there():
 
 def test_a_saved_map_is_described_from_the_command_line(tmp_path):
     room = tmp_path / "room.safetensors"
-    perceptron = Perceptron(config())
     frames, shown = tour(8)
-    perceptron.lift = DetectionLift(
+    lift = DetectionLift(
         lambda: KnowingDetector(shown), LiftSettings(schedule=SchedulerRules(max_rate_hz=50.0, burst=50))
     )
+    perceptron = Perceptron(config(), lift=lift)
     for posed in frames:
         perceptron.integrate(posed)
     for _ in range(3):

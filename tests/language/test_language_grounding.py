@@ -13,14 +13,15 @@ from support.language_scenes import camera, living_room, moved, moved_pose, thin
 
 from embodied_perceptron.language import query as query_module
 from embodied_perceptron.language.answer import ground_objects
-from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.colors import color_scores
 from embodied_perceptron.language.facing import front_probabilities
+from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.parser import parse
 from embodied_perceptron.language.query import DEFAULT_TOP_K, MAX_QUERY_CHARACTERS, Query
 from embodied_perceptron.language.relations import SceneGeometry
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus, SceneObject
+from embodied_perceptron.scene.published_scene import PublishedScene
 
 FOUND, NOT_FOUND, AMBIGUOUS, INVALID = GroundingStatus
 FROM_SOUTH = camera((0.0, -4.0, 1.5), (0.0, 0.0, 0.5))
@@ -144,7 +145,7 @@ def test_several_that_fit_are_named_all():
 def test_as_many_candidates_as_the_query_asks_for():
     room = tuple(thing(n, "chair", (float(n), -1.0, 0.45), (0.5, 0.5, 0.9)) for n in range(1, 13))
     perceptron = Perceptron()
-    perceptron._known = QueryContext(room)
+    perceptron.map.published = PublishedScene(room)
     for top_k, count in ((None, DEFAULT_TOP_K), (1, 1), (9, 9), (1000, 12)):
         assert len(perceptron.ground(Query("the chair", top_k)).candidates) == count
 
@@ -154,7 +155,7 @@ def test_a_query_is_parsed_once_and_its_latency_counts_from_its_arrival(monkeypa
     monkeypatch.setattr(query_module, "parse", lambda *a: parsed.append(a[0]) or parse(*a))
     early = dataclasses.replace(Query("the couch"), arrived_s=time.monotonic() - 5.0)
     perceptron = Perceptron()
-    perceptron._known = QueryContext(living_room())
+    perceptron.map.published = PublishedScene(tuple(living_room()))
     answer = perceptron.ground(early, FROM_SOUTH)
     assert answer.status == FOUND
     assert parsed == ["the couch"]
@@ -292,11 +293,11 @@ def test_what_cannot_be_answered(text, words):
 
 
 def test_boxes_without_names_cannot_be_asked_for():
-    room = [dataclasses.replace(o, label="object") for o in living_room()]
-    answer = ground_objects("the chair", room, named=False)
+    room = PublishedScene(tuple(dataclasses.replace(o, label="object") for o in living_room()))
+    (answer,) = Grounder().answer(room, ["the chair"])
     assert answer.status == INVALID
     assert "no language model" in answer.reason
-    assert ground_objects("the chair", [], named=True).status == NOT_FOUND
+    assert Grounder(named=True).answer(PublishedScene(), ["the chair"])[0].status == NOT_FOUND
 
 
 @pytest.mark.parametrize("arguments", [{"viewpoint": np.eye(3)}, {"fronts": "guessed"}, {"colors": np.zeros((2, 3))}])

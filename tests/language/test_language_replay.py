@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
 from support.language_scenes import living_room
 from support.small_recording import write_recording
 from typer.testing import CliRunner
@@ -16,6 +14,7 @@ from embodied_perceptron.apps.cli import build_app
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
+from embodied_perceptron.scene.published_scene import PublishedScene
 
 RUN = CliRunner()
 
@@ -55,11 +54,11 @@ def test_a_node_is_asked_on_its_topics(tmp_path: Path) -> None:
     assert "--direct" in str(result.exception)
 
 
-def test_objects_with_names_are_answered_about_without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_with_names_are_answered_about_without_a_network() -> None:
     """A map that was saved with names keeps them."""
     perceptron = Perceptron(PerceptronConfig(network=NetworkOptions(weights="")))
     assert perceptron.ground("the couch").status == GroundingStatus.INVALID
-    monkeypatch.setattr(perceptron, "_known", replace(perceptron._known, objects=tuple(living_room())))
+    perceptron.map.published = PublishedScene(tuple(living_room()))
     answer = perceptron.ground("the book on the table", np.eye(4))
     assert (answer.status, answer.candidates[0].id) == (GroundingStatus.FOUND, 10)
     assert perceptron.ground("the piano").status == GroundingStatus.NOT_FOUND

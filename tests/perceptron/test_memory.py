@@ -69,7 +69,7 @@ def freed(*refs: weakref.ref[object]) -> bool:
 @pytest.mark.parametrize("with_network", [False, True])
 def test_a_perceptron_is_freed_by_counting_references(with_network):
     it = live(with_network)
-    refs = [weakref.ref(it), weakref.ref(it.volume), weakref.ref(it._objects), weakref.ref(it.volume._blocks)]
+    refs = [weakref.ref(it), weakref.ref(it.volume), weakref.ref(it.map._objects), weakref.ref(it.volume._blocks)]
     if with_network:
         refs += [weakref.ref(it.volume.features), weakref.ref(it.prediction), weakref.ref(it.inference.network)]
     assert not freed(*refs[:1])
@@ -79,7 +79,7 @@ def test_a_perceptron_is_freed_by_counting_references(with_network):
 
 def test_a_perceptron_that_saved_and_loaded_is_freed(tmp_path):
     it = live(with_network=True)
-    old = weakref.ref(it._objects)
+    old = weakref.ref(it.map._objects)
     it.save(tmp_path / "map.safetensors")
     it.load(tmp_path / "map.safetensors")
     assert freed(old)  # what was replaced goes at once, not with the perceptron

@@ -86,7 +86,7 @@ def posed_at(frame: PosedFrame, stamp_ns: int) -> PosedFrame:
 
 def look(it: Perceptron) -> ScenePrediction:
     """One more look of the live network, as it stands."""
-    return it._map_predictor.predict(it.volume.copy(), it._cameras.view_direction, 0.0)
+    return it._network.predictor.predict(it.volume.copy(), it.map._cameras.view_direction, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -168,7 +168,7 @@ def test_whole_map_in_one_window_is_the_window():
     for frame in walk(11, 6):
         it.integrate(frame)
     one = look(it)
-    everything = it._map_predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
+    everything = it._network.predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
     assert len(everything.detections) > 0
     assert np.isinf(everything.region.upper_m).all()
     best = set(one.detections.labels[:20])
@@ -179,7 +179,7 @@ def test_overlapping_windows_answer_for_the_whole_map():
     it = Perceptron(config(window_m=1.28), inference=NETWORKS["float32"])
     for frame in walk(12, 6):
         it.integrate(frame)
-    prediction = it._map_predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
+    prediction = it._network.predictor.predict(it.volume.copy(), None, 0.0, float("inf"))
     voxels = it.volume.snapshot().mean_point_m
     centers = prediction.detections.boxes[:, :2]
     assert centers[:, 0].max() - centers[:, 0].min() > 2.0  # from several windows

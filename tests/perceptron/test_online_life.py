@@ -57,7 +57,7 @@ def test_features_of_two_networks_are_never_mixed(tmp_path):
     network = small_network(inference().network.config, seed=5)
     other = Perceptron(config(), inference=Predictor(network, inference().classes, names))
     other.load(tmp_path / "map.safetensors")
-    assert other._semantic.cells() is None  # labels of other names mean nothing here
+    assert other.map._semantic.cells() is None  # labels of other names mean nothing here
     seen = other.perceive()
     assert seen.semantic.classes == names
     fresh = Perceptron(config(), inference=Predictor(network, inference().classes, names))
@@ -103,7 +103,7 @@ def test_damaged_cells_are_refused_and_change_nothing(damage, tmp_path):
 def see_shapes(monkeypatch, it: Perceptron) -> None:
     """A network that finds what stands there by its shape, and calls chair what is as high as one."""
 
-    def predict(self, copy, view_direction, floor_z_m, window_m=None):
+    def predict(self, copy, view_direction, floor_z_m, window_m=None, manhattan=None):
         snapshot = copy.snapshot()
         found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, it.config.objects), it.config.objects)
         found = found.take(np.flatnonzero(found.boxes[:, 5] > 0.4))
@@ -150,7 +150,7 @@ def test_the_whole_world_moves_rigidly_with_its_objects():
         if i % 2:
             it.perceive()
     before = {o.id: o for o in it.objects}
-    labels = it._semantic.cells()
+    labels = it.map._semantic.cells()
     assert before
     assert labels is not None
     shift = make_transform(np.eye(3), np.array([0.64, -1.28, 0.0]))  # whole steps of every lattice
@@ -161,7 +161,7 @@ def test_the_whole_world_moves_rigidly_with_its_objects():
     for i, old in before.items():
         np.testing.assert_allclose(after[i].box[:3], old.box[:3] + shift[:3, 3], atol=1e-9)
         np.testing.assert_allclose(after[i].box[3:], old.box[3:], atol=1e-6)
-    moved = it._semantic.cells()
+    moved = it.map._semantic.cells()
     assert moved is not None
     np.testing.assert_allclose(
         np.sort(moved.centers_m, axis=0), np.sort(labels.centers_m + shift[:3, 3], axis=0), atol=1e-4
@@ -260,7 +260,7 @@ def test_labels_outside_of_the_window_stay():
     for frame in walk(28, 4):
         it.integrate(frame)
     it.perceive()
-    first = it._semantic.cells()
+    first = it.map._semantic.cells()
     T = look_at([1.2, 1.2, 1.2], [-1.0, -1.0, 0.3])
     it.integrate(photograph(T, 10**10, BOXES))
     seen = it.perceive().semantic

@@ -36,7 +36,8 @@ def test_objects_have_names_and_cells_have_labels():
     assert any(abs(o.box[7:]).max() > 0.01 for o in seen.objects)  # nine degrees, tilt included
     assert seen.semantic.classes == CELLS
     assert len(seen.semantic.labels) > 0
-    assert {"copy", "snapshot", "floor", "network", "extents", "objects", "semantic", "grid"} == set(seen.stage_ms)
+    stages = {"copy", "snapshot", "floor", "network", "naming", "extents", "objects", "semantic", "grid"}
+    assert stages == set(seen.stage_ms)
     assert seen.diagnostics == ()
 
 
@@ -73,7 +74,7 @@ def test_the_window_lies_before_the_camera():
             assert it.integrate(frame).fused
             it.perceive()
             middles.append(0.5 * (it.prediction.region.lower_m[:2] + it.prediction.region.upper_m[:2]))
-        cell_m = before._map_predictor._cell_m
+        cell_m = before._network.predictor._cell_m
         ahead_m = 0.25 * 2.56 * frame.T_world_camera[:2, 2]
         np.testing.assert_allclose(middles[0], eye[:2], atol=cell_m / 2 + 1e-9)
         np.testing.assert_allclose(middles[1], eye[:2] + ahead_m, atol=cell_m / 2 + 1e-9)
@@ -209,11 +210,11 @@ def test_short_memory_makes_the_window_smaller_and_says_so(monkeypatch):
         it.integrate(frame)
     real, sizes = MapPredictor._predict, []
 
-    def short(self, copy, view_direction, floor_z_m, window_m):
+    def short(self, copy, view_direction, floor_z_m, window_m, manhattan):
         sizes.append(window_m)
         if window_m > 2.0:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-        return real(self, copy, view_direction, floor_z_m, window_m)
+        return real(self, copy, view_direction, floor_z_m, window_m, manhattan)
 
     monkeypatch.setattr(MapPredictor, "_predict", short)
     seen = it.perceive()

@@ -161,14 +161,14 @@ def test_perceiving_does_not_block_fusing():
     perceptron = Perceptron(CONFIG)
     seen(perceptron)
     inside, go_on = threading.Event(), threading.Event()
-    update = perceptron._objects.update
+    update = perceptron.map._objects.update
 
     def held(*args):
         inside.set()
         assert go_on.wait(20)
         update(*args)
 
-    perceptron._objects.update = held
+    perceptron.map._objects.update = held
     thread = threading.Thread(target=perceptron.perceive)
     thread.start()
     try:

@@ -164,11 +164,6 @@ def test_left_is_the_speakers_and_its_own_only_when_asked(seen, text, pose, want
     assert ground_objects(text, seen(ROOM), pose).candidates[0].id == wanted
 
 
-def test_prompts_of_benchmarks_mean_the_anchors_own_left_whoever_speaks():
-    answer = ground_objects("the lamp to the left of the couch", ROOM, FACING, own_sides=True)
-    assert answer.candidates[0].id == 4
-
-
 def test_parts_of_things_are_no_sides():
     left_leg = ground_objects("the lamp on the table's left leg", ROOM, FACING)
     assert "own" not in left_leg.reason

@@ -14,12 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.inference.class_priors import ClassPriors
-from embodied_perceptron.results import VoxelSnapshot
-from embodied_perceptron.scene.segmentation.components import find_boxes
-from embodied_perceptron.scene.segmentation.layers import separate_layers
 
 _SMALL_M = 0.5
 _INSIDE_M = 0.04  # points may lie so far outside of the shape that they are of
@@ -39,12 +35,6 @@ class Completed:
 
     box: NDArray[np.float64]
     by_shape: bool
-
-
-def map_shapes(snapshot: VoxelSnapshot, floor_z_m: float, config: ObjectsConfig) -> NDArray[np.float64]:
-    """(B, 9) boxes of what stands in the map, whatever it is. Costs about 0.1 s for a room on one core."""
-    boxes: NDArray[np.float64] = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, config), config).boxes
-    return boxes
 
 
 def complete_box(

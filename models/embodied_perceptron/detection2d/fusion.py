@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView, ScoreEvidence, visible_views
 from embodied_perceptron.geometry.suppression import overlaps, thickened
-from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
 _SAME_NAME_IOU, _OTHER_NAME_IOU = 0.15, 0.25
 _INSIDE_SHARE, _INSIDE_RATIO = 0.7, 0.25  # of the smaller in the larger, and of their volumes, of different names
@@ -67,11 +67,15 @@ def fuse_detections(
 
     Args:
         network: boxes of the network, or of shapes alone.
-        lifted: things of the detector; their ``shares`` count where they have some.
+        lifted: things of the detector, calibrated; their ``shares`` count where they have some.
         completed: (M,) whether a lifted box's extents can be trusted: a small thing seen whole, or a shape of the map.
         evidence: (N,) log-odds to add to the network's scores, see :func:`doubts`.
         even: the network's score at which a box is as likely right as wrong.
+
+    Returns:
+        Boxes with scores of the network's certainty. Raises ``ValueError`` for lifted scores that are no probabilities.
     """
+    lifted.require(Certainty.CALIBRATED)
     odds = np.log(np.clip(network.scores, 1e-6, 1 - 1e-6) / np.clip(1 - network.scores, 1e-6, 1.0))
     scores = network.scores.copy()
     if evidence is not None:
@@ -114,6 +118,7 @@ def fuse_detections(
         np.concatenate([scores[kept], np.array(out_scores)]),
         (*(network.labels[i] for i in kept), *labels),
         (*(own.get(int(i), {network.labels[i]: 1.0}) for i in kept), *shares),
+        network.certainty,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from embodied_perceptron.config import LiftOptions, ObjectsConfig
+from embodied_perceptron.config import LiftOptions
 from embodied_perceptron.detection2d.detections2d import Limits2d
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
@@ -51,9 +51,7 @@ DEFAULT_WORDS = (
 )
 
 
-def lift_from_options(
-    options: LiftOptions, objects: ObjectsConfig | None = None, names: Sequence[str] = ()
-) -> DetectionLift | None:
+def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> DetectionLift | None:
     """None where nothing is to be lifted. Raises what building the detector raises: at the start, by name.
 
     ``names``: what a detector that is told in words looks for where ``options.classes`` does not say.
@@ -85,7 +83,7 @@ def lift_from_options(
 
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
     told = options.classes if options.from_topics else ()
-    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder, names=told)
+    return DetectionLift(make_detector if options.detector else None, settings, encoder=encoder, names=told)
 
 
 def limits_from_options(options: LiftOptions) -> Limits2d:

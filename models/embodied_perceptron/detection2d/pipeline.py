@@ -1,7 +1,7 @@
 """The lift as one object: keyframes in, detections for the object map out.
 
-``DetectionLift.detect(keyframes, snapshot, floor_z_m)`` is called where a perception has its snapshot. The detector
-runs there too (replays, tests), or in a thread of its own (:meth:`DetectionLift.start`); detections of other programs
+``DetectionLift.detect(scene)`` is called where a perception has its copy of the map. The detector runs there too
+(replays, tests), or in a thread of its own (:meth:`DetectionLift.start`); detections of other programs
 come in by :meth:`DetectionLift.add`. What is known of a picture lives as long as its keyframe.
 """
 
@@ -17,9 +17,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig
 from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, ScoreEvidence, find_candidates
-from embodied_perceptron.detection2d.completion import complete_box, map_shapes
+from embodied_perceptron.detection2d.completion import complete_box
 from embodied_perceptron.detection2d.detections2d import Detections2d
 from embodied_perceptron.detection2d.detectors import Detector, ToldInWords
 from embodied_perceptron.detection2d.fusion import doubts, fuse_detections
@@ -29,11 +28,11 @@ from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
 from embodied_perceptron.detection2d.rays import VoxelIndex
 from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
-from embodied_perceptron.geometry.manhattan import wall_aligned_frame
 from embodied_perceptron.geometry.suppression import overlaps, thickened
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.mapping.keyframes import Keyframe
-from embodied_perceptron.results import Detections, SceneObject, VoxelSnapshot
+from embodied_perceptron.results import Certainty, Detections, SceneObject
+from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 UNKNOWN_CAMERA = "unknown_camera"
@@ -125,12 +124,11 @@ class LiftSettings:
 
 
 class DetectionLift:
-    """See the module docstring. ``detect`` and ``fuse`` belong to one thread; ``add`` may be called from any.
+    """See the module docstring. ``detect`` and ``with_evidence`` belong to one thread; ``add`` may be called from any.
 
     Args:
         make_detector: builds the 2-D detector, and builds it again after a failure; None = other programs detect.
         settings: of all parts.
-        objects: sizes and heights of shapes.
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
         names: all that other programs can say, where that is known.
@@ -142,13 +140,11 @@ class DetectionLift:
         self,
         make_detector: Callable[[], Detector] | None = None,
         settings: LiftSettings | None = None,
-        objects: ObjectsConfig | None = None,
         priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
         names: Sequence[str] = (),
     ) -> None:
         self.settings = settings if settings is not None else LiftSettings()
-        self._objects_config = objects if objects is not None else ObjectsConfig()
         self.priors = priors if priors is not None else shipped_priors()
         self._make_detector = make_detector
         self.encoder = encoder
@@ -281,23 +277,12 @@ class DetectionLift:
 
     # ------------------------------------------------------------------------------------------------------ detecting
 
-    def detect(
-        self,
-        keyframes: Sequence[Keyframe],
-        snapshot: VoxelSnapshot,
-        floor_z_m: float,
-        now_ns: int | None = None,
-        shapes: NDArray[np.float64] | None = None,
-    ) -> Detections:
-        """What the detector saw in the retained keyframes, as boxes in the map.
+    def detect(self, scene: MapCopy) -> Detections:
+        """What the detector saw in the retained keyframes, as boxes in the map; their scores are probabilities.
 
-        Args:
-            keyframes: retained, oldest first.
-            snapshot: the map as it is now.
-            floor_z_m: height of the floor.
-            now_ns: clock by which the rate is bounded where no thread detects; None = the newest keyframe's stamp.
-            shapes: (B, 9) boxes of the map's shapes, where they are known already; None = cut here, now and then.
+        Where no thread detects, its rate is bounded by the stamps of the keyframes.
         """
+        keyframes, snapshot, floor_z_m = scene.volume.keyframes, scene.voxels, scene.floor_z_m
         self._match_waiting(keyframes)
         with self._lock:
             self._pending = list(keyframes) if self._make_detector is not None else []
@@ -306,7 +291,7 @@ class DetectionLift:
         if self._worker is not None:
             self._worker.wake()
         elif keyframes:
-            stamp_ns = max(k.frame.stamp_ns for k in keyframes) if now_ns is None else now_ns
+            stamp_ns = max(k.frame.stamp_ns for k in keyframes)
             while self._detect_one(stamp_ns) or self._embed_one():
                 pass
         with self._lock:
@@ -322,7 +307,7 @@ class DetectionLift:
         index = VoxelIndex.of(snapshot)
         renew = self._map_changed(len(known), len(snapshot))
         if renew:
-            self._yaw_rad = wall_aligned_frame(snapshot.coords, snapshot.voxel_size_m, floor_z_m).yaw_rad
+            self._yaw_rad = scene.manhattan.yaw_rad
             self._shapes_cut = False
         self._lift(known, index, self._yaw_rad)
         self._views = [LiftedView(k.id, k.frame, k.T_world_camera, self._lifted[k][1]) for k, _ in known]
@@ -330,10 +315,8 @@ class DetectionLift:
             self._views, self.priors, floor_z_m, self.settings.evidence, index, self._yaw_rad, cache=self._fits
         )
         candidates = [c for c in candidates if c.probability >= 0.5 * self.settings.min_probability]
-        if shapes is not None:
-            self._shapes, self._shapes_cut = shapes, True
-        elif candidates and not self._shapes_cut:
-            self._shapes, self._shapes_cut = map_shapes(snapshot, floor_z_m, self._objects_config), True
+        if candidates and not self._shapes_cut:
+            self._shapes, self._shapes_cut = scene.shapes.boxes, True
         things = [self._complete(c, floor_z_m, [found for _, found in known]) for c in candidates]
         self.objects = _joined(things, self.settings.min_probability)
         with self._lock:
@@ -341,27 +324,24 @@ class DetectionLift:
             self._statistics.join_ms += whole_ms - (self._statistics.lift_ms - lifting_ms)
         return self._detections()
 
-    def fuse(
-        self,
-        network: Detections,
-        snapshot: VoxelSnapshot,
-        even: float = 0.5,
-        names: NDArray[np.float64] | None = None,
+    def with_evidence(
+        self, network: Detections, scene: MapCopy, even: float = 0.5, names: NDArray[np.float64] | None = None
     ) -> Detections:
-        """What the network (or shapes alone) found together with the last :meth:`detect`.
+        """What the network (or shapes alone) found, together with what the detector saw (:meth:`detect`).
 
         Args:
-            network: boxes of the network.
-            snapshot: the map.
+            network: boxes of the network; their scores keep their certainty.
+            scene: the map.
             even: the network's score at which a box is as likely right as wrong.
             names: (N,) log-odds that its names deserve beside their scores, ``ConfidenceCalibration.doubts``.
         """
+        lifted = self.detect(scene)
         began = time.perf_counter()
-        evidence = doubts(network, self._vocabulary, self._views, snapshot, self.settings.evidence)
+        evidence = doubts(network, self._vocabulary, self._views, scene.voxels, self.settings.evidence)
         if names is not None:
             evidence = evidence + names
         trusted = np.array([o.trusted for o in self.objects], dtype=bool)
-        fused = fuse_detections(network, self._detections(), trusted, evidence, even)
+        fused = fuse_detections(network, lifted, trusted, evidence, even)
         with self._lock:
             self._statistics.join_ms += (time.perf_counter() - began) * 1e3
         return fused
@@ -376,6 +356,7 @@ class DetectionLift:
                 np.array([o.probability for o in self.objects], dtype=np.float64),
                 tuple(o.label for o in self.objects),
                 tuple(o.candidate.posterior for o in self.objects),
+                Certainty.CALIBRATED,
             )
             self._told = self.objects, detections
         return self._told[1]

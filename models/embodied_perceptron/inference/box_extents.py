@@ -68,7 +68,7 @@ def refine_extents(
     if not grown.any():
         return found
     kept = _without_pieces(boxes, found.scores, found.labels, grown)
-    return Detections(boxes[kept], found.scores[kept], tuple(found.labels[i] for i in kept))
+    return Detections(boxes[kept], found.scores[kept], tuple(found.labels[i] for i in kept), certainty=found.certainty)
 
 
 def _candidate(label: str, box: F64) -> bool:

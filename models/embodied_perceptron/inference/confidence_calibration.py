@@ -42,7 +42,7 @@ from embodied_perceptron.inference.class_priors import ClassPriors, shipped_prio
 from embodied_perceptron.inference.context_rescoring import ContextRescoring, Rivals, find_rivals
 from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.mapping.voxel_counts import count_voxels
-from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
+from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
 FEATURES = ("score", "name", "plausible", "surface", "closed", "rival", "thin")
 THING_FEATURES = ("score", "named", "surface", "closed", "thin")
@@ -98,7 +98,10 @@ class ConfidenceCalibration:
             found: of the network, world frame, with its own scores.
             snapshot: the map that the network looked at.
             floor_z_m: height of the floor.
+
+        Raises ``ValueError`` for scores that are probabilities already.
         """
+        found.require(Certainty.RAW)
         plain = np.array([label == UNNAMED for label in found.labels], bool)
         named, things = np.flatnonzero(~plain), np.flatnonzero(plain)
         scores = found.scores.copy()
@@ -109,7 +112,7 @@ class ConfidenceCalibration:
             best = best_names(found.boxes, things, named, scores[named])
             scores[things] = probabilities(self.things, thing_features(found.take(things), evidence[things], best))
         order = np.argsort(-scores, kind="stable")
-        return found.take(order, scores[order])
+        return found.take(order, scores[order], Certainty.CALIBRATED)
 
     def _of_names(self, found: Detections, evidence: F64, floor_z_m: float) -> F64:
         rivals = rivals_of(found)

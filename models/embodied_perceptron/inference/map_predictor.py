@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
 from embodied_perceptron.geometry.boxes import nms
-from embodied_perceptron.geometry.manhattan import WORLD, Region, wall_aligned_frame
+from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
 from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
 from embodied_perceptron.inference.loading import LazyTextEncoder
@@ -118,8 +118,8 @@ class MapPredictor:
         self.scores = scores
         self.window_ahead = window_ahead
         self._features = features if config.uses_images else None
-        self._from_map = config.reads_map
-        self._site_voxels = inference.site_voxels(voxel_size_m) if self._from_map else 1
+        self.reads_map = config.reads_map
+        self._site_voxels = inference.site_voxels(voxel_size_m) if self.reads_map else 1
         self._coarsest = config.backbone.strides[-1]
         self._cell_m = config.voxel_size_m * self._coarsest
         self._device = inference.device
@@ -158,6 +158,7 @@ class MapPredictor:
         view_direction: ViewDirection | None,
         floor_z_m: float,
         window_m: float | None = None,
+        manhattan: ManhattanFrame | None = None,
     ) -> ScenePrediction:
         """Boxes and occupancy before the cameras, or of the whole map.
 
@@ -171,8 +172,13 @@ class MapPredictor:
                 the map.
             floor_z_m: height of the floor.
             window_m: overrides the usual one.
+            manhattan: frame along the walls of the map, where it is known already.
         """
         self._restore()
+        if not self.reads_map:
+            manhattan = WORLD
+        elif manhattan is None:
+            manhattan = wall_aligned_frame(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
         wanted = self.window_m if window_m is None else window_m
         if math.isfinite(self._limit_m) and self._good_predictions >= _RETRY_AFTER:
             self._limit_m, self._good_predictions = self._limit_m * 2, 0
@@ -182,7 +188,7 @@ class MapPredictor:
         while True:
             size_m = min(wanted, self._limit_m)
             try:
-                prediction = self._predict(copy, view_direction, floor_z_m, size_m)
+                prediction = self._predict(copy, view_direction, floor_z_m, size_m, manhattan)
             except torch.OutOfMemoryError as error:
                 if self._features is not None:
                     self._features.clear()
@@ -212,11 +218,13 @@ class MapPredictor:
         return self.window_m if math.isfinite(self.window_m) else WINDOW_M
 
     def _predict(
-        self, copy: VolumeCopy, view_direction: ViewDirection | None, floor_z_m: float, window_m: float
+        self,
+        copy: VolumeCopy,
+        view_direction: ViewDirection | None,
+        floor_z_m: float,
+        window_m: float,
+        manhattan: ManhattanFrame,
     ) -> ScenePrediction:
-        manhattan = WORLD
-        if self._from_map:
-            manhattan = wall_aligned_frame(copy.rows.coords.cpu().numpy(), copy.voxel_size_m, floor_z_m)
         if math.isinf(window_m):
             views = [] if self._features is None else self._features.views(copy.keyframes, manhattan)
             if manhattan.yaw_rad:
@@ -277,7 +285,7 @@ class MapPredictor:
         inference, config = self.inference, self.inference.network.config
         if config.modality == "rgb":
             sites = rgb_grid(config, anchor.tolist())
-        elif self._from_map:
+        elif self.reads_map:
             sites = copy.as_sparse_tensor(
                 self._site_voxels, window=window, features=inference.site_features, floor_z_m=floor_z_m
             )

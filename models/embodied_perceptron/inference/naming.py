@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,7 +44,7 @@ class Naming:
     share: float = NAME_SHARE
     shift: float = 0.0
 
-    def told(self, found: Detections) -> Detections:
+    def select(self, found: Detections) -> Detections:
         """What is published of the boxes of a network, with and without names, best first: see :meth:`__call__`."""
         nameless = np.array([label == UNNAMED for label in found.labels], bool)
         if not nameless.any():
@@ -143,7 +143,7 @@ def joined_by_name(found: Detections, name_of: Callable[[str], str]) -> Detectio
         shares[row] = {label: mass / total for label, mass in masses.items()}
     stay = np.flatnonzero(~absorbed)
     stay = stay[np.argsort(-scores[stay], kind="stable")]
-    return Detections(found.boxes, scores, found.labels, tuple(shares)).take(stay)
+    return replace(found, scores=scores, shares=tuple(shares)).take(stay)
 
 
 def _shifted(scores: F64, shift: float) -> F64:

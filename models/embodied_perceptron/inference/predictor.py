@@ -191,11 +191,11 @@ class Predictor:
 
         Raises ``ValueError`` for a network without detection.
         """
-        return self.told(self.boxes(scene, min_score))
+        return self.select(self.boxes(scene, min_score))
 
-    def told(self, found: Detections) -> Detections:
+    def select(self, found: Detections) -> Detections:
         """Of :meth:`boxes`, those that :meth:`detections` gives."""
-        return found if self.naming is None else self.naming.told(found)
+        return found if self.naming is None else self.naming.select(found)
 
     @torch.inference_mode()
     def boxes(self, scene: SceneFeatures, min_score: float = 0.0) -> Detections:

@@ -29,7 +29,7 @@ from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, O
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
 from embodied_perceptron.language.scoring import Evidence, Scorer, first_of_each, leftness
-from embodied_perceptron.results import UNNAMED, GroundedPhrase, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 F64 = NDArray[np.float64]
@@ -79,10 +79,8 @@ def ground_objects(
     colors: Colors | None = None,
     candidates: Candidates | None = None,
     fronts: FrontSource = "estimated",
-    named: bool = True,
     vocabulary: frozenset[str] | None = VOCABULARY,
     low_confidence: LowConfidenceCandidates | None = None,
-    own_sides: bool = False,
 ) -> Grounding:
     """Answer ``query`` about ``objects``. Pure, a few milliseconds for a hundred objects, never raises for any text.
 
@@ -97,13 +95,10 @@ def ground_objects(
             none of the objects is answered with the id 0.
         fronts: "boxes" when -y of every box is the object's front (annotations), "estimated" when sides have no meaning
             (predicted boxes), "none" to read "left of" from the viewer always.
-        named: False when nothing gives the objects names (no network is loaded): then only named ones can be asked for.
         vocabulary: names that the detector gives: what has one of them is called so, and a noun that is one of them
             means nothing else. None = unknown: then constraints of the sentence may outweigh a label.
         low_confidence: made of the same ``objects``: further candidates beside them. An answer from these is FOUND with
             a lower score; its state is tentative, and its id 0 unless the map has it.
-        own_sides: read "left of the couch" as the couch's own left although the speaker's pose is known, as the
-            prompts of benchmarks mean it; otherwise only "on the couch's left" does.
 
     Raises ``ValueError`` for a viewpoint that is no pose, colours of another shape, or given as an array beside
     ``low_confidence``.
@@ -114,8 +109,6 @@ def ground_objects(
     labels = {o.label for o in objects}
     if problem:
         return query.answer(GroundingStatus.INVALID, reason=problem)
-    if not named and labels <= {UNNAMED}:
-        return query.answer(GroundingStatus.INVALID, reason="no language model loaded: objects have no names")
     meaning = query.parsed(labels).meaning
     if meaning is not None and meaning.problem:
         status = GroundingStatus.INVALID if meaning.invalid else GroundingStatus.NOT_FOUND
@@ -123,9 +116,7 @@ def ground_objects(
     if meaning is None or meaning.target is None:
         return query.answer(GroundingStatus.INVALID, reason="no object is named in the query")
     objects, colors = _finite(objects, colors)
-    answer = _Answer(
-        meaning, objects, low_confidence, query.viewpoint, colors, candidates, fronts, vocabulary, own_sides
-    )
+    answer = _Answer(meaning, objects, low_confidence, query.viewpoint, colors, candidates, fronts, vocabulary)
     status, ranked, reason = answer.decide(query.top_k)
     tagged = _tagged(query.text, meaning, ranked) if status == GroundingStatus.FOUND else ""
     # where all are asked for and none fits well enough to be counted, the likeliest are an answer as to one object
@@ -203,7 +194,6 @@ class _Answer:
         candidates: Candidates | None,
         fronts: FrontSource,
         vocabulary: frozenset[str] | None,
-        own_sides: bool,
     ) -> None:
         self.meaning = meaning
         objects = (
@@ -224,7 +214,7 @@ class _Answer:
         color = _measured(colors, boxes, self.confirmed) if known or _speaks_of_colors(meaning) else None
         self.viewer_known = viewer is not None or meaning.speaker is not None
         walls = np.array([label in _WALLS for label in self.labels], dtype=bool)
-        self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors(), own_sides)
+        self.geometry = SceneGeometry(boxes, None, viewer, walls, self._may_be_anchors())
         self.geometry.tell_fronts(partial(front_probabilities, labels=self.labels, source=fronts))
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates

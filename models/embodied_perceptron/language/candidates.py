@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -140,33 +138,6 @@ def name_shares(labels: Sequence[str], overlap: F64, scores: F64) -> F64:
     here = np.where(overlap > ONE_PLACE_IOU, scores[None], 0.0)
     own, other = np.where(same, here, 0.0).max(axis=1), np.where(same, 0.0, here).max(axis=1)
     return np.where(own > 0, own / np.maximum(own + other, 1e-12), 1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class QueryContext:
-    """The state of the scene that queries are answered from; replaced as a whole, so that an answer is of one moment.
-
-    Attributes: those of :class:`LowConfidenceCandidates`; ``seen`` is None where the boxes do not lie in the world of
-    the objects (any more). ``published``: the same objects in the same order, under the names that are published; None
-    = under these.
-    """
-
-    objects: tuple[SceneObject, ...] = ()
-    tentative: tuple[SceneObject, ...] = ()
-    seen: Detections | None = None
-    scores: ScorePolicy = EVERY_SCORE
-    first_score: Callable[[float], float] = float
-    published: tuple[SceneObject, ...] | None = None
-
-    @property
-    def shown(self) -> tuple[SceneObject, ...]:
-        """The objects under the names that are published."""
-        return self.objects if self.published is None else self.published
-
-    @functools.cached_property
-    def low_confidence(self) -> LowConfidenceCandidates:
-        """Made at the first query: about most predictions there is none."""
-        return LowConfidenceCandidates(self.objects, self.tentative, self.seen, self.scores, self.first_score)
 
 
 # --------------------------------------------------------------------------------------------------------------------

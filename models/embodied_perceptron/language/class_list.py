@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.config import ConfigError
 from embodied_perceptron.detection2d.detections2d import MAX_LABEL_LENGTH, clean_label
-from embodied_perceptron.inference.naming import joined_by_name
+from embodied_perceptron.detection2d.pipeline import DetectionLift
+from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.language.lexicon import Lexicon, lexicon
-from embodied_perceptron.nn.text_encoder import TextEncoder
-from embodied_perceptron.results import UNNAMED, Detections, Grounding, SceneObject
+from embodied_perceptron.nn.text_encoder import TextEncoder, text_encoder
+from embodied_perceptron.results import UNNAMED, Grounding, SceneObject
 
 _LOG = logging.getLogger(__name__)
 SAME_KIND = 0.8  # weight of the lexicon from which a category stands for a name
@@ -221,10 +222,6 @@ class ClassList:
 
     # ------------------------------------------------------------------------------------------------------- published
 
-    def joined(self, found: Detections) -> Detections:
-        """Boxes of one thing under labels of one name joined; see :func:`~.inference.naming.joined_by_name`."""
-        return joined_by_name(found, self.name_of)
-
     def in_own_words(self, objects: Sequence[SceneObject], nouns: Iterable[str] = ()) -> tuple[SceneObject, ...]:
         """Published objects as sentences speak of them: by their categories, but by their names where one of the
         ``nouns`` is a name that no lexicon knows."""
@@ -241,3 +238,22 @@ class ClassList:
             return tuple(replace(o, label=labels[o.id] if o.id in labels else self.name_of(o.label)) for o in objects)
 
         return replace(answer, candidates=named(answer.candidates), nearest=named(answer.nearest))
+
+
+def class_list(names: Sequence[str], inference: Predictor | None, lift: DetectionLift | None) -> ClassList:
+    """``names`` to be published of all that a network and a detector know. Raises as :class:`ClassList`."""
+    known = (*(() if inference is None else inference.classes), *(() if lift is None else lift.vocabulary))
+    return ClassList(names, known, lambda: _names_encoder(inference))
+
+
+def _names_encoder(inference: Predictor | None) -> TextEncoder:
+    """MiniLM, whose sentence features compare names: the network's own where it reads sentences by it.
+
+    Raises as :func:`~.nn.text_encoder.text_encoder`.
+    """
+    grounding = None if inference is None else inference.network.config.grounding
+    if inference is not None and grounding is not None and grounding.text_encoder == "minilm":
+        own = inference.text_encoder
+        if own is not None:
+            return own
+    return text_encoder("minilm")

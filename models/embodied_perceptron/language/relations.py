@@ -99,7 +99,6 @@ class SceneGeometry:
         barriers: (N,) bool: which boxes are walls, that stand between rooms.
         anchors: (N,) bool: which boxes may be anchors; None = all. Fronts and views, which cost most, are computed for
             these alone.
-        own_sides: "left of" is the anchor's own left although a speaker stands somewhere, as in prompts of benchmarks.
     """
 
     def __init__(
@@ -109,9 +108,7 @@ class SceneGeometry:
         viewer: Viewer | None = None,
         barriers: NDArray[np.bool_] | None = None,
         anchors: NDArray[np.bool_] | None = None,
-        own_sides: bool = False,
     ) -> None:
-        self.own_sides = own_sides
         R = box_rotations(boxes)
         self.yaw = main_direction(boxes, R)
         c, s = np.cos(-self.yaw), np.sin(-self.yaw)
@@ -497,7 +494,7 @@ def _side(own: str, quarter_turns: int) -> Relation:
             seen = seen * before
         else:
             seen = seen * np.clip(1.0 - before, 0.0, 1.0) * np.exp(-p.distance_xy / 3.0)
-        if own in ("left", "right") and p.g.viewer is not None and not p.g.own_sides:
+        if own in ("left", "right") and p.g.viewer is not None:
             return np.asarray(seen)
         oriented = np.clip(p.g.fronts.sum(1), 0.0, 1.0)[p.anchor]
         return np.asarray(p.sector(quarter_turns) + (1.0 - oriented) * seen)

@@ -1,4 +1,4 @@
-"""The map of one robot and the care for it: files, corrections, clearing, statistics.
+"""The map of one robot and the care for it: frames, perceptions, files, corrections, clearing, statistics.
 
 Voxels and keyframes with their image features (the volume), objects, labelled cells, height of the floor and the latest
 poses of the cameras belong together: whatever replaces or moves one of them replaces or moves all. They have one place
@@ -10,14 +10,16 @@ The locks of the map are here. The *volume lock* guards the volume's voxels and 
 while one frame is fused or a copy is made. The *scene lock* guards everything else and the reading of image features;
 it is held for a whole perception, so that what changes the map waits for the perception in flight and an old snapshot
 never speaks about a new map. Where both are needed, the scene lock is taken first. What fusing and perceiving share
-of the image features is guarded by the features themselves.
+of the image features is guarded by the features themselves. Readers take no lock: they read one frozen value,
+:attr:`LiveMap.published`, which whatever changes the scene replaces as a whole.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,16 +30,30 @@ from numpy.typing import NDArray
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.transforms import MAX_COORDINATE, check_transform
 from embodied_perceptron.mapping.correction import Correction
+from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.storage import MapFileError, read_extra, read_some, write_map
-from embodied_perceptron.mapping.volume import FeatureVolume, VolumeStatistics
+from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
 from embodied_perceptron.recordings.files import write_atomically
-from embodied_perceptron.results import ObjectState, SceneObject
+from embodied_perceptron.results import (
+    Certainty,
+    Detections,
+    FusionReport,
+    ObjectState,
+    OccupancyGrid2d,
+    Perception,
+    SceneObject,
+    SemanticVoxels,
+)
 from embodied_perceptron.scene.corrections import Correction as UserCorrection
+from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.scene.map_frame import MapFrame
+from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
 from embodied_perceptron.scene.object_map import ObjectMap
+from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.scene.segmentation.floor import FloorHeight
 from embodied_perceptron.scene.semantic_map import PREFIX, SemanticMap
+from embodied_perceptron.scene.stages import Proposal
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame
 
@@ -77,7 +93,7 @@ def _read_objects(path: str | Path) -> ObjectMap:
 
 
 class LiveMap:
-    """See the module docstring. A subclass extends :meth:`_publish` and :meth:`_forget` for what it derives of the map.
+    """See the module docstring.
 
     Args:
         config: everything tunable.
@@ -85,6 +101,12 @@ class LiveMap:
         cell_classes: names of the labelled cells that are restored from files; None = whatever they are: nothing
             here labels others.
         name_of: label -> name under which objects are published; see :class:`~.object_map.ObjectMap`.
+        reach_m: how far from the map's origin frames may be taken, where something else than the voxels limits it.
+        on_forget: called, with the scene locked, when the map is replaced by another; None = nothing.
+
+    Attributes:
+        published: what readers see.
+        scene_lock: held for a whole perception.
     """
 
     def __init__(
@@ -93,18 +115,146 @@ class LiveMap:
         volume: FeatureVolume,
         cell_classes: tuple[str, ...] | None = None,
         name_of: Callable[[str], str] | None = None,
+        reach_m: float = float("inf"),
+        on_forget: Callable[[], None] | None = None,
     ) -> None:
         self.config = config
         self.volume = volume
+        self.published = PublishedScene()
         self._volume_lock = threading.Lock()
-        self._scene_lock = threading.Lock()
+        self.scene_lock = threading.Lock()
         self._cell_classes = cell_classes
         self._name_of = name_of
+        self._on_forget = on_forget
         self._objects = ObjectMap(config.objects, name_of)
         self._semantic = SemanticMap()
         self._floor = FloorHeight(max(config.objects.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
-        self._frame = MapFrame(volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m)
+        self._frame = MapFrame(min(reach_m, volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m))
+
+    # ------------------------------------------------------------------------------------------ frames and perceptions
+
+    def integrate(self, posed: PosedFrame) -> tuple[FusionReport, Keyframe | None]:
+        """Fuse one frame; the keyframe that it became, if it did. Raises as :meth:`Perceptron.integrate`."""
+        with self._volume_lock:
+            in_map = self._frame.enter(posed, fresh=len(self.volume) == 0)
+            report = self.volume.integrate(in_map)
+            self._frame.entered(posed, in_map)
+            if report.fused:
+                self._cameras = self._cameras.after(in_map)
+            keyframe = self.volume.keyframes.newest if report.keyframe else None
+        return replace(report, stamp_ns=posed.frame.stamp_ns), keyframe
+
+    @contextmanager
+    def perceiving(self) -> Iterator[tuple[MapCopy, StageClock]]:
+        """A copy of the map, and a clock that has booked the copying. The scene is locked until the end: nothing else
+        perceives or changes the map, while frames are fused."""
+        with self.scene_lock:
+            clock = StageClock()
+            with self._volume_lock:
+                volume, cameras = self.volume.copy(), self._cameras
+            clock.lap("copy")
+            voxels = volume.snapshot()
+            clock.lap("snapshot")
+            floor_z_m = self._floor.of(voxels.mean_point_m)
+            clock.lap("floor")
+            yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects), clock
+
+    def update(
+        self,
+        scene: MapCopy,
+        proposal: Proposal,
+        found: Detections | None,
+        now_ns: int | None,
+        clock: StageClock,
+    ) -> Perception:
+        """Bring objects and labelled cells up to date and publish them; within :meth:`perceiving`.
+
+        Args:
+            scene: of :meth:`perceiving`.
+            proposal: what was proposed for it.
+            found: its boxes after all stages; None changes no object.
+            now_ns: see :meth:`Perceptron.perceive`.
+            clock: of :meth:`perceiving`.
+
+        Raises ``ValueError`` for boxes without probabilities where the proposal's ``scores`` are of these.
+        """
+        now = scene.cameras.stamp_ns if now_ns is None else self._frame.now(now_ns)
+        place = scene.cameras.camera_m, self.config.volume.radius_m
+        prediction = proposal.prediction
+        if found is not None:
+            if proposal.scores.are_probabilities:
+                found.require(Certainty.CALIBRATED)
+            region = None if prediction is None else prediction.region
+            self._objects.update(found, scene.voxels, now, *place, region, proposal.scores)
+        clock.lap("objects")
+        if prediction is None:
+            cells = None
+        elif prediction.semantic is None:
+            cells = self._semantic.cells()
+        else:
+            cells = self._semantic.update(prediction.semantic, prediction.answered, *place)
+        clock.lap("semantic")
+        semantic = proposal.cells if cells is None else cells
+        seen = None if prediction is None else prediction.detections
+        diagnostics = () if prediction is None else prediction.diagnostics
+        for_grid = None if prediction is None else semantic
+        grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, for_grid)
+        clock.lap("grid")
+        perception = self._perception(scene, semantic, grid, clock.stage_ms, diagnostics)
+        self._publish(voxels=scene.voxels, prediction=prediction, seen=seen, grid=grid)
+        clock.lap("objects")
+        return perception
+
+    def recall(self) -> Perception:
+        """See :meth:`Perceptron.recall`."""
+        with self.perceiving() as (scene, _):
+            cells = self._semantic.cells()
+            grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, cells)
+            if cells is None:
+                cells = semantic_voxels(scene.voxels, scene.layers, self.config.objects.cell_size_m)
+            perception = self._perception(scene, cells, grid)
+            self._publish(voxels=scene.voxels, prediction=self.published.prediction, grid=grid)
+        return perception
+
+    def _perception(
+        self,
+        scene: MapCopy,
+        semantic: SemanticVoxels,
+        grid: OccupancyGrid2d,
+        stage_ms: dict[str, float] | None = None,
+        diagnostics: tuple[str, ...] = (),
+    ) -> Perception:
+        newest = scene.cameras.newest
+        return Perception.of(
+            self._objects.objects(),
+            stamp_ns=self._stamp_of(scene.cameras),
+            semantic=semantic,
+            grid=grid,
+            voxels=scene.voxels,
+            stage_ms={} if stage_ms is None else stage_ms,
+            diagnostics=diagnostics,
+            source=None if newest is None else self._frame.leave_time(newest),
+            T_world_map=self.T_world_map,
+        )
+
+    def _publish(self, **parts: Any) -> None:
+        """Replace what readers see by the objects of now and ``parts`` of :class:`PublishedScene`, which lie in the
+        world of the objects. What is not named is None."""
+        self.published = PublishedScene(T_world_map=self.T_world_map).with_objects(self._objects.objects(), **parts)
+
+    def _publish_changed(self, volume: VolumeCopy) -> None:
+        """After voxels were moved or removed: prediction and grid are of what the map was."""
+        self._publish(voxels=None if self.published.voxels is None else volume.snapshot())
+
+    def _stamp_of(self, cameras: LatestCameraPoses) -> int:
+        """Stamp of the newest frame of all cameras; 0 before the first."""
+        if not cameras.poses:
+            return 0
+        camera, (map_ns, _) = max(cameras.poses.items(), key=lambda item: item[1][0])
+        return self._frame.stamp_of(camera, map_ns)
+
+    # ---------------------------------------------------------------------------------------------- files and changes
 
     def save(self, path: str | Path) -> None:
         """Write voxels, keyframes, objects and labelled cells to one file; atomic. Fusing goes on while the disk works.
@@ -113,7 +263,7 @@ class LiveMap:
 
         Raises ``OSError`` when it cannot be written.
         """
-        with self._scene_lock, self._volume_lock:
+        with self.scene_lock, self._volume_lock:
             cells, meaning = self._semantic.pack()
             extra = {_OBJECTS: self._objects.to_json(), _SEMANTIC: meaning, _FRAME: self._frame.to_json()}
             tensors, header = self.volume.pack(extra)
@@ -155,7 +305,7 @@ class LiveMap:
             raise MapFileError(f"{path}: {error}") from error
         T_world_saved = np.eye(4) if T_world_saved is None else T_world_saved
         MapFrame().put(T_world_saved)  # refuse it before anything changes
-        with self._scene_lock, self._volume_lock:
+        with self.scene_lock, self._volume_lock:
             self.volume.load(path)
             self._forget()
             self._objects = objects
@@ -171,9 +321,10 @@ class LiveMap:
 
     def reset(self) -> None:
         """Forget everything."""
-        with self._scene_lock, self._volume_lock:
+        with self.scene_lock, self._volume_lock:
             self.volume.reset()
             self._forget()
+            self.published = PublishedScene()
 
     def forget_stamps(self, camera: str | None = None) -> None:
         """Accept frames of any stamp again, of one camera or of all: a clock was set, or a recording loops.
@@ -207,18 +358,21 @@ class LiveMap:
         then.
         """
         wanted = {name: check_transform(T, f"pose of {name}") for name, T in poses.items()}
-        with self._scene_lock, self._volume_lock:
-            names = {self._keyframe_name(k): (k.frame.camera, k.frame.stamp_ns) for k in self.volume.keyframes}
-            in_map = {names[name]: self._frame.place_in_map(T) for name, T in wanted.items() if name in names}
-            correction = self.volume.correct_keyframes(in_map)
-            correction = replace(correction, unknown=tuple(name for name in wanted if name not in names))
+        with self.scene_lock:
+            with self._volume_lock:
+                names = {self._keyframe_name(k): (k.frame.camera, k.frame.stamp_ns) for k in self.volume.keyframes}
+                in_map = {names[name]: self._frame.place_in_map(T) for name, T in wanted.items() if name in names}
+                correction = self.volume.correct_keyframes(in_map)
+                correction = replace(correction, unknown=tuple(name for name in wanted if name not in names))
+                if correction.corrected:
+                    newest = correction.motions[-1]
+                    self._objects.move(correction.at)
+                    self._semantic.move(newest)
+                    self._floor.forget()
+                    self._cameras = self._cameras.moved(newest)
+                volume = self.volume.copy()
             if correction.corrected:
-                newest = correction.motions[-1]
-                self._objects.move(correction.at)
-                self._semantic.move(newest)
-                self._publish()
-                self._floor.forget()
-                self._cameras = self._cameras.moved(newest)
+                self._publish_changed(volume)
         return correction
 
     @property
@@ -227,6 +381,11 @@ class LiveMap:
         newest = self._cameras.newest
         return None if newest is None else self._frame.leave(newest)
 
+    def time_in_map(self, camera: str, stamp_ns: int) -> int:
+        """A recent stamp of a camera as time of the map."""
+        with self._volume_lock:
+            return self._frame.time_in_map(camera, stamp_ns)
+
     def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
         """(camera, stamp_ns) -> (4, 4) T_world_camera of the retained keyframes, oldest first."""
         with self._volume_lock:
@@ -234,10 +393,12 @@ class LiveMap:
 
     def clear_box(self, box: NDArray[np.float64]) -> int:
         """Remove voxels and objects inside of the (9,) ``box``, in the map as objects are; returns how many voxels."""
-        with self._scene_lock, self._volume_lock:
-            cleared = self.volume.clear_box(box)
+        with self.scene_lock:
+            with self._volume_lock:
+                cleared = self.volume.clear_box(box)
+                volume = self.volume.copy()
             self._objects.remove_inside(np.asarray(box, dtype=np.float64))
-            self._publish()
+            self._publish_changed(volume)
         return cleared
 
     def name_object(self, number: int, name: str) -> SceneObject:
@@ -246,7 +407,7 @@ class LiveMap:
         Raises ``ValueError`` for a name that is none, is a class, or is another object's, ``LookupError`` where there
         is no such object; nothing has changed then.
         """
-        return self._told(lambda: self._objects.name(number, name))
+        return self._edit(lambda: self._objects.name(number, name))
 
     def correct_object(self, number: int, label: str = "", not_there: bool = False) -> SceneObject:
         """Object ``number`` is a ``label``, whatever the network says, or is ``not_there`` at all.
@@ -257,13 +418,13 @@ class LiveMap:
         if not_there and label.strip():
             raise ValueError(f"an object is either a {label!r} or not there")
         if not_there:
-            return self._told(lambda: self._objects.deny(number))
-        return self._told(lambda: self._objects.relabel(number, label))
+            return self._edit(lambda: self._objects.deny(number))
+        return self._edit(lambda: self._objects.relabel(number, label))
 
-    def _told(self, change: Callable[[], SceneObject]) -> SceneObject:
-        with self._scene_lock, self._volume_lock:
+    def _edit(self, change: Callable[[], SceneObject]) -> SceneObject:
+        with self.scene_lock:
             thing = change()
-            self._publish()
+            self.published = self.published.with_objects(self._objects.objects(), seen=None)
         return thing
 
     def statistics(self) -> VolumeStatistics:
@@ -275,10 +436,6 @@ class LiveMap:
         """Camera and stamp by which a keyframe is known outside."""
         return keyframe.frame.camera, self._frame.stamp_of(keyframe.frame.camera, keyframe.frame.stamp_ns)
 
-    def _publish(self) -> tuple[SceneObject, ...]:
-        """Objects of every state after a change; extended by whoever hands them to readers without a lock."""
-        return self._objects.objects()
-
     def _forget(self) -> None:
         """Start anew with everything beside the volume."""
         self._objects = ObjectMap(self.config.objects, self._name_of)
@@ -286,6 +443,8 @@ class LiveMap:
         self._floor.forget()
         self._cameras = LatestCameraPoses()
         self._frame.clear()
+        if self._on_forget is not None:
+            self._on_forget()
 
 
 def labels_path(path: str | Path) -> Path:

@@ -15,10 +15,10 @@ import pytest
 
 pytest.importorskip("diagnostic_msgs")
 
-from embodied_perceptron.language.candidates import QueryContext
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
 from embodied_perceptron_ros.node.queries import (
@@ -95,7 +95,7 @@ def test_a_huge_message_is_not_repeated():
 def test_as_many_candidates_as_asked_for_reach_the_message(message, count):
     chairs = (SceneObject(n, "chair", 0.9, np.array([n, 0, 0.5, 0.5, 0.5, 1, 0, 0, 0.0])) for n in range(1, 13))
     perceptron = Perceptron()
-    perceptron._known = QueryContext(tuple(chairs))
+    perceptron.map.published = PublishedScene(tuple(chairs))
     node = SimpleNamespace(
         _parameters=lambda: SimpleNamespace(default_top_k=3, fusion_frame="odom", output_frame="odom"),
         _transforms=None,

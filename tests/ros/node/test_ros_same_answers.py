@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,6 +27,7 @@ from embodied_perceptron.apps.replay import ReplayResult
 from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.language.scene_file import answer_file
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron_ros.conversion.objects import message_to_grounding
 from embodied_perceptron_ros.node.grounding import GroundingInterface
 from embodied_perceptron_ros.node.health import Health
@@ -51,7 +51,7 @@ SENTENCES = (
 
 def perceptron_with_names() -> Perceptron:
     perceptron = Perceptron(PerceptronConfig(network=NetworkOptions(weights="")))
-    perceptron._known = replace(perceptron._known, objects=tuple(living_room()))
+    perceptron.map.published = PublishedScene(tuple(living_room()))
     return perceptron
 
 

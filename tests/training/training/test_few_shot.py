@@ -309,7 +309,7 @@ def corrected(tmp_path: Path, predictor):
         perceptron.integrate(frame)
         if i > 1:
             perceptron.perceive()
-    ids = [o.id for o in perceptron.perceive().objects + perceptron._objects.objects()]
+    ids = [o.id for o in perceptron.perceive().objects + perceptron.map._objects.objects()]
     ids = list(dict.fromkeys(ids))
     assert len(ids) >= 3
 

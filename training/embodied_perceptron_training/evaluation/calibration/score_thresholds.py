@@ -295,7 +295,7 @@ class _Things:
         scene, looks = _looks(self.spec, self.every, name)
         pairs: list[tuple[float, bool]] = []
         for look in looks:
-            told = USUAL.told(look.found)
+            told = USUAL.select(look.found)
             rows = np.flatnonzero([label == UNNAMED for label in told.labels])
             found = SceneBoxes(told.boxes[rows], np.zeros(len(rows), np.int64), told.scores[rows])
             flags = right_flags(found, _any_name(scene.things(look.step)))
@@ -324,7 +324,7 @@ class _Work:
         for score in self.scores:
             shift = 0.0 if self.nameless is None or not 0.0 < score < 1.0 else shift_between(self.nameless, score)
             naming = Naming(shift=shift)
-            told = [dataclasses.replace(look, found=naming.told(look.found)) for look in looks]
+            told = [dataclasses.replace(look, found=naming.select(look.found)) for look in looks]
             policy = dataclasses.replace(cached_predictor(self.spec.weights).scores, publish=score)
             if not policy.are_probabilities:
                 policy = dataclasses.replace(policy, even=0.0)  # which is looked for
