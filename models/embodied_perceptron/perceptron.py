@@ -11,9 +11,7 @@ blocks fusing, and queries wait for neither: they read what was published last (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,30 +27,27 @@ from embodied_perceptron.language.class_list import ClassList, check_names, clas
 from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.query import Query
 from embodied_perceptron.language.user_names import check_label, check_no_kind
-from embodied_perceptron.mapping.correction import Correction
-from embodied_perceptron.mapping.volume import FeatureVolume, StageClock, VolumeStatistics
+from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import FusionReport, Grounding, Perception, SceneObject
-from embodied_perceptron.scene.approach import ApproachOptions, approach_pose
 from embodied_perceptron.scene.corrections import check_words
 from embodied_perceptron.scene.live_map import LiveMap
+from embodied_perceptron.scene.map_owner import MapOwner
 from embodied_perceptron.scene.stages import GeometryProposer, NetworkProposer, map_stages, run_stages
 from embodied_perceptron.sensors.frame import PosedFrame
 
 
-class Perceptron:
-    """Online perception of one robot.
+class Perceptron(MapOwner):
+    """Online perception of one robot; :meth:`from_config` builds all parts.
 
     Args:
         config: everything tunable.
         volume: the map to work on; None builds an empty one from ``config``.
         inference: the trained network; None = none, whatever ``config.network`` says: class-agnostic boxes.
-            :meth:`from_config` builds it.
         lift: detections of a 2-D detector, lifted into the map; None = none.
-        classes: the names that are published; None = all that network and detector know. :meth:`from_config` makes it
-            of ``config.network.classes``.
+        classes: the names that are published; None = all that network and detector know.
 
     Attributes:
-        map: the live map.
+        map: the live map; :class:`.MapOwner` hands the care for it on.
         grounder: answers sentences about what the map publishes.
 
     Raises ``ValueError`` for a network whose sites are no multiple of the voxels or whose calibration cannot be read,
@@ -97,16 +92,12 @@ class Perceptron:
         """Fuse one frame into the volume. Work and memory do not grow with the length of the run.
 
         With a network, the image of a new keyframe is encoded here, once, while nobody has to wait for the volume.
-        Raises ``ValueError`` for a frame that is not newer than its camera's newest, and
-        :class:`~embodied_perceptron.scene.map_frame.MapLimitError` for a camera too far from the map's origin; nothing
-        has changed then.
+        Raises ``ValueError`` for a frame that is not newer than its camera's newest, and :class:`.MapLimitError` for a
+        camera too far from the map's origin; nothing has changed then.
         """
         report, keyframe = self.map.integrate(posed)
-        if self.inference is not None and keyframe is not None:
-            clock = StageClock(report.stage_ms)
-            if self.volume.features is not None:
-                self.volume.features.prefetch(keyframe)
-            clock.lap("encode")
+        if self._network is not None and keyframe is not None:
+            self._network.encode(keyframe, StageClock(report.stage_ms))
         return report
 
     def perceive(self, now_ns: int | None = None, window_m: float | None = None) -> Perception:
@@ -144,7 +135,7 @@ class Perceptron:
     def ground_many(
         self, queries: Sequence[Query | str], viewpoint: NDArray[np.float64] | None = None
     ) -> list[Grounding]:
-        """:meth:`ground` for many queries, all about one moment; the network reads those of one speaker together."""
+        """:meth:`ground` for many queries about one moment; the network reads those of one speaker together."""
         return self.grounder.answer(self.map.published, queries, viewpoint)
 
     # -------------------------------------------------------------------------------------- what was perceived last
@@ -156,8 +147,7 @@ class Perceptron:
 
     @property
     def prediction(self) -> ScenePrediction | None:
-        """Of the network at the last :meth:`perceive`, with boxes of any score; None before the first, and after the
-        map was moved or cleared."""
+        """Of the network at the last :meth:`perceive`; None before the first, and after the map was changed."""
         return self.map.published.prediction
 
     def predict(self, window_m: float | None = None) -> ScenePrediction:
@@ -173,65 +163,13 @@ class Perceptron:
     def approach(
         self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
     ) -> NDArray[np.float64] | None:
-        """(4, 4) pose on the floor to be at an object, in the map, by the last perception's grid; None = there is none.
+        """See :meth:`.PublishedScene.approach`."""
+        return self.map.published.approach(thing, robot_m, robot_radius_m)
 
-        ``robot_m``: (2,) or (3,) where the robot is now; see :func:`~.scene.approach.approach_pose`.
-        """
-        grid = self.map.published.grid
-        return None if grid is None else approach_pose(thing.box, grid, robot_m, ApproachOptions(robot_radius_m))
-
-    # -------------------------------------------------------------------------------------------- care for the map
-
-    @property
-    def volume(self) -> FeatureVolume:
-        """Voxels and keyframes."""
-        return self.map.volume
-
-    @property
-    def T_world_map(self) -> NDArray[np.float64]:  # noqa: N802  frames in names
-        """See :attr:`.LiveMap.T_world_map`."""
-        return self.map.T_world_map
-
-    @property
-    def newest_frame(self) -> PosedFrame | None:
-        """See :attr:`.LiveMap.newest_frame`."""
-        return self.map.newest_frame
-
-    def save(self, path: str | Path) -> None:
-        """See :meth:`.LiveMap.save`."""
-        self.map.save(path)
-
-    def load(self, path: str | Path, T_world_saved: NDArray[np.float64] | None = None) -> None:
-        """See :meth:`.LiveMap.load`."""
-        self.map.load(path, T_world_saved)
-
-    def reset(self) -> None:
-        """See :meth:`.LiveMap.reset`."""
-        self.map.reset()
-
-    def forget_stamps(self, camera: str | None = None) -> None:
-        """See :meth:`.LiveMap.forget_stamps`."""
-        self.map.forget_stamps(camera)
-
-    def statistics(self) -> VolumeStatistics:
-        """See :meth:`.LiveMap.statistics`."""
-        return self.map.statistics()
-
-    def keyframe_poses(self) -> dict[tuple[str, int], NDArray[np.float64]]:
-        """See :meth:`.LiveMap.keyframe_poses`."""
-        return self.map.keyframe_poses()
-
-    def correct_keyframes(self, poses: Mapping[tuple[str, int], NDArray[np.float64]]) -> Correction:
-        """See :meth:`.LiveMap.correct_keyframes`."""
-        return self.map.correct_keyframes(poses)
-
-    def clear_box(self, box: NDArray[np.float64]) -> int:
-        """See :meth:`.LiveMap.clear_box`."""
-        return self.map.clear_box(box)
+    # ------------------------------------------------------------------------ users, other detectors, accelerators
 
     def name_object(self, number: int, name: str) -> SceneObject:
-        """See :meth:`.LiveMap.name_object`; ``ValueError`` also for words that sentences are made of, whatever they
-        mean: "the", "red", "sofas"."""
+        """See :meth:`.LiveMap.name_object`; ``ValueError`` also for words that sentences are made of ("the", "red")."""
         if name.strip():
             check_no_kind(check_words(name, "name"))
         return self.map.name_object(number, name)
@@ -242,27 +180,20 @@ class Perceptron:
             check_label(check_words(label, "label"))
         return self.map.correct_object(number, label, not_there)
 
-    # ---------------------------------------------------------------------------------------- detector and network
-
     def add_detections(self, found: Detections2d, drops: Counter[str] | None = None) -> None:
         """Those of another program, stamped as the camera's images are, and what it dropped before, by reason. From any
         thread; see :meth:`.DetectionLift.add`. Raises ``ValueError`` where nothing is lifted."""
         if self.lift is None:
             raise ValueError("detections of other programs need lift.from_topics (or a lift)")
-        if drops:
-            self.lift.count_drops(drops)
-        stamp_ns = self.map.time_in_map(found.camera, found.stamp_ns)
-        self.lift.add(found if stamp_ns == found.stamp_ns else replace(found, stamp_ns=stamp_ns))
+        self.lift.add(found, self.map.time_in_map(found.camera, found.stamp_ns), drops)
 
     def prepare_language(self) -> None:
         """See :meth:`.Grounder.prepare`."""
         self.grounder.prepare()
 
     def release_accelerator(self) -> None:
-        """Give the memory of the accelerator back, after the perception in flight; the next one takes it again.
-
-        The map stays: image features are computed anew from the keyframes.
-        """
+        """Give the memory of the accelerator back, after the perception in flight; the next one takes it again, and
+        computes image features anew from the keyframes."""
         if self._network is not None:
             with self.map.scene_lock:
                 self._network.predictor.release()

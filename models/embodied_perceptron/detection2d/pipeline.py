@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -182,9 +182,18 @@ class DetectionLift:
 
     # ----------------------------------------------------------------------------------------------- sources of boxes
 
-    def add(self, found: Detections2d) -> None:
-        """Detections of another program; used as soon as there is a keyframe of that camera and stamp. Never blocks."""
+    def add(self, found: Detections2d, stamp_ns: int | None = None, drops: Counter[str] | None = None) -> None:
+        """Detections of another program; used as soon as there is a keyframe of that camera and stamp. Never blocks.
+
+        Args:
+            found: the detections.
+            stamp_ns: their stamp as time of the map; None = their own.
+            drops: what was dropped of them before, by reason.
+        """
+        if stamp_ns not in (None, found.stamp_ns):
+            found = replace(found, stamp_ns=stamp_ns)
         with self._lock:
+            self._statistics.dropped.update({} if drops is None else drops)
             self._waiting[(found.camera, found.stamp_ns)] = found
             while len(self._waiting) > _MAX_WAITING:
                 _, oldest = self._waiting.popitem(last=False)

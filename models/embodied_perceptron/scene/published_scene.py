@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.results import Detections, ObjectState, OccupancyGrid2d, SceneObject, VoxelSnapshot
+from embodied_perceptron.scene.approach import ApproachOptions, approach_pose
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,3 +45,13 @@ class PublishedScene:
             tuple(o for o in objects if o.state == state) for state in (ObjectState.CONFIRMED, ObjectState.TENTATIVE)
         )
         return replace(self, objects=confirmed, tentative=tentative, **others)
+
+    def approach(
+        self, thing: SceneObject, robot_m: NDArray[np.float64] | None = None, robot_radius_m: float = 0.3
+    ) -> NDArray[np.float64] | None:
+        """(4, 4) pose on the floor to be at an object, in the map, by the grid; None = there is none.
+
+        ``robot_m``: (2,) or (3,) where the robot is now; see :func:`~.approach.approach_pose`.
+        """
+        options = ApproachOptions(robot_radius_m)
+        return None if self.grid is None else approach_pose(thing.box, self.grid, robot_m, options)

@@ -20,6 +20,7 @@ from embodied_perceptron.inference.confidence_calibration import ConfidenceCalib
 from embodied_perceptron.inference.map_predictor import MapPredictor, ScenePrediction
 from embodied_perceptron.inference.naming import joined_by_name
 from embodied_perceptron.inference.predictor import Predictor
+from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.mapping.volume import FeatureVolume, StageClock
 from embodied_perceptron.results import Detections, SemanticVoxels
 from embodied_perceptron.scene.map_copy import MapCopy
@@ -160,12 +161,19 @@ class NetworkProposer:
         self.calibration = ConfidenceCalibration.of_calibration(inference.calibration)
         voxel_m, window_m, ahead = volume.config.voxel_size_m, options.window_m, options.window_ahead
         self.predictor = MapPredictor(inference, volume.features, voxel_m, window_m, self.scores, ahead)
+        self._features = volume.features
         self._stages = scoring_stages(inference, self.calibration)
 
     def propose(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> Proposal:
         """See :class:`Proposer`."""
         prediction = self.predict(scene, window_m, clock)
         return Proposal(prediction.detections, self.scores, self.predictor.no_cells, prediction)
+
+    def encode(self, keyframe: Keyframe, clock: StageClock) -> None:
+        """Compute the image features of a new keyframe now; from the thread that fuses."""
+        if self._features is not None:
+            self._features.prefetch(keyframe)
+        clock.lap("encode")
 
     def predict(self, scene: MapCopy, window_m: float | None, clock: StageClock) -> ScenePrediction:
         """What the network sees, its boxes scored and named."""
