@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,11 @@ from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.map_predictor import ScenePart, ScenePrediction
 from embodied_perceptron.inference.predictor import PhraseCandidates
-from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.language.candidates import propose
+from embodied_perceptron.language.grounder import Grounder
 from embodied_perceptron.language.query import Query
-from embodied_perceptron.results import Detections, Grounding, GroundingStatus, SceneObject, VoxelSnapshot
+from embodied_perceptron.results import Detections, Grounding, GroundingStatus, SceneObject
+from embodied_perceptron.scene.published_scene import PublishedScene
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.runner.scene_tasks import flags_of, ground_scene, score_grounding
@@ -43,30 +46,22 @@ def scene(prompts: tuple[Prompt, ...], negatives: tuple[Prompt, ...] = ()) -> Ev
     )
 
 
+class Refusing:
+    """A network that must not be asked."""
+
+
 class Answering:
     """Stands for a perceptron: knows the seen objects, and answers from a table."""
 
     def __init__(self, answers: dict[str, tuple[GroundingStatus, list[int]]]) -> None:
         self.objects = tuple(SceneObject(i + 1, n, 0.9, BOXES[i]) for i, n in enumerate(("chair", "chair", "table")))
         self.answers = answers
-        self.voxels = VoxelSnapshot(
-            0.02,
-            np.zeros((0, 3), np.int32),
-            np.zeros((0, 3), np.float32),
-            np.zeros((0, 3), np.uint8),
-            np.zeros(0, np.int32),
-            np.zeros(0, np.float32),
-            np.zeros(0, np.int64),
-        )
+        self.map = SimpleNamespace(published=PublishedScene(self.objects, prediction=prediction()))
+        self.grounder = Grounder(inference=Refusing(), named=True)  # type: ignore[arg-type]
         self.asked: list[str] = []
 
-    def ground_many(
-        self, queries: list[Query | str], viewpoint: np.ndarray, neural: bool = True, own_sides: bool = False
-    ) -> list[Grounding]:
+    def ground_many(self, queries: list[Query | str], viewpoint: np.ndarray) -> list[Grounding]:
         assert viewpoint.shape == (4, 4)
-        assert own_sides  # what the prompts mean, wherever the speaker stands
-        if not neural:
-            return [ground_objects(query, self.objects, viewpoint) for query in queries]
         texts = [Query.of(query).text for query in queries]
         self.asked += texts
         found = [self.answers[text] for text in texts]

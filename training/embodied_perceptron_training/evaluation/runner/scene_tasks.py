@@ -37,10 +37,13 @@ EVERYWHERE = math.inf  # window of a look at the whole scene
 _RADIUS_M = 1000.0  # nothing of a scene is forgotten
 
 
-def evaluation_config(views: int, window_m: float = WINDOW_M, base: PerceptronConfig | None = None) -> PerceptronConfig:
+def evaluation_config(
+    views: int, window_m: float = WINDOW_M, base: PerceptronConfig | None = None, every_box: bool = True
+) -> PerceptronConfig:
     """``base`` with every view kept as a keyframe, nothing evicted, and objects confirmed by one look.
 
-    A benchmark's views are few and far apart, and the whole scene is looked at once.
+    A benchmark's views are few and far apart, and the whole scene is looked at once. ``every_box``: the network makes
+    boxes of any score, as average precision and fits need them; otherwise those that it makes on a robot.
     """
     base = PerceptronConfig() if base is None else base
     return dataclasses.replace(
@@ -48,7 +51,7 @@ def evaluation_config(views: int, window_m: float = WINDOW_M, base: PerceptronCo
         volume=dataclasses.replace(base.volume, radius_m=_RADIUS_M),
         keyframes=KeyframeConfig(translation_m=1e-9, rotation_rad=1e-9, min_interval_s=0.0, max_count=max(views, 1)),
         objects=dataclasses.replace(base.objects, confirm_count=1),
-        network=dataclasses.replace(base.network, window_m=window_m, all_boxes=True),
+        network=dataclasses.replace(base.network, window_m=window_m, all_boxes=every_box),
     )
 
 
@@ -57,9 +60,12 @@ def scene_perceptron(inference: Predictor, views: int, window_m: float = WINDOW_
     return Perceptron(evaluation_config(views, window_m), inference=inference)
 
 
-def mapped_scene(scene: EvaluationScene, inference: Predictor | None = None) -> Perceptron:
-    """A perceptron after all views of a scene; without a network where ``inference`` is None."""
-    perceptron = Perceptron(evaluation_config(len(scene.frames)), inference=inference)
+def mapped_scene(
+    scene: EvaluationScene, inference: Predictor | None = None, window_m: float = WINDOW_M, every_box: bool = True
+) -> Perceptron:
+    """A perceptron after all views of a scene; without a network where ``inference`` is None. ``every_box`` as for
+    :func:`evaluation_config`."""
+    perceptron = Perceptron(evaluation_config(len(scene.frames), window_m, every_box=every_box), inference=inference)
     for frame in scene.frames:
         perceptron.integrate(frame)
     return perceptron
@@ -98,7 +104,8 @@ def perceive_everywhere(perceptron: Perceptron) -> Perception:
 # relations   the sentence parsed and answered by categories, colours and geometry of what is predicted alone
 # fused       what :meth:`Perceptron.ground` answers, from both; its figures stand without a prefix
 #
-# The speaker stands where the last view was taken. Nothing but the map is known: no truth goes into any answer.
+# Sentences are asked of a perceptron as it is deployed. The speaker stands where the last view was taken. Nothing but
+# the map is known: no truth goes into any answer.
 
 VARIANTS = ("fused", "neural", "relations")
 _LIMIT = max(RANKS)
@@ -143,15 +150,16 @@ def ground_scene(
     sentences = [(p.text, p.tokens_positive[0] if p.tokens_positive else None) for p in asked]
     proposed = propose(inference, prediction, sentences, pose, _LIMIT)
     queries = [Query(p.text, _LIMIT) for p in asked]
-    answers = perceptron.ground_many(queries, pose, own_sides=True)  # as the prompts were made
-    plain = perceptron.ground_many(queries, pose, neural=False, own_sides=True)
+    answers = perceptron.ground_many(queries, pose)
+    without_network = dataclasses.replace(perceptron.grounder, inference=None)
+    plain = without_network.answer(perceptron.map.published, queries, pose)
     for prompt, neural, relations, answer in zip(asked, proposed, plain, answers, strict=True):
         result.statuses[GroundingStatus(answer.status).name] += 1
         found = {"fused": _boxes(answer.candidates), "relations": _boxes(relations.candidates), "neural": neural.boxes}
         truth, flags = scene.boxes_of(prompt.target_ids), flags_of(prompt)
         for variant, boxes in found.items():
             result.queries[variant].append(GroundingQuery(boxes, truth, flags))
-    for answer in perceptron.ground_many([p.text for p in scene.negatives], pose, own_sides=True):
+    for answer in perceptron.ground_many([p.text for p in scene.negatives], pose):
         result.negatives[GroundingStatus(answer.status).name] += 1
     return result
 
@@ -276,7 +284,7 @@ def evaluate_scene(
     wanted = set(tasks)
     result = SceneResult(scene.name, sensor=scene.sensor)
     start = time.perf_counter()
-    if wanted - {"monocular-detection"}:
+    if wanted - {"monocular-detection", "grounding"}:
         perceptron = scene_perceptron(inference, len(scene.frames), window_m)
         for step, frame in enumerate(scene.frames, start=1):
             result.unusable_views += not perceptron.integrate(frame).fused
@@ -284,9 +292,10 @@ def evaluate_scene(
             if wanted & {"continuous-detection", "continuous-occupancy"}:
                 _score_step(result, scene, predict_everywhere(perceptron), step, inference, wanted)
                 start = result.clock("look", start)
-        if wanted & {"detection", "occupancy", "grounding"}:
-            _score_whole(result, scene, perceptron, inference, wanted)
-            start = time.perf_counter()
+        if wanted & {"detection", "occupancy"}:
+            start = _score_whole(result, scene, perceptron, inference, wanted)
+    if "grounding" in wanted:
+        start = _score_sentences(result, scene, inference, window_m)
     if "monocular-detection" in wanted:
         result.boxes["monocular-detection"] = _monocular(scene, inference, window_m)
         result.clock("monocular", start)
@@ -295,29 +304,32 @@ def evaluate_scene(
 
 def _score_whole(
     result: SceneResult, scene: EvaluationScene, perceptron: Perceptron, inference: Predictor, wanted: set[str]
-) -> None:
-    """From all views together: one look, and one perception where sentences are asked about it."""
+) -> float:
+    """From all views together; returns the time now."""
     start = time.perf_counter()
-    perception: Perception | None = None
-    if "grounding" in wanted:
-        perception = perceive_everywhere(perceptron)
-        seen = perceptron.prediction
-        assert seen is not None
-        prediction = seen
-    else:
-        prediction = predict_everywhere(perceptron)
+    prediction = predict_everywhere(perceptron)
     result.windows = len(prediction.parts)
-    start = result.clock("look", start)
+    now = result.clock("look", start)
     if "detection" in wanted:
         result.boxes["detection"] = [(scene.name, prediction_boxes(prediction), scene.truth())]
     if prediction.detections is not None:
         result.outside.update(outside_benchmark(prediction.detections, inference.scores.publish))
     if "occupancy" in wanted:
         result.occupancy["occupancy"] = _occupancy(scene, prediction, inference, len(scene.frames))
-    if perception is not None:
-        result.grounding = ground_scene(scene, perceptron, perception, prediction, inference)
-        result.boxes["objects"] = [(scene.name, object_boxes(result.grounding.objects), scene.truth())]
-        result.clock("grounding", start)
+    return now
+
+
+def _score_sentences(result: SceneResult, scene: EvaluationScene, inference: Predictor, window_m: float) -> float:
+    """From one perception of the whole scene, as a robot makes it; returns the time now."""
+    start = time.perf_counter()
+    perceptron = mapped_scene(scene, inference, window_m, every_box=False)
+    perception = perceive_everywhere(perceptron)
+    prediction = perceptron.prediction
+    assert prediction is not None
+    result.windows = len(prediction.parts)
+    result.grounding = ground_scene(scene, perceptron, perception, prediction, inference)
+    result.boxes["objects"] = [(scene.name, object_boxes(result.grounding.objects), scene.truth())]
+    return result.clock("grounding", start)
 
 
 def prediction_boxes(prediction: ScenePrediction) -> SceneBoxes:

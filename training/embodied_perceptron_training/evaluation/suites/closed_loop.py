@@ -207,7 +207,7 @@ def load_suite_scene(spec: SuiteSpec, name: str) -> SuiteScene:
 
 def perceive_scene(spec: SuiteSpec, scene: EvaluationScene) -> tuple[Perceptron, Perception]:
     """The deployed perceptron after all views, and what it makes of the whole scene."""
-    perceptron = mapped_scene(scene, cached_predictor(spec.weights))
+    perceptron = mapped_scene(scene, cached_predictor(spec.weights), every_box=False)
     return perceptron, perceive_everywhere(perceptron)
 
 
