@@ -29,6 +29,8 @@ from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.results import Detections
+from embodied_perceptron.scene.map_copy import MapCopy
+from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "lifting.json"
@@ -64,9 +66,9 @@ def _round(frames: Sequence[PosedFrame], detector: _Remembering, every: int) -> 
         copy = volume.copy()
         snapshot = copy.snapshot()
         floor_z_m = float(np.percentile(snapshot.mean_point_m[:, 2], 2))
+        scene = MapCopy(copy, LatestCameraPoses(), snapshot, floor_z_m, PerceptronConfig().objects)
         began = time.thread_time()
-        lift.detect(copy.keyframes, snapshot, floor_z_m)
-        lift.fuse(nothing, snapshot)
+        lift.with_evidence(nothing, scene)
         cpu_s += time.thread_time() - began
         calls += 1
     statistics = lift.statistics()

@@ -1,10 +1,10 @@
 """One opinion from two: boxes of the network and things that a 2-D detector saw, before they reach the object map.
 
-Both come with probabilities that can be compared: the network's by :mod:`.reliability`, where the weights have such a
-model, the detector's by its votes and by whether such a thing can have that size at that height. Where they agree, they
-are counted together; where they name one thing differently, the more probable name stays, and the object map is told of
-every name with its share; and a name that the detector knows but never says of a thing plainly before it speaks
-against the network.
+Both come with probabilities that can be compared: the network's by :mod:`~.inference.confidence_calibration`, where
+the weights have such a model, the detector's by its votes and by whether such a thing can have that size at that
+height. Where they agree, they are counted together; where they name one thing differently, the more probable name
+stays, and the object map is told of every name with its share; and a name that the detector knows but never says of a
+thing plainly before it speaks against the network.
 """
 
 from __future__ import annotations

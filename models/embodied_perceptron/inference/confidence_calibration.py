@@ -213,7 +213,7 @@ def box_features(
 
 
 def box_forms(boxes: F64, table: F64, floor_z_m: float) -> F64:
-    """(N, 7) :data:`~.company.FORM` of (N, 9) boxes; ``table``: their :data:`FEATURES`."""
+    """(N, 7) :data:`~.context_rescoring.FORM` of (N, 9) boxes; ``table``: their :data:`FEATURES`."""
     bounds = Bounds.of(boxes)
     size = [np.log(boxes[:, 5]), np.log(boxes[:, 3:5].max(axis=1)), np.log(boxes[:, 3:5].min(axis=1))]
     known = [table[:, FEATURES.index(name)] for name in ("surface", "closed")]

@@ -34,7 +34,7 @@ GAPS_M = (0.1, 0.6, 2.0)  # between what two boxes cover of the ground
 NEAR_M = 0.8  # between the middles of two boxes
 RELATIONS = (*(f"within {gap_m} m" for gap_m in GAPS_M), f"middle within {NEAR_M} m", "same place")
 # logarithms of the edges in metres (vertical, longer and shorter horizontal one), ends above the floor in metres, and
-# two features of :mod:`.reliability`
+# two features of :mod:`.confidence_calibration`
 FORM = ("tall", "long", "short", "bottom", "top", "surface", "closed")
 LEAST_WITNESS = 0.05  # probability of a box that speaks for others
 SAME_PLACE_IOU = 0.25
