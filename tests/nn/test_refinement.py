@@ -12,6 +12,7 @@ from support.small_networks import CLASSES, small_config, small_network, small_s
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import box_iou, to_box_frames
+from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.detection import BoxPredictions
@@ -19,7 +20,6 @@ from embodied_perceptron.nn.input_features import join_samples
 from embodied_perceptron.nn.network import PerceptionNetwork, SharedFeatures
 from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, network_config
 from embodied_perceptron.nn.refinement import (
-    SAME_THING_IOU,
     Proposals,
     RefinementHead,
     grid_points,
@@ -64,11 +64,11 @@ def test_boxes_of_one_thing_are_heard_together() -> None:
     rows, heard = things(BoxPredictions(boxes, scores, labels), CLASSES, 30)
     assert len(rows) == 30
     iou = box_iou(boxes, boxes)
-    assert float((iou[rows][:, rows] - torch.eye(30)).max()) <= SAME_THING_IOU
+    assert float((iou[rows][:, rows] - torch.eye(30)).max()) <= REFINED_TOGETHER_IOU
     expected = torch.zeros(30, CLASSES + 1, dtype=torch.float64)
     for thing, row in enumerate(rows.tolist()):
         for box in range(80):
-            if iou[row, box] > SAME_THING_IOU:
+            if iou[row, box] > REFINED_TOGETHER_IOU:
                 expected[thing, labels[box]] = max(expected[thing, labels[box]], scores[box])
     assert torch.equal(heard, expected)
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry.boxes import nms
+from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
 from embodied_perceptron.inference.cell_names import names_from_boxes
 from embodied_perceptron.language.colors import mean_colors

@@ -22,14 +22,17 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_around
 from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.geometry.suppression import (
+    LIFTED_AFFINITY,
+    LIFTED_OTHER_NAME_AFFINITY,
+    LIFTED_OTHER_NAME_SIZE,
+)
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
-_SAME_NAME, _OTHER_NAME = 0.25, 0.5  # affinity of detections of one thing
-_OTHER_NAME_RATIO = 0.4  # of their diagonals: a cup is no part of the table that it stands on
 _VISIBLE_SHARE = 0.5
 _HOPELESS = -1.5  # log-odds before views without it count
 _PROBES = 48  # points by which a candidate's visibility is judged
@@ -178,7 +181,8 @@ def affinities(items: _Items) -> NDArray[np.float64]:
     mixed = ~both_small & ~both_large & (ratio > 0.5)  # a part of a thing that is a little too short to be large
     result: NDArray[np.float64] = np.where(both_small, near, np.where(both_large | mixed, overlap, 0.0))
     same = items.label[:, None] == items.label[None]
-    allowed = np.where(same, result >= _SAME_NAME, (result >= _OTHER_NAME) & (ratio >= _OTHER_NAME_RATIO))
+    other = (result >= LIFTED_OTHER_NAME_AFFINITY) & (ratio >= LIFTED_OTHER_NAME_SIZE)
+    allowed = np.where(same, result >= LIFTED_AFFINITY, other)
     return np.where(allowed, result, 0.0)
 
 

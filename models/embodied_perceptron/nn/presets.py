@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
+from embodied_perceptron.geometry.suppression import NMS_IOU, PUBLISHED_NMS_IOU
 from embodied_perceptron.nn.backbone import BackboneConfig
 from embodied_perceptron.nn.detection import Pruning
 from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
@@ -96,7 +97,7 @@ class DetectionConfig:
     presence: bool = False
     max_per_level: int = 1000
     min_score: float = 0.01
-    iou_threshold: float = 0.5
+    iou_threshold: float = PUBLISHED_NMS_IOU
     max_candidates: int = 0
     second_look: RefinementConfig | None = None
 
@@ -321,7 +322,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             pruning="object",
             anchor_shift=True,
             max_per_level=2500,
-            iou_threshold=0.25,
+            iou_threshold=NMS_IOU,
             max_candidates=20_000,
         ),
         occupancy=OccupancyConfig(

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.geometry.boxes import grouped_nms, nms, rotations, upright_boxes
+from embodied_perceptron.geometry.boxes import rotations, upright_boxes
+from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU, grouped_nms, nms
 from embodied_perceptron.geometry.transforms import floor_site_keys, pack_site_keys
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
 from embodied_perceptron.nn.presets import RefinementConfig
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
-SAME_THING_IOU = 0.5  # boxes that overlap more are looked at once, under all of their names
 PLACE_FEATURES = 9
 _AROUND = 1.2  # the grid is so much larger than its box,
 _MARGIN_M = 0.04  # and reaches further on every side by this
@@ -68,7 +68,7 @@ def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor,
         (P,) rows of the boxes that stand for their things; (P, K + 1) best score of each label among the boxes that
         overlap them.
     """
-    chosen, thing, box = grouped_nms(found.boxes, found.scores, SAME_THING_IOU, limit)
+    chosen, thing, box = grouped_nms(found.boxes, found.scores, REFINED_TOGETHER_IOU, limit)
     scores = found.scores.new_zeros(len(chosen), num_classes + 1)
     flat = thing * (num_classes + 1) + found.labels[box]
     scores.view(-1).scatter_reduce_(0, flat, found.scores[box], "amax")

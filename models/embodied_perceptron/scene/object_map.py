@@ -45,10 +45,12 @@ from embodied_perceptron.geometry.suppression import (
     INSIDE_SHARE,
     association_affinity,
     blend_boxes,
-    is_one_place,
-    one_object_iou,
+    found_inside,
+    is_one_object,
+    one_object_pairs,
     paired_overlaps,
     thickened,
+    touching_pairs,
 )
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
@@ -369,7 +371,7 @@ class ObjectMap:
             return list(near), set()
         boxes = np.stack([t.box for t in looked])
         is_found = np.array([t.id in matched for t in looked])
-        others, covered = _others_inside(boxes, is_found)
+        others, covered = found_inside(boxes, is_found)
         inside, _, newest_ns, explained = count_voxels_explained(snapshot, without_bottom(boxes), 0.0, others, boxes)
         around = count_voxels(snapshot, _columns(boxes), 0.0)[0] - inside
         gone, alone = set[int](), set[int]()
@@ -450,7 +452,7 @@ class ObjectMap:
         rank = {ObjectState.CONFIRMED: 0, ObjectState.STALE: 1, ObjectState.TENTATIVE: 2}
         order = sorted((t for t in near if t.id in self._tracks), key=lambda t: (rank[t.state], t.id))
         boxes = np.stack([t.box for t in order])
-        first, second = _touching(boxes)
+        first, second = touching_pairs(boxes)
         thick = thickened(boxes)
         iou, share = paired_overlaps(thick[first], thick[second])
         thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
@@ -466,7 +468,7 @@ class ObjectMap:
                 continue
             two = not a.missed and not b.missed
             two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.stacked_iou
-            if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
+            if is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
                 a.absorb(b)
         for i in gone:
@@ -540,38 +542,6 @@ def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([center, size, np.zeros_like(center)], axis=1)
 
 
-def _touching(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows i < j of (N, 9) boxes, as thick as they count, whose bounds overlap; in the order of i, then j."""
-    bounds = Bounds.of(thickened(boxes))
-    low, high = bounds.low, bounds.high
-    apart = ((low[:, None] > high[None]) | (high[:, None] < low[None])).any(axis=2)
-    i, j = np.nonzero(np.triu(~apart, 1))
-    return i, j
-
-
-def _others_inside(
-    boxes: NDArray[np.float64], is_found: NDArray[np.bool_]
-) -> tuple[list[list[int]], NDArray[np.float64]]:
-    """For each box that was not found: the rows of found ones that touch it, and the share of it that they fill.
-
-    What it lies inside of is not among them: a part is no less there for the whole that was found around it.
-    """
-    others: list[list[int]] = [[] for _ in boxes]
-    covered = np.zeros(len(boxes))
-    if is_found.all() or not is_found.any():
-        return others, covered
-    i, j = _touching(boxes)
-    missed, by = np.concatenate([i, j]), np.concatenate([j, i])
-    wanted = ~is_found[missed] & is_found[by]
-    missed, by = missed[wanted], by[wanted]
-    _, share = paired_overlaps(boxes[missed], boxes[by])
-    for m, f, part in zip(missed.tolist(), by.tolist(), share.tolist(), strict=True):
-        if part < INSIDE_SHARE:
-            others[m].append(f)
-            covered[m] += part
-    return others, np.minimum(covered, 1.0)
-
-
 def _distinct(found: Detections, snapshot: VoxelSnapshot, config: ObjectsConfig) -> Detections:
     """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
     if len(found) == 0:
@@ -582,13 +552,7 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot, config: ObjectsConfig)
         inside, _, _ = count_voxels(snapshot, without_bottom(found.boxes[order]), 0.0, enough=1)
         order = order[inside > 0]
     boxes = found.boxes[order]
-    thick = thickened(boxes)
-    labels = [found.labels[row] for row in order]
-    first, second = _touching(boxes)
-    iou, _ = paired_overlaps(thick[first], thick[second])
-    same = iou >= np.array([one_object_iou(labels[i], labels[j]) for i, j in zip(first, second, strict=True)])
-    first, second = first[same], second[same]
-    thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
+    first, second, thin_iou = one_object_pairs(boxes, [found.labels[row] for row in order])
     better: list[list[tuple[int, float]]] = [[] for _ in order]
     for i, j, thin in zip(first.tolist(), second.tolist(), thin_iou.tolist(), strict=True):
         better[j].append((i, thin))
