@@ -118,7 +118,7 @@ class Perceptron(LiveMap):
         names = config.network.classes
         if names:
             check_names(names)  # before networks are read
-        lift = lift_from_options(config.lift, config.objects, names)
+        lift = lift_from_options(config.lift, config.objects.segmentation, names)
         inference = inference_from_options(config.network)
         classes = None
         if names:
@@ -179,9 +179,9 @@ class Perceptron(LiveMap):
             prediction: ScenePrediction | None = None
             found: Detections | None
             if self._map_predictor is None:
-                layers = separate_layers(snapshot, floor_z_m, self.config.objects)
+                layers = separate_layers(snapshot, floor_z_m, self.config.objects.segmentation)
                 clock.lap("layers")
-                found = find_boxes(snapshot, layers, self.config.objects)
+                found = find_boxes(snapshot, layers, self.config.objects.segmentation)
                 clock.lap("boxes")
                 if self.lift is not None:
                     found = self.lift.fuse(found, snapshot)
@@ -189,7 +189,7 @@ class Perceptron(LiveMap):
                     found = self.classes.joined(found)
                 self._objects.update(found, snapshot, now, *place)
                 clock.lap("objects")
-                semantic = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+                semantic = semantic_voxels(snapshot, layers, self.config.objects.segmentation.cell_size_m)
             else:
                 prediction = self._look(self._map_predictor, copy, snapshot, cameras, floor_z_m, window_m)
                 clock.lap("network")
@@ -249,8 +249,8 @@ class Perceptron(LiveMap):
         grid = navigation_grid(snapshot, floor_z_m, self.config.grid, cells)
         self._grid = grid
         if cells is None:
-            layers = separate_layers(snapshot, floor_z_m, self.config.objects)
-            cells = semantic_voxels(snapshot, layers, self.config.objects.cell_size_m)
+            layers = separate_layers(snapshot, floor_z_m, self.config.objects.segmentation)
+            cells = semantic_voxels(snapshot, layers, self.config.objects.segmentation.cell_size_m)
         return Perception.of(
             objects,
             stamp_ns=stamp_ns,
@@ -459,7 +459,7 @@ class Perceptron(LiveMap):
             known, published = self.classes.in_own_words(confirmed), confirmed
             tentative = self.classes.in_own_words(tentative)
         # no bound method: it would hold the perceptron, and the perceptron it
-        first_score = partial(published_score, looks=1, scores=self._scores, config=self.config.objects)
+        first_score = partial(published_score, looks=1, scores=self._scores, config=self.config.objects.tracking)
         self._known = QueryContext(known, tentative, detections, self._scores, first_score, published)
         return objects
 

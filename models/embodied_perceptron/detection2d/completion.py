@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.boxes import points_in_boxes
 from embodied_perceptron.geometry.suppression import SHAPE_SHARE
 from embodied_perceptron.inference.class_priors import ClassPriors
@@ -41,7 +41,7 @@ class Completed:
     by_shape: bool
 
 
-def map_shapes(snapshot: VoxelSnapshot, floor_z_m: float, config: ObjectsConfig) -> NDArray[np.float64]:
+def map_shapes(snapshot: VoxelSnapshot, floor_z_m: float, config: SegmentationConfig) -> NDArray[np.float64]:
     """(B, 9) boxes of what stands in the map, whatever it is. Costs about 0.1 s for a room on one core."""
     boxes: NDArray[np.float64] = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, config), config).boxes
     return boxes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from embodied_perceptron.config import LiftOptions, ObjectsConfig
+from embodied_perceptron.config import LiftOptions, SegmentationConfig
 from embodied_perceptron.detection2d.detections2d import Limits2d
 from embodied_perceptron.detection2d.detectors import Detector, OnnxDetector
 from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
@@ -52,7 +52,7 @@ DEFAULT_WORDS = (
 
 
 def lift_from_options(
-    options: LiftOptions, objects: ObjectsConfig | None = None, names: Sequence[str] = ()
+    options: LiftOptions, segmentation: SegmentationConfig | None = None, names: Sequence[str] = ()
 ) -> DetectionLift | None:
     """None where nothing is to be lifted. Raises what building the detector raises: at the start, by name.
 
@@ -84,8 +84,10 @@ def lift_from_options(
         )
 
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
-    told = options.classes if options.from_topics else ()
-    return DetectionLift(make_detector if options.detector else None, settings, objects, encoder=encoder, names=told)
+    words = options.classes if options.from_topics else ()
+    return DetectionLift(
+        make_detector if options.detector else None, settings, segmentation, encoder=encoder, names=words
+    )
 
 
 def limits_from_options(options: LiftOptions) -> Limits2d:

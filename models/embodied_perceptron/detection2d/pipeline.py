@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.detection2d.association import Candidate, FitCache, LiftedView, ScoreEvidence, find_candidates
 from embodied_perceptron.detection2d.completion import complete_box, map_shapes
 from embodied_perceptron.detection2d.detections2d import Detections2d
@@ -129,7 +129,7 @@ class DetectionLift:
     Args:
         make_detector: builds the 2-D detector, and builds it again after a failure; None = other programs detect.
         settings: of all parts.
-        objects: sizes and heights of shapes.
+        segmentation: sizes and heights of shapes.
         priors: of names.
         encoder: gives what is detected embeddings; None = none.
         names: all that other programs can say, where that is known.
@@ -141,13 +141,13 @@ class DetectionLift:
         self,
         make_detector: Callable[[], Detector] | None = None,
         settings: LiftSettings | None = None,
-        objects: ObjectsConfig | None = None,
+        segmentation: SegmentationConfig | None = None,
         priors: ClassPriors | None = None,
         encoder: RegionEncoder | None = None,
         names: Sequence[str] = (),
     ) -> None:
         self.settings = settings if settings is not None else LiftSettings()
-        self._objects_config = objects if objects is not None else ObjectsConfig()
+        self._segmentation = segmentation if segmentation is not None else SegmentationConfig()
         self.priors = priors if priors is not None else shipped_priors()
         self._make_detector = make_detector
         self.encoder = encoder
@@ -332,7 +332,7 @@ class DetectionLift:
         if shapes is not None:
             self._shapes, self._shapes_cut = shapes, True
         elif candidates and not self._shapes_cut:
-            self._shapes, self._shapes_cut = map_shapes(snapshot, floor_z_m, self._objects_config), True
+            self._shapes, self._shapes_cut = map_shapes(snapshot, floor_z_m, self._segmentation), True
         things = [self._complete(c, floor_z_m, [found for _, found in known]) for c in candidates]
         self.objects = _joined(things, self.settings.min_probability)
         with self._lock:

@@ -100,9 +100,9 @@ class LiveMap:
         self._scene_lock = threading.Lock()
         self._cell_classes = cell_classes
         self._name_of = name_of
-        self._objects = ObjectMap(config.objects, name_of)
+        self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
-        self._floor = FloorHeight(max(config.objects.min_height_m, config.grid.min_obstacle_height_m))
+        self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
         self._frame = MapFrame(volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m)
 
@@ -139,7 +139,7 @@ class LiveMap:
         Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`, and
         ``ValueError`` for a pose that is not rigid or not level; then nothing has changed.
         """
-        objects = ObjectMap(self.config.objects, self._name_of)
+        objects = ObjectMap(self.config.objects.tracking, self._name_of)
         extra = read_extra(path)
         saved = extra.get(_OBJECTS)
         semantic = SemanticMap.unpack(path, read_some(path, PREFIX), extra.get(_SEMANTIC, ""))
@@ -281,7 +281,7 @@ class LiveMap:
 
     def _forget(self) -> None:
         """Start anew with everything beside the volume."""
-        self._objects = ObjectMap(self.config.objects, self._name_of)
+        self._objects = ObjectMap(self.config.objects.tracking, self._name_of)
         self._semantic.clear()
         self._floor.forget()
         self._cameras = LatestCameraPoses()
