@@ -19,7 +19,14 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     TransformSample,
 )
-from embodied_perceptron.recordings.tum import TumRecording, TumWriter, parse_stamp, read_tum_camera, write_camera_list
+from embodied_perceptron.recordings.tum import (
+    CameraMount,
+    TumRecording,
+    TumWriter,
+    parse_stamp,
+    read_tum_camera,
+    write_camera_list,
+)
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000
@@ -106,7 +113,7 @@ def test_poses_come_ahead_and_are_interpolated(tmp_path: Path) -> None:
 
 
 def test_base_frame_and_mount(tmp_path: Path) -> None:
-    write(tmp_path, base_frame="base_link", T_base_camera=MOUNT, world_frame="map", camera_frame="front_optical")
+    write(tmp_path, mount=CameraMount("base_link", MOUNT), world_frame="map", camera_frame="front_optical")
     recording = TumRecording(tmp_path)
     assert recording.world_frame == "map"
     transforms = [s for s in recording if isinstance(s, TransformSample)]
@@ -122,7 +129,7 @@ def test_several_cameras(tmp_path: Path) -> None:
     for name in ("left", "right"):
         mount = MOUNT.copy()
         mount[1, 3] = 0.2 if name == "left" else -0.2
-        write(tmp_path / name, camera=name, base_frame="base", T_base_camera=mount)
+        write(tmp_path / name, camera=name, mount=CameraMount("base", mount))
     with pytest.raises(RecordingError, match="neither a folder in TUM"):
         open_recording(tmp_path)  # two recordings beside each other are not one of two cameras
     write_camera_list(tmp_path, ["left", "right"])
@@ -179,8 +186,8 @@ def test_writer_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert not list((tmp_path / "a" / "color").iterdir()), "a refused frame leaves no files"
     with pytest.raises(ValueError, match="depth_scale must be positive"):
         TumWriter(tmp_path / "b", INTRINSICS, depth_scale=0.0)
-    with pytest.raises(ValueError, match="belong together"):
-        TumWriter(tmp_path / "b", INTRINSICS, base_frame="base")
+    with pytest.raises(ValueError, match="T_base_camera"):
+        TumWriter(tmp_path / "b", INTRINSICS, mount=CameraMount("base", np.zeros((4, 4))))
     write(tmp_path / "c")
     with pytest.raises(FileExistsError, match="holds a recording already"):
         TumWriter(tmp_path / "c", INTRINSICS)
