@@ -274,7 +274,7 @@ def find_candidates(
     items = _items(views, index)
     groups = group_detections(affinities(items), np.array([d.score for d in items.lifted]))
     worth = np.array([evidence.detected(d.score) for d in items.lifted])
-    # misses only speak against: what its detections cannot make likely needs no further look
+    # misses only speak against: what its detections cannot make likely is not judged further
     groups = [rows for rows in groups if evidence.prior + float(worth[rows].sum()) > _HOPELESS]
     candidates = [_candidate(items, rows, yaw_rad, cache) for rows in groups]
     seen = visible_views(candidates, views, _MIN_SIZE_PX)

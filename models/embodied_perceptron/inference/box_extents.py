@@ -4,7 +4,7 @@ A network's box of a table, counter or desk says what stands where; how far it r
 the box's footprint, seen along its own axes, each side moves outward strip by strip while the level surface at the
 box's top goes on there, and stops where it ends. Boxes stay as the network made them where that surface is not complete
 enough to be trusted, where it is not at their top, where they are tilted, and where the result would be no plausible
-size for the name. Boxes only grow, so nothing that they claimed is lost; heights and rotations stay the network's.
+size for the name. Boxes only grow, so nothing that they held is lost; heights and rotations stay the network's.
 
 What then lies in a grown box and has its name is a piece of it and is left out, and so is what has no name and its
 height: the cupboards of a counter.

@@ -226,7 +226,7 @@ def load_inference(
     ``calibration``, kept whole as ``inference.calibration``; of it ``calibration["detection"]["min_score"]`` is the
     score from which a box is an object, and ``["nameless_min_score"]`` the score from which a thing without a name is
     right as often; ``["even_score"]`` is the score at which a box is as likely right as wrong.
-    ``calibration["reliability"]`` is what makes probabilities of scores
+    ``calibration["reliability"]``, the first name of confidence calibration, is what makes probabilities of scores
     (:class:`~embodied_perceptron.inference.confidence_calibration.ConfidenceCalibration`).
 
     Args:

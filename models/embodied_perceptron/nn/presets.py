@@ -55,8 +55,8 @@ class RefinementConfig:
 
     Attributes:
         cells: per edge of the grid in a box.
-        things: at most so many of a scene are looked at, the best.
-        min_score: first score from which on a box is looked at; lower ones cost more to suppress than to look at.
+        things: at most so many boxes of a scene are refined, the best.
+        min_score: of detection, from which on a box is refined; lower ones cost more to suppress than to refine.
         channels: of each point of the grid.
         near_channels, whole_channels: of the two convolutions over it.
         said_channels: of what was said first.
@@ -85,7 +85,7 @@ class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
 
     Four are of decoding: they are no property of what was trained (:func:`with_current_decoding`). Weights that were
-    written before there was ``presence`` or a ``second_look`` have none.
+    written before there was ``presence`` or refinement (``second_look``, its key in files) have none.
     """
 
     channels: int = 128

@@ -1,10 +1,10 @@
 """Objects with persistent ids: a filter over the detections of each perception.
 
 Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
-clutter, and a look at the place that does not find the thing takes something away, in proportion to the time in which
-it should have been found. *Name* is a posterior over class names: counts of what it was called (where several sources
-speak, of each name's share), weighed by score and slowly forgotten. *Box* is the mean of the boxes found, new ones
-weighing the less the more have agreed.
+clutter, and a perception of the place that does not find the thing takes something away, in proportion to the time in
+which it should have been found. *Name* is a posterior over class names: counts of what it was called (where several
+sources speak, of each name's share), weighed by score and slowly forgotten. *Box* is the mean of the boxes found, new
+ones weighing the less the more have agreed.
 
 What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
 place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says

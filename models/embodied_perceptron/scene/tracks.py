@@ -18,9 +18,9 @@ from embodied_perceptron.scene.corrections import check_words
 
 
 def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
-    """Probability that the name and box of something are right that had this mean score in so many looks.
+    """Probability that the name and box of something are right that had this mean score in so many perceptions.
 
-    Looks that found nothing at the place are in the mean with zero. What is published is this, times the probability
+    Those that found nothing at the place are in the mean with zero. What is published is this, times the probability
     that the object still exists.
     """
     return probability_right(score, looks, reference_score(scores, config), config.estimates)
@@ -52,11 +52,11 @@ class Track:
     id: int
     box: NDArray[np.float64]
     log_odds: float  # that it exists
-    score: float  # mean score of what was found at its place over the looks there
+    score: float  # mean score of what was found at its place over the perceptions of it
     votes: dict[str, float]  # evidence for each name
     weight: float  # of the box: scores of the sightings that it is the mean of
     found: int
-    looks: int  # at its place, found or not
+    looks: int  # perceptions of its place, found or not; names of fields are keys of map files, and stay
     whole: bool  # the box was never cut by the border of what was looked at
     missed: bool  # by the last perception that looked there
     state: str
@@ -95,7 +95,7 @@ class Track:
         return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
 
     def rate(self, score: float, config: EstimateConfig) -> None:
-        """One more look at its place: the score of what was found, or zero."""
+        """One more perception of its place: the score of what was found, or zero."""
         self.looks += 1
         self.score += (score - self.score) / min(self.looks, config.score_memory)
 
@@ -147,7 +147,7 @@ def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) 
             "reference": 0.25,
             **entry,
         }
-    if version < 4:  # means were of two looks more, which had found nothing
+    if version < 4:  # means were of two perceptions more, which had found nothing
         looks = max(min(int(entry["looks"]), config.score_memory), 1)
         entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
     return entry
