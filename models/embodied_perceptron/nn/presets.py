@@ -102,8 +102,8 @@ class DetectionConfig:
     second_look: RefinementConfig | None = None
 
     @property
-    def tells_things(self) -> bool:
-        """Whether boxes are told of whatever is there, known by name or not."""
+    def detects_unnamed(self) -> bool:
+        """Whether it gives boxes of whatever is there, known by name or not."""
         return self.presence or self.second_look is not None
 
 

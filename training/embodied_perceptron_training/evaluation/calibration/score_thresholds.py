@@ -414,7 +414,7 @@ def _nameless_score(spec: EvaluationSpec, every: int, workers: Workers, precisio
         inference.network.config.detection,
         ConfidenceCalibration.of_calibration(inference.calibration),
     )
-    if detection is None or not detection.tells_things or (reliability is not None and reliability.things):
+    if detection is None or not detection.detects_unnamed or (reliability is not None and reliability.things):
         return None
     outcome = map_scenes(_Things(spec, every), scene_names(spec), workers, None)
     pairs = [pair for result in outcome.results for pair in result]
