@@ -116,7 +116,7 @@ class KeyframeConfig:
 
 
 @dataclass(frozen=True)
-class AssemblerConfig:
+class SynchronizerConfig:
     """Pairing of colour, depth, camera_info and pose.
 
     Attributes:
@@ -489,7 +489,7 @@ class PerceptronConfig:
 
     volume: VolumeConfig = field(default_factory=VolumeConfig)
     keyframes: KeyframeConfig = field(default_factory=KeyframeConfig)
-    assembler: AssemblerConfig = field(default_factory=AssemblerConfig)
+    assembler: SynchronizerConfig = field(default_factory=SynchronizerConfig)  # its key in files: it stays
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     grid: GridConfig = field(default_factory=GridConfig)
     network: NetworkOptions = field(default_factory=NetworkOptions)
