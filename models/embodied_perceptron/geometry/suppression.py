@@ -67,7 +67,7 @@ _FUSED_INSIDE_SHARE, _FUSED_INSIDE_RATIO = 0.7, 0.25  # the same of two names
 
 # objects of the map, by exact IoU of boxes no thinner than two perceptions differ by
 INSIDE_SHARE = 0.7  # of a box within another: it is a part of it
-THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
+_THINNEST_M = 0.1  # pictures and doors that are found a few centimetres further back are the same ones
 DENIED_IOU = 0.3  # a detection is what a user said is not there
 _ONE_OBJECT_IOU = 0.5  # two objects are one where a name is missing
 _ONE_NAME_IOU = 0.15  # of one name: things of one kind do not stand in each other
@@ -219,7 +219,7 @@ def picture_nms(boxes: F64, scores: F64, classes: NDArray[np.int64], iou_thresho
 def thickened(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     """(N, 9) boxes, no side thinner than what two perceptions differ by."""
     thick: NDArray[np.float64] = boxes.copy()
-    thick[:, 3:6] = np.maximum(thick[:, 3:6], THINNEST_M)
+    thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
     return thick
 
 
