@@ -23,6 +23,7 @@ from rich.table import Table
 from scipy.spatial import ConvexHull, HalfspaceIntersection, QhullError
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry.suppression import nms
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "boxes.json"
 ROOM_M = 5.0
@@ -150,8 +151,8 @@ def suppression_rows(generator: torch.Generator) -> list[dict[str, Any]]:
     ):
         scores = torch.rand(4000, generator=generator)
         labels = torch.randint(0, classes, (4000,), generator=generator)
-        kept = bx.nms(boxes, scores, labels, 0.5)
-        seconds = best_of(lambda b=boxes, s=scores, k=labels: bx.nms(b, s, k, 0.5))  # type: ignore[misc]
+        kept = nms(boxes, scores, labels, 0.5)
+        seconds = best_of(lambda b=boxes, s=scores, k=labels: nms(b, s, k, 0.5))  # type: ignore[misc]
         rows.append({"what": name, "how": "nms", "seconds": seconds, "note": f"{len(kept)} kept"})
         if classes == 1:
             start = time.perf_counter()

@@ -36,7 +36,7 @@ import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, befor
 # isort: split
 from scipy import stats
 
-from embodied_perceptron.config import KeyframeConfig, ObjectsConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import KeyframeConfig, PerceptronConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.mapping.volume import warm_up
 from embodied_perceptron.perceptron import Perceptron
@@ -186,7 +186,6 @@ def live_through(frames: int, folder: Path) -> Iterator[Day]:
     config = PerceptronConfig(
         volume=VolumeConfig(voxel_size_m=0.06, max_blocks=6000),
         keyframes=KeyframeConfig(max_count=40),
-        objects=ObjectsConfig(),
     )
     it, world, day = Perceptron(config), World(), Day()
     first_ids: dict[int, int] = {}

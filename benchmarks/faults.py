@@ -54,7 +54,7 @@ from std_msgs.msg import String
 from std_srvs.srv import Trigger
 from tf2_msgs.msg import TFMessage
 
-from embodied_perceptron.config import AssemblerConfig, ConfigError, load_config
+from embodied_perceptron.config import ConfigError, SynchronizerConfig, load_config
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.language.answer import ground_objects
 from embodied_perceptron.recordings.image_codec import encode_color_file, encode_depth_file
@@ -983,7 +983,7 @@ def _read(read: Callable[[], Any], error: type[Exception]) -> Verdict:
 
 
 def _play(path: Path) -> None:
-    for _ in PosedFrameStream(open_recording(path), AssemblerConfig()):
+    for _ in PosedFrameStream(open_recording(path), SynchronizerConfig()):
         pass
 
 

@@ -98,15 +98,17 @@ def timed(times: dict[str, list[float]], name: str, call: Callable[[], ResultT])
 def measure(snapshot: VoxelSnapshot, repeats: int = 3) -> dict[str, Any]:
     """Best milliseconds by stage; the first round, which may compile, is not counted."""
     config = PerceptronConfig()
-    objects = ObjectMap(config.objects)
+    objects = ObjectMap(config.objects.tracking)
     times: dict[str, list[float]] = {}
     for i in range(repeats + 1):
         thin = snapshot.mean_point_m[:: 1 + len(snapshot) // 250_000]  # as the Perceptron does
         floor = timed(times, "floor", lambda p=thin: estimate_floor_z(p)) or 0.0
-        layers = timed(times, "layers", lambda f=floor: separate_layers(snapshot, f, config.objects))
-        found = timed(times, "boxes", lambda x=layers: find_boxes(snapshot, x, config.objects))
+        layers = timed(times, "layers", lambda f=floor: separate_layers(snapshot, f, config.objects.segmentation))
+        found = timed(times, "boxes", lambda x=layers: find_boxes(snapshot, x, config.objects.segmentation))
         timed(times, "objects", lambda b=found, i=i: objects.update(b, snapshot, i))
-        semantic = timed(times, "semantic", lambda x=layers: semantic_voxels(snapshot, x, config.objects.cell_size_m))
+        semantic = timed(
+            times, "semantic", lambda x=layers: semantic_voxels(snapshot, x, config.objects.segmentation.cell_size_m)
+        )
         grid = timed(times, "grid", lambda f=floor: navigation_grid(snapshot, f, config.grid))
     perceive = {name: min(values[1:]) for name, values in times.items()}
     perception = Perception(0, objects.objects(), (), semantic, grid, snapshot)

@@ -28,7 +28,7 @@ from rich.table import Table
 from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.sensors.frame import PosedFrame
@@ -72,7 +72,7 @@ def lap_frames(recordings: Sequence[Path]) -> list[PosedFrame]:
     """Frames of a lap: each recording there and back, the k-th moved by k times :data:`APART_M` along x."""
     frames: list[PosedFrame] = []
     for k, recording in enumerate(recordings):
-        drive = list(PosedFrameStream(open_recording(recording), AssemblerConfig()))
+        drive = list(PosedFrameStream(open_recording(recording), SynchronizerConfig()))
         for posed in (*drive, *reversed(drive)):
             T = posed.T_world_camera.copy()
             T[0, 3] += k * APART_M

@@ -18,7 +18,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
 from embodied_perceptron.recordings.image_codec import decode_color_file as decode_jpeg
 from embodied_perceptron.recordings.image_codec import decode_depth_file as decode_png
@@ -26,7 +26,7 @@ from embodied_perceptron.recordings.image_codec import decode_image, encode_colo
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import TransformTree, TreePoses
-from embodied_perceptron.sensors.synchronizer import FrameAssembler
+from embodied_perceptron.sensors.synchronizer import RgbdSynchronizer
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "stream.json"
 WIDTH, HEIGHT = 640, 480
@@ -60,7 +60,7 @@ class Robot:
 
     def __init__(self, model: CameraModel) -> None:
         self.tree = TransformTree()
-        self.assembler = FrameAssembler(AssemblerConfig(), TreePoses(self.tree, "odom", {"camera": "optical"}))
+        self.assembler = RgbdSynchronizer(SynchronizerConfig(), TreePoses(self.tree, "odom", {"camera": "optical"}))
         self.tree.insert_static("base", "optical", np.eye(4))
         self.model = model
         self.now = 0

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import types
 import typing
@@ -25,6 +26,16 @@ class ConfigError(ValueError):
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise ConfigError(message)
+
+
+def _require_positive(config: Any, *names: str) -> None:
+    for name in names:
+        _require(getattr(config, name) > 0, f"{name} must be positive, got {getattr(config, name)}")
+
+
+def _require_shares(config: Any, *names: str) -> None:
+    for name in names:
+        _require(0 <= getattr(config, name) <= 1, f"{name} must be in [0, 1], got {getattr(config, name)}")
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ class KeyframeConfig:
 
 
 @dataclass(frozen=True)
-class AssemblerConfig:
+class SynchronizerConfig:
     """Pairing of colour, depth, camera_info and pose.
 
     Attributes:
@@ -132,55 +143,19 @@ class AssemblerConfig:
         _require(self.queue_size >= 0, f"queue_size must not be negative, got {self.queue_size}")
 
 
+# Of a field whose keys stand in the section around it: so a section may grow into parts without a change to any file.
+_FLAT = {"flat": True}
+
+
 @dataclass(frozen=True)
-class ObjectsConfig:
-    """Class-agnostic boxes from connected components, and the persistent object map.
+class SegmentationConfig:
+    """Cutting a map into shapes by geometry alone: connected components above the floor.
 
     Attributes:
         cell_size_m: lattice on which components are connected.
         min_height_m: what is lower above the floor is floor.
         max_height_m: what is higher above the floor is not an object.
         min_cells, min_size_m, max_size_m: size limits of a component.
-        match_iou: overlap of boxes that keeps an id.
-        confirm_count: sightings before an object is confirmed.
-        independent_looks: looks at one map share nearly all of their data: however many, together they say as much as
-            so many independent ones. Fitted on 32 synthetic homes of both versions, each looked at 3 to 20 times (1.46
-            and 1.59): how often is then of no account (docs/training.md, "Scores that can be believed").
-        prior_existence: that a box of a new place is of a thing, before its score is known: most boxes that a network
-            makes for the first time are found again.
-        clutter_score: a box of this score is as likely clutter as a thing; never less than half of what is published.
-        max_detection_log_odds: of one detection: looks at one map share most of their data.
-        max_log_odds: of existence: what was seen for hours still goes within seconds when its place is seen empty.
-        miss_log_odds_per_s: what existence loses per second in which the thing is looked for in vain although its
-            place looks occupied: what was found twice, well, is doubted after 5 s.
-        explained_miss_factor: so much faster where other things that are found fill its place.
-        moved_miss_factor: so much faster where a thing of its name and size, found since it is missed, touches its
-            place: an opened door goes within 2 s from where it was, although its hinge can't be seen through.
-        min_log_odds: of a confirmed object whose place looks occupied: one good sighting brings it back.
-        gone_log_odds: below it an object is gone.
-        max_unfound_s: what is looked for in vain for so long goes, whatever occupies its place.
-        part_s: what is found no more and lies inside of what is, goes after this time: it was a part of it.
-        forgotten_surroundings, forgotten_support: with less than these shares of the voxels around an object and of its
-            own it is the map that forgot the place, which says nothing of the object.
-        back_support, back_surroundings: a place that comes into view again counts as empty below the first share of
-            its voxels, and only once the second share of those around is back: the map may fill it only now.
-        there_share, there_sigma, gone_share, gone_sigma: share of an object's voxels that is left, mean and deviation,
-            where it is still there and where it is gone. Other views find other voxels, so the first is wide; what
-            clearing leaves at the foot of a thing is a few per cent.
-        least_open: share of a box that other things must leave open before it can be called empty.
-        least_support: fewer voxels say nothing when they vanish: they are noise.
-        explained_share: from this share on of a box that other found things fill, they are what is there.
-        settled_count, settled_share: sightings and share of the posterior from which a name is beyond doubt, and
-            another name needs a better overlap to be the same thing.
-        stacked_iou: overlap up to which like things may stand or lie against each other: books, plates.
-        own_mass_share: share of a box's voxels that lie in no other, from which it is a thing of its own.
-        like_size: ratio of edges from which a thing of one name may be the same one that was moved; boxes of one thing
-            from two sides differ so much.
-        score_memory: looks that a score is the mean of: what was well seen once does not keep its score for ever.
-        name_memory: what is left of the evidence for names at each sighting: an early mistake is forgotten in a minute.
-        box_memory: sightings of score 1 that a box is the mean of; from then on it follows new ones.
-        pause_s: between two updates this long nobody looked, and nothing was missed.
-        max_found: boxes of one perception, the best; bounds the cost of comparing them.
     """
 
     cell_size_m: float = 0.06
@@ -189,41 +164,6 @@ class ObjectsConfig:
     min_cells: int = 20
     min_size_m: float = 0.08
     max_size_m: float = 3.5
-    match_iou: float = 0.2
-    confirm_count: int = 2
-    independent_looks: float = 1.5
-    prior_existence: float = 0.3
-    clutter_score: float = 0.1
-    max_detection_log_odds: float = 2.5
-    max_log_odds: float = 4.0
-    miss_log_odds_per_s: float = 0.8
-    explained_miss_factor: float = 2.5
-    moved_miss_factor: float = 4.0
-    min_log_odds: float = -1.5
-    gone_log_odds: float = -1.8
-    max_unfound_s: float = 60.0
-    part_s: float = 2.0
-    forgotten_surroundings: float = 0.5
-    forgotten_support: float = 0.3
-    back_support: float = 0.1
-    back_surroundings: float = 0.8
-    there_share: float = 1.0
-    there_sigma: float = 0.3
-    gone_share: float = 0.05
-    gone_sigma: float = 0.1
-    least_open: float = 0.2
-    least_support: float = 4.0
-    explained_share: float = 0.7
-    settled_count: int = 4
-    settled_share: float = 0.75
-    stacked_iou: float = 0.25
-    own_mass_share: float = 0.3
-    like_size: float = 0.7
-    score_memory: int = 20
-    name_memory: float = 0.95
-    box_memory: float = 2.0
-    pause_s: float = 30.0
-    max_found: int = 128
 
     def __post_init__(self) -> None:
         _require(self.cell_size_m > 0, f"cell_size_m must be positive, got {self.cell_size_m}")
@@ -236,26 +176,78 @@ class ObjectsConfig:
             0 < self.min_size_m < self.max_size_m,
             f"need 0 < min_size_m < max_size_m, got {self.min_size_m} and {self.max_size_m}",
         )
+
+
+@dataclass(frozen=True)
+class AssociationConfig:
+    """Which detection is which known object, beside the rules of :mod:`~embodied_perceptron.geometry.suppression`.
+
+    Attributes:
+        match_iou: overlap of boxes that keeps an id.
+        max_found: boxes of one perception, the best; bounds the cost of comparing them.
+        stacked_iou: overlap up to which like things may stand or lie against each other: books, plates.
+        own_mass_share: share of a box's voxels that lie in no other, from which it is a thing of its own.
+        like_size: ratio of edges from which a thing of one name may be the same one that was moved; boxes of one thing
+            from two sides differ so much.
+    """
+
+    match_iou: float = 0.2
+    max_found: int = 128
+    stacked_iou: float = 0.25
+    own_mass_share: float = 0.3
+    like_size: float = 0.7
+
+    def __post_init__(self) -> None:
         _require(0 < self.match_iou < 1, f"match_iou must be in (0, 1), got {self.match_iou}")
+        _require(self.max_found >= 1, f"max_found must be at least 1, got {self.max_found}")
+        _require_shares(self, "stacked_iou", "own_mass_share", "like_size")
+
+
+@dataclass(frozen=True)
+class ExistenceConfig:
+    """How likely it is that an object exists: log-odds that detections add to and misses take from.
+
+    Attributes:
+        prior_existence: that a box of a new place is of a thing, before its score is known: most boxes that a network
+            makes for the first time are found again.
+        clutter_score: a box of this score is as likely clutter as a thing; never less than half of what is published.
+        confirm_count: sightings before an object is confirmed.
+        max_detection_log_odds: of one detection: perceptions of one map share most of their data.
+        min_log_odds: of a confirmed object whose place looks occupied: one good sighting brings it back.
+        max_log_odds: what was seen for hours still goes within seconds when its place is seen empty.
+        gone_log_odds: below it an object is gone.
+        miss_log_odds_per_s: what existence loses per second in which the thing is looked for in vain although its
+            place looks occupied: what was found twice, well, is doubted after 5 s.
+        explained_share: from this share on of a box that other found things fill, they are what is there.
+        explained_miss_factor: so much faster it loses then.
+        moved_miss_factor: so much faster where a thing of its name and size, found since it is missed, touches its
+            place: an opened door goes within 2 s from where it was, although its hinge can't be seen through.
+        max_unfound_s: what is looked for in vain for so long goes, whatever occupies its place.
+        part_s: what is found no more and lies inside of what is, goes after this time: it was a part of it.
+        pause_s: between two updates this long nobody looked, and nothing was missed.
+    """
+
+    prior_existence: float = 0.3
+    clutter_score: float = 0.1
+    confirm_count: int = 2
+    max_detection_log_odds: float = 2.5
+    min_log_odds: float = -1.5
+    max_log_odds: float = 4.0
+    gone_log_odds: float = -1.8
+    miss_log_odds_per_s: float = 0.8
+    explained_share: float = 0.7
+    explained_miss_factor: float = 2.5
+    moved_miss_factor: float = 4.0
+    max_unfound_s: float = 60.0
+    part_s: float = 2.0
+    pause_s: float = 30.0
+
+    def __post_init__(self) -> None:
         _require(self.confirm_count >= 1, f"confirm_count must be at least 1, got {self.confirm_count}")
         _require(0 < self.prior_existence < 1, f"prior_existence must be in (0, 1), got {self.prior_existence}")
         _require(0 < self.clutter_score < 1, f"clutter_score must be in (0, 1), got {self.clutter_score}")
-        for name in ("independent_looks", "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s"):
-            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
-        for name in ("there_sigma", "gone_sigma", "least_support", "box_memory", "pause_s"):
-            _require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
-        for name in (
-            *("forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings"),
-            *("there_share", "gone_share", "least_open", "explained_share", "settled_share", "stacked_iou"),
-            *("own_mass_share", "like_size", "name_memory"),
-        ):
-            _require(0 <= getattr(self, name) <= 1, f"{name} must be in [0, 1], got {getattr(self, name)}")
-        _require(
-            self.gone_share < self.there_share,
-            f"need gone_share < there_share, got {self.gone_share} and {self.there_share}",
-        )
-        for name in ("settled_count", "score_memory", "max_found"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+        _require_positive(self, "max_detection_log_odds", "miss_log_odds_per_s", "max_unfound_s", "part_s", "pause_s")
+        _require_shares(self, "explained_share")
         for name in ("explained_miss_factor", "moved_miss_factor"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
         _require(
@@ -263,6 +255,90 @@ class ObjectsConfig:
             "need gone_log_odds < min_log_odds < 0 < max_log_odds, got "
             f"{self.gone_log_odds}, {self.min_log_odds} and {self.max_log_odds}",
         )
+
+
+@dataclass(frozen=True)
+class PlaceConfig:
+    """What the voxels at an object's place say when it is not found there.
+
+    Attributes:
+        forgotten_surroundings, forgotten_support: with less than these shares of the voxels around an object and of its
+            own it is the map that forgot the place, which says nothing of the object.
+        back_support, back_surroundings: a place that comes into view again counts as empty below the first share of
+            its voxels, and only once the second share of those around is back: the map may fill it only now.
+        there_share, there_sigma, gone_share, gone_sigma: share of an object's voxels that is left, mean and deviation,
+            where it is still there and where it is gone. Other views find other voxels, so the first is wide; what
+            clearing leaves at the foot of a thing is a few per cent.
+        least_open: share of a box that other things must leave open before it can be called empty.
+        least_support: fewer voxels say nothing when they vanish: they are noise.
+    """
+
+    forgotten_surroundings: float = 0.5
+    forgotten_support: float = 0.3
+    back_support: float = 0.1
+    back_surroundings: float = 0.8
+    there_share: float = 1.0
+    there_sigma: float = 0.3
+    gone_share: float = 0.05
+    gone_sigma: float = 0.1
+    least_open: float = 0.2
+    least_support: float = 4.0
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "there_sigma", "gone_sigma", "least_support")
+        _require_shares(self, "forgotten_surroundings", "forgotten_support", "back_support", "back_surroundings")
+        _require_shares(self, "there_share", "gone_share", "least_open")
+        _require(
+            self.gone_share < self.there_share,
+            f"need gone_share < there_share, got {self.gone_share} and {self.there_share}",
+        )
+
+
+@dataclass(frozen=True)
+class EstimateConfig:
+    """Score, name and box of an object: means over what was found of it.
+
+    Attributes:
+        independent_looks: perceptions of one map share nearly all of their data: however many, together they say as
+            much as so many independent ones. Fitted on 32 synthetic homes of both versions, each perceived 3 to 20
+            times (1.46 and 1.59): how often is then of no account (docs/training.md, "Scores that can be believed").
+        settled_count, settled_share: sightings and share of the posterior from which a name is beyond doubt, and
+            another name needs a better overlap to be the same thing.
+        score_memory: perceptions that a score is the mean of: what was well seen once does not keep its score for ever.
+        name_memory: what is left of the evidence for names at each sighting: an early mistake is forgotten in a minute.
+        box_memory: sightings of score 1 that a box is the mean of; from then on it follows new ones.
+    """
+
+    independent_looks: float = 1.5
+    settled_count: int = 4
+    settled_share: float = 0.75
+    score_memory: int = 20
+    name_memory: float = 0.95
+    box_memory: float = 2.0
+
+    def __post_init__(self) -> None:
+        _require_positive(self, "independent_looks", "box_memory")
+        _require_shares(self, "settled_share", "name_memory")
+        for name in ("settled_count", "score_memory"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """The persistent object map: objects over time; see :mod:`embodied_perceptron.scene.object_map`."""
+
+    association: AssociationConfig = field(default_factory=AssociationConfig, metadata=_FLAT)
+    existence: ExistenceConfig = field(default_factory=ExistenceConfig, metadata=_FLAT)
+    places: PlaceConfig = field(default_factory=PlaceConfig, metadata=_FLAT)
+    estimates: EstimateConfig = field(default_factory=EstimateConfig, metadata=_FLAT)
+
+
+@dataclass(frozen=True)
+class ObjectsConfig:
+    """Section ``objects``: the keys of all parts stand in it side by side."""
+
+    segmentation: SegmentationConfig = field(default_factory=SegmentationConfig, metadata=_FLAT)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig, metadata=_FLAT)
 
 
 @dataclass(frozen=True)
@@ -413,7 +489,7 @@ class PerceptronConfig:
 
     volume: VolumeConfig = field(default_factory=VolumeConfig)
     keyframes: KeyframeConfig = field(default_factory=KeyframeConfig)
-    assembler: AssemblerConfig = field(default_factory=AssemblerConfig)
+    assembler: SynchronizerConfig = field(default_factory=SynchronizerConfig)  # its key in files: it stays
     objects: ObjectsConfig = field(default_factory=ObjectsConfig)
     grid: GridConfig = field(default_factory=GridConfig)
     network: NetworkOptions = field(default_factory=NetworkOptions)
@@ -483,16 +559,32 @@ EVERY_SCORE = ScorePolicy()  # without a network: every box is an object
 ConfigT = TypeVar("ConfigT")
 
 
+def config_keys(cls: type) -> tuple[str, ...]:
+    """Keys of a section of dataclass ``cls``, those of its flat parts among them."""
+    hints = typing.get_type_hints(cls)
+    keys: list[str] = []
+    for f in dataclasses.fields(cls):
+        keys += config_keys(hints[f.name]) if f.metadata.get("flat") else (f.name,)
+    return tuple(keys)
+
+
 def config_from_dict(cls: type[ConfigT], data: Any, path: str = "config") -> ConfigT:
     """Build dataclass ``cls`` from plain ``data``; unknown keys, wrong types and failed checks raise ConfigError."""
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must be a mapping, got {type(data).__name__}: {data!r}")
-    hints = typing.get_type_hints(cls)
-    names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    unknown = [str(k) for k in data if k not in names]
+    known = config_keys(cls)
+    unknown = [str(k) for k in data if k not in known]
     if unknown:
-        raise ConfigError(f"{path}: unknown key(s) {', '.join(sorted(unknown))}; known: {', '.join(names)}")
-    values = {name: _convert(hints[name], value, f"{path}.{name}") for name, value in data.items()}
+        raise ConfigError(f"{path}: unknown key(s) {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+    hints = typing.get_type_hints(cls)
+    values = {}
+    for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+        hint = hints[f.name]
+        if f.metadata.get("flat"):
+            keys = config_keys(hint)
+            values[f.name] = config_from_dict(hint, {k: v for k, v in data.items() if k in keys}, path)
+        elif f.name in data:
+            values[f.name] = _convert(hint, data[f.name], f"{path}.{f.name}")
     try:
         return cls(**values)
     except ConfigError as error:
@@ -536,7 +628,14 @@ def _convert(hint: Any, value: Any, path: str) -> Any:
 
 def config_to_dict(config: Any) -> dict[str, Any]:
     """Plain nested dict of a config dataclass; ``config_from_dict(type(c), config_to_dict(c)) == c``."""
-    return dataclasses.asdict(config)
+    plain: dict[str, Any] = {}
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        if f.metadata.get("flat"):
+            plain |= config_to_dict(value)
+        else:
+            plain[f.name] = config_to_dict(value) if dataclasses.is_dataclass(value) else copy.deepcopy(value)
+    return plain
 
 
 def load_config(path: str | Path) -> PerceptronConfig:

@@ -73,7 +73,9 @@ class Perceptron(MapOwner):
         self._stages = map_stages(self._proposer, lift, name_of)
         cells, reach_m = None if inference is None else inference.occupancy_classes, self._proposer.reach_m
         self.map = LiveMap(config, volume, cells, name_of, reach_m, None if lift is None else lift.forget)
-        self.grounder = Grounder(inference, lift, classes, self._proposer.scores, config.objects, inference is not None)
+        self.grounder = Grounder(
+            inference, lift, classes, self._proposer.scores, config.objects.tracking, inference is not None
+        )
 
     @classmethod
     def from_config(cls, config: PerceptronConfig | None = None) -> Perceptron:

@@ -34,7 +34,7 @@ from embodied_perceptron.apps.checks import (
     measure_alignment,
 )
 from embodied_perceptron.apps.doctor import examine_environment, examine_recording
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import back_project, make_transform, transform_points
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
@@ -238,7 +238,7 @@ def test_clutter_without_a_floor_says_nothing_about_level() -> None:
 def test_no_second_of_the_kitchen_is_called_tilted(kitchen_dir: Path) -> None:
     """Correct data, whatever of it is seen: live, doctor looks at six depth images."""
     recording = open_recording(kitchen_dir)
-    frames = list(PosedFrameStream(recording, AssemblerConfig()))
+    frames = list(PosedFrameStream(recording, SynchronizerConfig()))
     for start in range(0, len(frames) - 30, 4):
         points = []
         for posed in frames[start : start + 30 : 5]:
@@ -305,7 +305,7 @@ def test_sizes_that_differ_are_refused() -> None:
 
 def test_real_depth_of_an_uncalibrated_pair_of_cameras(kitchen_dir: Path) -> None:
     """The kitchen's depth was never registered to its colour images: the focal lengths differ by a tenth."""
-    findings = examine_recording(open_recording(kitchen_dir, tolerate_damage=True), AssemblerConfig())
+    findings = examine_recording(open_recording(kitchen_dir, tolerate_damage=True), SynchronizerConfig())
     assert {name for name, severity in severities(findings).items() if severity > Severity.OK} == {"registration"}
 
 
@@ -379,7 +379,7 @@ def test_views_that_cannot_tell_the_focal_length_find_nothing() -> None:
 
 
 def test_the_kitchens_focal_length_is_not_blamed(kitchen_dir: Path) -> None:
-    frames = list(PosedFrameStream(open_recording(kitchen_dir), AssemblerConfig()))
+    frames = list(PosedFrameStream(open_recording(kitchen_dir), SynchronizerConfig()))
     for part in (frames[::8], frames[:30:5], frames[60:90:5]):
         views = [(posed.frame.depth_m, posed.T_world_camera) for posed in part]
         assert all(f.severity == Severity.OK for f in check_focal_length("cam", views, part[0].frame.intrinsics))
@@ -390,7 +390,7 @@ def test_the_kitchens_focal_length_is_not_blamed(kitchen_dir: Path) -> None:
 
 
 def examine(path: Path) -> list[Finding]:
-    return examine_recording(open_recording(path, tolerate_damage=True), AssemblerConfig())
+    return examine_recording(open_recording(path, tolerate_damage=True), SynchronizerConfig())
 
 
 def worst(path: Path) -> dict[str, Severity]:
@@ -400,7 +400,7 @@ def worst(path: Path) -> dict[str, Severity]:
 def test_a_good_folder_has_no_findings(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     recording = open_recording(write_recording(tmp_path), tolerate_damage=True)
-    findings = examine_recording(recording, AssemblerConfig(), lambda *done: seen.append(done))
+    findings = examine_recording(recording, SynchronizerConfig(), lambda *done: seen.append(done))
     assert {f.severity for f in findings} == {Severity.OK}
     assert {
         "sizes",
@@ -524,7 +524,7 @@ def test_a_recording_that_breaks_off_is_a_finding(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 4 : len(data) // 2] = bytes(len(data) // 2 - len(data) // 4)
     file.write_bytes(data)
-    findings = examine_recording(recording, AssemblerConfig())
+    findings = examine_recording(recording, SynchronizerConfig())
     assert severities(findings)["reading"] == Severity.ERROR
 
 

@@ -13,11 +13,13 @@ from typer.testing import CliRunner
 
 from embodied_perceptron.apps import recording_commands
 from embodied_perceptron.apps.warm_up import WarmUpStoppedError, warm_up
-from embodied_perceptron.config import ObjectsConfig, PerceptronConfig
+from embodied_perceptron.config import ExistenceConfig, ObjectsConfig, PerceptronConfig, TrackingConfig
 
 
 def test_steps_are_counted_and_may_be_stopped_before_each() -> None:
-    config = PerceptronConfig(objects=ObjectsConfig(confirm_count=1))
+    config = PerceptronConfig(
+        objects=ObjectsConfig(tracking=TrackingConfig(existence=ExistenceConfig(confirm_count=1)))
+    )
     told: list[tuple[int, int]] = []
     warm_up(config, on_step=lambda step, steps: told.append((step, steps)))
     total = told[0][1]

@@ -10,8 +10,9 @@ from support.lift_world import tour
 from support.scene_builder import box_surface, snapshot_of
 
 from embodied_perceptron.detection2d.association import LiftedView, ScoreEvidence
-from embodied_perceptron.detection2d.fusion import _surface, doubts, fuse_detections, same_thing
+from embodied_perceptron.detection2d.fusion import _surface, doubts, fuse_detections
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_along
+from embodied_perceptron.geometry.suppression import fusion_affinity
 from embodied_perceptron.results import Certainty, Detections
 
 CHAIR = [0.0, 0.0, 0.45, 0.5, 0.5, 0.9, 0, 0, 0]
@@ -86,7 +87,7 @@ def test_nothing_and_nothing():
     assert fuse(nothing, nothing) == []
     assert fuse(found((CHAIR, 0.5, "chair")), nothing) == [("chair", 0.5, CHAIR)]
     assert fuse(nothing, found((CHAIR, 0.5, "chair"))) == [("chair", 0.5, CHAIR)]
-    assert same_thing(nothing, nothing).shape == (0, 0)
+    assert fusion_affinity(nothing.boxes, nothing.boxes, np.zeros((0, 0), bool), np.zeros(0, bool)).shape == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(4))

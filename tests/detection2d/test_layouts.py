@@ -14,8 +14,8 @@ from embodied_perceptron.detection2d.layouts import (
     PictureFit,
     RawDetections,
     free_input_size,
-    suppress,
 )
+from embodied_perceptron.geometry.suppression import picture_nms
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -194,7 +194,7 @@ def test_a_nan_reaches_the_counting_and_is_not_hidden():
     outputs["output0"][0, 4, 7] = np.nan
     raw = LAYOUTS["yolov8"].decode(outputs, SIZE, CLASSES, 0.3)
     assert np.isnan(raw.scores).sum() == 1
-    assert np.isnan(raw.scores[suppress(raw, 0.5)]).sum() == 1
+    assert np.isnan(raw.scores[picture_nms(raw.boxes, raw.scores, raw.classes, 0.5)]).sum() == 1
 
 
 def slow_suppression(raw, iou):
@@ -222,7 +222,8 @@ def test_suppression_is_as_its_slow_twin(seed):
         rng.permutation(np.linspace(0.3, 0.99, 80)),
         rng.integers(0, 3, 80),
     )
-    assert sorted(suppress(raw, 0.45).tolist()) == sorted(slow_suppression(raw, 0.45))
+    kept = picture_nms(raw.boxes, raw.scores, raw.classes, 0.45)
+    assert sorted(kept.tolist()) == sorted(slow_suppression(raw, 0.45))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -77,7 +77,7 @@ def test_shares_compete_with_the_labels(looks):
     assert names.shares("espresso cup", ["cup"])[1] == pytest.approx(0.5, abs=1e-6)  # two words, one meaning
     assert names.shares("espresso cup", [])[2] == pytest.approx(
         0.25
-    )  # like nothing of what is asked, nor of its rivals
+    )  # like nothing of what is asked, nor a neutral word
 
 
 @pytest.mark.parametrize("over_topics", [False, True])

@@ -15,6 +15,7 @@ from scipy.spatial.transform import Rotation
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
+from embodied_perceptron.geometry.suppression import grouped_nms, nms, voted_nms
 from embodied_perceptron.geometry.transforms import make_transform
 
 PROFILE = settings(max_examples=80, deadline=None)
@@ -263,7 +264,7 @@ def test_nms_equals_the_plain_algorithm(threshold: float) -> None:
     boxes[:, 3:6] = boxes[:, 3:6].clamp_min(0.02)
     scores = (torch.rand(200, generator=g) * 50).round() / 50  # with ties
     labels = torch.randint(0, 3, (200,), generator=g)
-    assert bx.nms(boxes, scores, labels, threshold).tolist() == naive_nms(boxes, scores, labels, threshold)
+    assert nms(boxes, scores, labels, threshold).tolist() == naive_nms(boxes, scores, labels, threshold)
 
 
 @pytest.mark.parametrize("limit", [1, 12, 1000])
@@ -274,7 +275,7 @@ def test_groups_are_those_of_all_pairs(threshold: float, limit: int) -> None:
     boxes[80:] = boxes[:40] + torch.from_numpy(rng.normal(0, 0.02, (40, 9)))
     boxes[80:, 3:6] = boxes[80:, 3:6].clamp(min=0.02)
     scores = torch.from_numpy(rng.integers(0, 30, 120) / 30.0)  # some alike
-    kept, group, row = bx.grouped_nms(boxes, scores, threshold, limit)
+    kept, group, row = grouped_nms(boxes, scores, threshold, limit)
     assert kept.tolist() == naive_nms(boxes, scores, torch.zeros(120), threshold)[:limit]
     same = bx.box_iou(boxes[kept], boxes) > threshold
     same |= kept[:, None] == torch.arange(120)
@@ -284,34 +285,34 @@ def test_groups_are_those_of_all_pairs(threshold: float, limit: int) -> None:
 
 
 def test_no_boxes_are_no_groups() -> None:
-    assert [len(part) for part in bx.grouped_nms(torch.zeros(0, 9), torch.zeros(0), 0.5, 10)] == [0, 0, 0]
+    assert [len(part) for part in grouped_nms(torch.zeros(0, 9), torch.zeros(0), 0.5, 10)] == [0, 0, 0]
 
 
 def test_nms_by_hand() -> None:
     boxes = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0], [0.1, 0, 0, 1, 1, 1, 0, 0, 0], [0.1, 0, 0, 1, 1, 1, 0, 0, 0]])
     scores, labels = torch.tensor([0.5, 0.9, 0.8]), torch.tensor([0, 0, 1])
-    assert bx.nms(boxes, scores, labels, 0.5).tolist() == [1, 2]
-    assert bx.nms(boxes[:0], scores[:0], labels[:0], 0.5).shape == (0,)
+    assert nms(boxes, scores, labels, 0.5).tolist() == [1, 2]
+    assert nms(boxes[:0], scores[:0], labels[:0], 0.5).shape == (0,)
 
 
 def test_nms_sees_tilt() -> None:
     """Two long boxes crossed by tilt alone overlap little; seen from above without tilt they would be one box."""
     boxes = torch.tensor([[0.0, 0, 0, 2, 0.2, 0.2, 0, 0, 0.6], [0.0, 0, 0, 2, 0.2, 0.2, 0, 0, -0.6]])
     scores, labels = torch.tensor([0.9, 0.8]), torch.zeros(2, dtype=torch.int64)
-    assert bx.nms(boxes, scores, labels, 0.5).tolist() == [0, 1]
-    assert bx.nms(bx.flatten_boxes(boxes), scores, labels, 0.5).tolist() == [0]
+    assert nms(boxes, scores, labels, 0.5).tolist() == [0, 1]
+    assert nms(bx.flatten_boxes(boxes), scores, labels, 0.5).tolist() == [0]
 
 
 def test_nms_names_bad_input() -> None:
     boxes, scores, labels = random_boxes(3), torch.rand(3), torch.zeros(3, dtype=torch.int64)
     with pytest.raises(ValueError, match="3 scores"):
-        bx.nms(boxes, scores[:2], labels, 0.5)
+        nms(boxes, scores[:2], labels, 0.5)
     with pytest.raises(ValueError, match="integers"):
-        bx.nms(boxes, scores, labels.float(), 0.5)
+        nms(boxes, scores, labels.float(), 0.5)
     with pytest.raises(ValueError, match="iou_threshold"):
-        bx.nms(boxes, scores, labels, 1.5)
+        nms(boxes, scores, labels, 1.5)
     with pytest.raises(ValueError, match=r"scores\[1\]"):
-        bx.nms(boxes, torch.tensor([0.1, float("nan"), 0.2]), labels, 0.5)
+        nms(boxes, torch.tensor([0.1, float("nan"), 0.2]), labels, 0.5)
 
 
 @pytest.mark.golden
@@ -321,7 +322,7 @@ def test_golden_bird_eye_nms(golden_dir: Path) -> None:
     flat = bx.flatten_boxes(boxes)
     np.testing.assert_allclose(bx.box_iou(flat, flat).numpy(), z["iou_exact"], atol=1e-6)
     np.testing.assert_allclose(bx.footprint_iou(boxes, boxes).numpy(), z["iou_exact"], atol=1e-6)
-    keep = bx.nms(flat, torch.from_numpy(z["scores"]), torch.zeros(200, dtype=torch.int64), float(z["iou_thr"]))
+    keep = nms(flat, torch.from_numpy(z["scores"]), torch.zeros(200, dtype=torch.int64), float(z["iou_thr"]))
     assert sorted(keep.tolist()) == sorted(z["keep"].tolist())
 
 
@@ -333,14 +334,14 @@ def test_boxes_around_a_kept_one_move_it_by_their_weight() -> None:
     longer = torch.tensor([0.1, 0.0, 0.0, 2.2, 1.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     boxes, labels = torch.stack([a, longer]), torch.tensor([3, 3])
     w = 0.5 * 2.0 / 2.2  # weight times IoU
-    keep, (found,) = bx.voted_nms(boxes, torch.tensor([1.0, 0.5]), labels, 0.5, 0.5)
+    keep, (found,) = voted_nms(boxes, torch.tensor([1.0, 0.5]), labels, 0.5, 0.5)
     assert keep.tolist() == [0]
     expected = (a + w * longer) / (1 + w)
     torch.testing.assert_close(found, expected)
     # the same box under other names of its axes says the same
     renamed = longer.clone()
     renamed[3], renamed[4], renamed[6] = longer[4], longer[3], math.pi / 2
-    _, (again,) = bx.voted_nms(torch.stack([a, renamed]), torch.tensor([1.0, 0.5]), labels, 0.5, 0.5)
+    _, (again,) = voted_nms(torch.stack([a, renamed]), torch.tensor([1.0, 0.5]), labels, 0.5, 0.5)
     torch.testing.assert_close(again, expected)
     # another class, or one that overlaps less, has no say; nor has weight 0, not even about itself
     for other, label, weight in (
@@ -349,9 +350,9 @@ def test_boxes_around_a_kept_one_move_it_by_their_weight() -> None:
         (longer, 3, 0.0),
     ):
         pair = torch.stack([a, other])
-        _, kept = bx.voted_nms(pair, torch.tensor([1.0, weight]), torch.tensor([3, label]), 0.5, 0.5)
+        _, kept = voted_nms(pair, torch.tensor([1.0, weight]), torch.tensor([3, label]), 0.5, 0.5)
         torch.testing.assert_close(kept[0], a)
-    _, (kept,) = bx.voted_nms(boxes.flip(0), torch.zeros(2), labels, 0.5, 0.5)
+    _, (kept,) = voted_nms(boxes.flip(0), torch.zeros(2), labels, 0.5, 0.5)
     torch.testing.assert_close(kept, longer)
 
 
@@ -362,8 +363,8 @@ def test_voting_equals_its_slow_twin(threshold: float, voting: float) -> None:
     seeds = torch.cat([seeds, torch.rand(6, 3, generator=g) - 0.5], 1).double()
     boxes = seeds.repeat(12, 1) + 0.04 * torch.randn(72, 9, generator=g).double()
     labels, weights = torch.randint(0, 2, (72,), generator=g), torch.rand(72, generator=g)
-    keep, found = bx.voted_nms(boxes, weights, labels, threshold, voting)
-    assert keep.tolist() == bx.nms(boxes, weights, labels, threshold).tolist()
+    keep, found = voted_nms(boxes, weights, labels, threshold, voting)
+    assert keep.tolist() == nms(boxes, weights, labels, threshold).tolist()
     assert len(keep) > 8
     iou, R = bx.box_iou(boxes, boxes), bx.rotations(boxes)
     heard = 0
@@ -381,13 +382,13 @@ def test_voting_equals_its_slow_twin(threshold: float, voting: float) -> None:
 
 
 def test_voting_checks_what_it_is_given_and_takes_nothing() -> None:
-    keep, none = bx.voted_nms(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0).long(), 0.5, 0.5)
+    keep, none = voted_nms(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0).long(), 0.5, 0.5)
     assert keep.shape == (0,)
     assert none.shape == (0, 9)
     box = torch.tensor([[0.0, 0, 0, 1, 1, 1, 0, 0, 0]])
     with pytest.raises(ValueError, match="need 1 scores"):
-        bx.voted_nms(box, torch.ones(2), torch.zeros(1).long(), 0.5, 0.5)
+        voted_nms(box, torch.ones(2), torch.zeros(1).long(), 0.5, 0.5)
     with pytest.raises(ValueError, match="iou_threshold"):
-        bx.voted_nms(box, torch.ones(1), torch.zeros(1).long(), 1.5, 0.5)
+        voted_nms(box, torch.ones(1), torch.zeros(1).long(), 1.5, 0.5)
     with pytest.raises(ValueError, match="voting_iou"):
-        bx.voted_nms(box, torch.ones(1), torch.zeros(1).long(), 0.5, 1.5)
+        voted_nms(box, torch.ones(1), torch.zeros(1).long(), 0.5, 1.5)

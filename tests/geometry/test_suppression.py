@@ -10,7 +10,7 @@ from support.object_scenes import FLOOR, SECOND, found, ids
 from support.object_scenes import world as build_world
 from support.scene_builder import snapshot_of
 
-from embodied_perceptron.config import ObjectsConfig, ScorePolicy
+from embodied_perceptron.config import PlaceConfig, ScorePolicy
 from embodied_perceptron.geometry.suppression import association_affinity
 from embodied_perceptron.results import ObjectState
 from embodied_perceptron.scene.object_map import ObjectMap, emptiness
@@ -163,19 +163,19 @@ def test_names_across_which_nothing_overlaps_enough_never_associate():
 
 
 def test_emptiness_by_hand():
-    assert emptiness(100.0, 100.0, 0.0, ObjectsConfig()) == 0.0
-    assert emptiness(70.0, 100.0, 0.0, ObjectsConfig()) == 0.0  # other views, other voxels
-    assert emptiness(0.0, 100.0, 0.0, ObjectsConfig()) < -5.0
-    assert emptiness(10.0, 100.0, 0.0, ObjectsConfig()) < -4.0
-    assert emptiness(35.0, 100.0, 0.5, ObjectsConfig()) == 0.0  # half of it is hidden by what stands in it: 35 of 50
-    assert emptiness(0.0, 100.0, 0.9, ObjectsConfig()) == 0.0  # hidden: nothing is known
-    assert emptiness(0.0, 3.0, 0.0, ObjectsConfig()) == 0.0  # of three voxels nothing can be said
-    shares = [emptiness(float(n), 100.0, 0.0, ObjectsConfig()) for n in range(101)]
+    assert emptiness(100.0, 100.0, 0.0, PlaceConfig()) == 0.0
+    assert emptiness(70.0, 100.0, 0.0, PlaceConfig()) == 0.0  # other views, other voxels
+    assert emptiness(0.0, 100.0, 0.0, PlaceConfig()) < -5.0
+    assert emptiness(10.0, 100.0, 0.0, PlaceConfig()) < -4.0
+    assert emptiness(35.0, 100.0, 0.5, PlaceConfig()) == 0.0  # half of it is hidden by what stands in it: 35 of 50
+    assert emptiness(0.0, 100.0, 0.9, PlaceConfig()) == 0.0  # hidden: nothing is known
+    assert emptiness(0.0, 3.0, 0.0, PlaceConfig()) == 0.0  # of three voxels nothing can be said
+    shares = [emptiness(float(n), 100.0, 0.0, PlaceConfig()) for n in range(101)]
     assert (np.diff(shares) >= 0).all()  # more voxels never speak against it
-    assert emptiness(0.0, 3.0, 0.0, ObjectsConfig(least_support=2.0)) < -5.0
-    assert emptiness(0.0, 100.0, 0.9, ObjectsConfig(least_open=0.05)) < -5.0
-    doubtful = ObjectsConfig(gone_sigma=0.3)
-    assert emptiness(10.0, 100.0, 0.0, ObjectsConfig()) != emptiness(10.0, 100.0, 0.0, doubtful)
+    assert emptiness(0.0, 3.0, 0.0, PlaceConfig(least_support=2.0)) < -5.0
+    assert emptiness(0.0, 100.0, 0.9, PlaceConfig(least_open=0.05)) < -5.0
+    doubtful = PlaceConfig(gone_sigma=0.3)
+    assert emptiness(10.0, 100.0, 0.0, PlaceConfig()) != emptiness(10.0, 100.0, 0.0, doubtful)
 
 
 def test_existence_does_not_depend_on_how_often_one_looks():

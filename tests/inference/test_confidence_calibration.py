@@ -21,13 +21,12 @@ from embodied_perceptron.inference.confidence_calibration import (
     THING_FEATURES,
     ConfidenceCalibration,
     best_names,
-    best_rivals,
     borne_out,
     box_features,
     box_forms,
+    conflicts_of,
     log_odds,
     name_log_odds,
-    rivals_of,
 )
 from embodied_perceptron.inference.context_rescoring import FORM, GAPS_M, OWN_NUMBERS, RELATIONS, ContextRescoring
 from embodied_perceptron.inference.loading import load_inference
@@ -82,7 +81,7 @@ def test_voxels_are_counted_as_the_slow_twin_counts_them(seed):
 
 
 def features_of(boxes, snapshot):
-    return box_features(boxes, borne_out(boxes.boxes, snapshot), rivals_of(boxes), 0.0, {}, shipped_priors())
+    return box_features(boxes, borne_out(boxes.boxes, snapshot), conflicts_of(boxes), 0.0, {}, shipped_priors())
 
 
 def test_a_box_under_several_names_is_borne_out_as_it_is_alone():
@@ -94,18 +93,20 @@ def test_a_box_under_several_names_is_borne_out_as_it_is_alone():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_rivals_are_those_of_all_pairs(seed):
+def test_overlapping_detections_are_those_of_all_pairs(seed):
     rng = np.random.default_rng(10 + seed)
     boxes, scores = random_boxes(rng, 60), rng.uniform(0, 1, 60)
     boxes[40:] = boxes[:20] + np.concatenate([rng.normal(0, 0.05, (20, 3)), np.zeros((20, 6))], axis=1)
     iou = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes)).numpy()
     np.fill_diagonal(iou, 0.0)
-    iou[:, scores < LEAST_SCORE] = 0.0  # such a box may have rivals, and is none
+    iou[:, scores < LEAST_SCORE] = 0.0  # such a box may be overlapped, and overlaps none
     expected = np.where(iou > 0.25, scores[None], 0.0).max(axis=1)
     assert (expected > 0).sum() > 20
-    rivals = rivals_of(Detections(boxes, scores, ("chair",) * 60))
-    np.testing.assert_allclose(best_rivals(scores, rivals), expected)
-    assert {tuple(p) for p in zip(rivals.of, rivals.by, strict=True)} == {tuple(p) for p in np.argwhere(iou > 0.25)}
+    overlapping = conflicts_of(Detections(boxes, scores, ("chair",) * 60))
+    np.testing.assert_allclose(overlapping.best_scores(scores), expected)
+    assert {tuple(p) for p in zip(overlapping.of, overlapping.by, strict=True)} == set(
+        map(tuple, np.argwhere(iou > 0.25))
+    )
 
 
 def test_a_name_that_is_often_wrong_is_worth_less():
@@ -359,7 +360,7 @@ def test_shipped_weights_bring_a_model():
 def test_shipped_names_know_their_company():
     company = ConfidenceCalibration.of_calibration(load_inference("tiny").calibration).company
     at = {name: k for k, name in enumerate(company.names)}
-    told = np.einsum("kd,rjd->kj", company.reads, company.tells[: len(GAPS_M)])  # a box of the name beside it
+    told = np.einsum("kd,rjd->kj", company.query, company.value[: len(GAPS_M)])  # a box of the name beside it
 
     for name, friend, stranger in (
         ("counter", "stove", "bed"),

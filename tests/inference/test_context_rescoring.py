@@ -10,17 +10,16 @@ import pytest
 import torch
 
 from embodied_perceptron.geometry.boxes import box_corners, box_iou
+from embodied_perceptron.geometry.suppression import CONFLICT_IOU, overlapping_detections
 from embodied_perceptron.inference.context_rescoring import (
     FORM,
     GAPS_M,
-    LEAST_WITNESS,
+    MIN_EVIDENCE,
     NEAR_M,
     OWN_NUMBERS,
     RELATIONS,
-    SAME_PLACE_IOU,
     ContextRescoring,
-    company,
-    find_rivals,
+    context_evidence,
     own_numbers,
 )
 
@@ -69,7 +68,7 @@ def grounds(boxes, weight):
 def slowly(known, boxes, labels, odds, seen, form):
     iou = box_iou(torch.from_numpy(boxes), torch.from_numpy(boxes)).numpy()
     p = 1 / (1 + np.exp(-odds))
-    speaks = [j for j in seen if labels[j] in known.names and p[j] >= LEAST_WITNESS]
+    speaks = [j for j in seen if labels[j] in known.names and p[j] >= MIN_EVIDENCE]
     low, high = grounds(boxes, [p[j] if j in speaks else 0.0 for j in range(len(boxes))])
     out = []
     for i, name in enumerate(labels):
@@ -77,25 +76,25 @@ def slowly(known, boxes, labels, odds, seen, form):
         if name in known.names:
             me = known.names.index(name)
             z += known.offset[me]
-            told = np.zeros(known.reads.shape[1])
+            told = np.zeros(known.query.shape[1])
             for k, other in enumerate(known.names):
                 best = dict.fromkeys(RELATIONS, 0.0)
                 for j in speaks:
                     if j == i or labels[j] != other:
                         continue
                     gap_m = np.linalg.norm(np.maximum(0.0, np.maximum(low[i] - high[j], low[j] - high[i])))
-                    same = iou[i, j] > SAME_PLACE_IOU
+                    same = iou[i, j] > CONFLICT_IOU
                     holds = [not same and gap_m < g for g in GAPS_M]
                     holds += [not same and np.linalg.norm(boxes[i, :3] - boxes[j, :3]) < NEAR_M, same]
                     for relation, true in zip(RELATIONS, holds, strict=True):
                         best[relation] = max(best[relation], p[j] if true else 0.0)
-                told += sum(best[relation] * known.tells[r, k] for r, relation in enumerate(RELATIONS))
+                told += sum(best[relation] * known.value[r, k] for r, relation in enumerate(RELATIONS))
             own = [
                 float(np.clip((v - m) / s, -3, 3))
                 for v, m, s in zip(form[i], known.form_mean, known.form_scale, strict=True)
             ]
             own += [own[a] * own[b] - (a == b) for a in range(5) for b in range(a, 5)]
-            z += float(known.reads[me] @ (told + np.array(own) @ known.forms))
+            z += float(known.query[me] @ (told + np.array(own) @ known.own_value))
         out.append(z)
     return np.array(out)
 
@@ -105,11 +104,11 @@ def test_company_is_that_of_all_pairs(seed):
     rng = np.random.default_rng(seed)
     boxes, labels, odds, seen = scene(rng)
     known = model(rng)
-    rivals = find_rivals(boxes, seen)
-    assert len(rivals.of) > 4
+    overlapping = overlapping_detections(boxes, seen)
+    assert len(overlapping.of) > 4
     form = forms(rng, len(boxes))
     expected = slowly(known, boxes, labels, odds, seen, form)
-    np.testing.assert_allclose(known(boxes, labels, odds, rivals, form), expected, atol=1e-5)
+    np.testing.assert_allclose(known(boxes, labels, odds, overlapping, form), expected, atol=1e-5)
     assert np.abs(expected - known.scale * odds).max() > 0.5
 
 
@@ -118,13 +117,15 @@ def test_turning_the_room_changes_nothing():
     boxes, labels, odds, seen = scene(rng)
     boxes[:, 6] = rng.choice([0.0, np.pi / 2, np.pi], len(boxes)) + rng.normal(0, 0.02, len(boxes))
     known, form = model(rng), forms(rng, len(boxes))
-    before = known(boxes, labels, odds, find_rivals(boxes, seen), form)
+    before = known(boxes, labels, odds, overlapping_detections(boxes, seen), form)
     for yaw in (0.4, 2.0, -1.1):
         turned = boxes.copy()
         c, s = np.cos(yaw), np.sin(yaw)
         turned[:, :2] = boxes[:, :2] @ np.array([[c, s], [-s, c]])
         turned[:, 6] += yaw
-        np.testing.assert_allclose(known(turned, labels, odds, find_rivals(turned, seen), form), before, atol=1e-4)
+        np.testing.assert_allclose(
+            known(turned, labels, odds, overlapping_detections(turned, seen), form), before, atol=1e-4
+        )
 
 
 def test_what_is_far_from_usual_is_held_within_bounds():
@@ -139,7 +140,8 @@ def test_names_that_nobody_knows_keep_their_place():
     known = model(np.random.default_rng(8))
     strangers = ("unheard of",) * len(boxes)
     np.testing.assert_array_equal(
-        known(boxes, strangers, odds, find_rivals(boxes, seen), np.zeros((len(boxes), len(FORM)))), 1.2 * odds
+        known(boxes, strangers, odds, overlapping_detections(boxes, seen), np.zeros((len(boxes), len(FORM)))),
+        1.2 * odds,
     )
 
 
@@ -147,42 +149,42 @@ def test_nothing_and_nobody_around():
     known = model(np.random.default_rng(1))
     nothing = np.zeros((0, 9))
     no_rows = np.zeros(0, np.int64)
-    assert len(known(nothing, (), np.zeros(0), find_rivals(nothing, no_rows), np.zeros((0, len(FORM))))) == 0
+    assert len(known(nothing, (), np.zeros(0), overlapping_detections(nothing, no_rows), np.zeros((0, len(FORM))))) == 0
     one = np.array([[0, 0, 0.5, 1, 1, 1, 0, 0, 0.0]])
-    rivals = find_rivals(one, np.arange(1))
-    present, likeliest = company(one, np.array([2]), np.array([3.0]), rivals)
+    overlapping = overlapping_detections(one, np.arange(1))
+    present, evidence = context_evidence(one, np.array([2]), np.array([3.0]), overlapping)
     assert present.tolist() == [2]
-    assert not likeliest.any()  # nobody is their own company
-    assert likeliest.shape == (len(RELATIONS), 1, 1)
-    known = dataclasses.replace(known, forms=np.zeros_like(known.forms))
+    assert not evidence.any()  # nobody is their own company
+    assert evidence.shape == (len(RELATIONS), 1, 1)
+    known = dataclasses.replace(known, own_value=np.zeros_like(known.own_value))
     expected = [1.2 * 3.0 + known.offset[2]]
-    assert known(one, ("desk",), np.array([3.0]), rivals, np.ones((1, len(FORM)))) == pytest.approx(expected)
+    assert known(one, ("desk",), np.array([3.0]), overlapping, np.ones((1, len(FORM)))) == pytest.approx(expected)
 
 
 def test_a_model_survives_a_file():
     known = model(np.random.default_rng(2))
     again = ContextRescoring.of_dict(json.loads(json.dumps(known.as_dict())))
     assert again.names == known.names
-    np.testing.assert_allclose(again.tells, known.tells, atol=1e-3)
+    np.testing.assert_allclose(again.value, known.value, atol=1e-3)
     boxes, labels, odds, seen = scene(np.random.default_rng(3))
-    rivals = find_rivals(boxes, seen)
+    overlapping = overlapping_detections(boxes, seen)
     form = forms(np.random.default_rng(4), len(boxes))
-    before = known(boxes, labels, odds, rivals, form)
-    np.testing.assert_allclose(again(boxes, labels, odds, rivals, form), before, atol=0.05)
+    before = known(boxes, labels, odds, overlapping, form)
+    np.testing.assert_allclose(again(boxes, labels, odds, overlapping, form), before, atol=0.05)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"names": ["bed", "bed", "desk", "mirror", "towel"]}, "bed twice"),
-        ({"names": ["bed"]}, r"\(1, D\) reads"),
+        ({"names": ["bed"]}, r"\(1, D\) query"),
         ({"tells": [[[1.0]]]}, r"got \(5, 3\) and \(1, 1, 1\)"),
         ({"offset": [0.0]}, "5 offsets"),
         ({"scale": 0.0}, "above 0"),
         ({"scale": float("nan")}, "above 0"),
         ({"reads": [[float("inf")] * 3] * 5}, "finite"),
         ({"reads": "many"}, "no model"),
-        ({"forms": [[0.0] * 3]}, r"forms are \(22, 3\), got \(1, 3\)"),
+        ({"forms": [[0.0] * 3]}, r"own values are \(22, 3\), got \(1, 3\)"),
         ({"form_mean": [0.0]}, r"7 numbers of a form .* got \(1,\) and \(7,\)"),
         ({"form_scale": [0.0] * 7}, "above 0"),
         ({"relations": ["within 3 m"]}, r"another version \(relations within 3 m; .*calibrate-scores"),

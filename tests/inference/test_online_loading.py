@@ -10,6 +10,7 @@ from support.volume_frames import posed, wall
 
 from embodied_perceptron.config import ConfigError, NetworkOptions, PerceptronConfig
 from embodied_perceptron.inference.loading import (
+    EncoderRuntime,
     LazyTextEncoder,
     inference_from_options,
     load_inference,
@@ -162,8 +163,8 @@ def test_images_through_onnx_runtime_are_the_same(weights):
     slow = Predictor(network, checkpoint.classes, tuple(CELLS), feature_dtype=torch.float32).view(frame)
     for a, b in zip(plain.levels, slow.levels, strict=True):
         assert float((a - b).abs().max()) < 1e-5 * max(1.0, float(b.abs().max()))
-    other = load_inference(weights, feature_dtype=torch.float32, image_backend="onnx").view(frame)
+    other = load_inference(weights, feature_dtype=torch.float32, encoders=EncoderRuntime(image="onnx")).view(frame)
     for a, b in zip(plain.levels, other.levels, strict=True):
         assert float((a - b).abs().max()) < 1e-3 * max(1.0, float(a.abs().max()))
     with pytest.raises(ValueError, match="WarpExecutionProvider"):
-        load_inference(weights, image_backend="onnx", providers=("WarpExecutionProvider",))
+        load_inference(weights, encoders=EncoderRuntime("onnx", providers=("WarpExecutionProvider",)))

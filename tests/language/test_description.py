@@ -1,4 +1,4 @@
-"""Grounded descriptions: what is said holds, and what does not hold is counted."""
+"""Grounded descriptions: what is said holds, and every object is in it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from embodied_perceptron.detection2d.pipeline import DetectionLift, LiftSettings
 from embodied_perceptron.detection2d.scheduler import SchedulerRules
 from embodied_perceptron.language.description import (
     Fact,
-    Mention,
     decide_relations,
     describe,
     read_mentions,
-    score_mentions,
 )
 from embodied_perceptron.perceptron import Perceptron
 
@@ -102,8 +100,7 @@ def test_every_named_object_is_mentioned_and_what_is_read_is_what_was_said(form)
     assert read_mentions(description.text) == description.mentions
     for mention in description.mentions:
         assert description.text[mention.start : mention.end].count("obj_") == len(mention.ids)
-    score = score_mentions(read_mentions(description.text), room).as_dict()
-    assert score == {"precision": 100.0, "misnamed": 0.0, "hallucinated": 0.0, "recall": 100.0}
+    assert {i for mention in description.mentions for i in mention.ids} == {o.id for o in room if o.label != "object"}
 
 
 def test_mentions_of_others_texts():
@@ -112,28 +109,6 @@ def test_mentions_of_others_texts():
     assert found == [("three-seat sofa", (0,)), ("chairs", (1, 12)), ("ghost", ())]
     assert read_mentions("nothing is tagged here") == ()
     assert [m.ids for m in read_mentions("<p>a lamp</p>[obj_3]")] == [(3,)]
-
-
-def test_hallucinations_by_hand():
-    mentions = [
-        Mention("big table", (3,), 0, 0),  # right
-        Mention("cups", (5, 77), 0, 0),  # one right, one is no object
-        Mention("zebra", (4,), 0, 0),  # a laptop is there
-        Mention("ghost", (), 0, 0),
-    ]
-    score = score_mentions(mentions, [TABLE, LAPTOP, CUP, BIN])
-    assert score.counts == (2, 1, 2, 2, 4)
-    assert score.as_dict() == {"precision": 40.0, "misnamed": 20.0, "hallucinated": 40.0, "recall": 50.0}
-    assert (score + score).as_dict() == score.as_dict()
-
-
-def test_a_map_against_what_really_stands_there():
-    found = [TABLE, thing(10, "cup", (5, 5, 1), (0.1, 0.1, 0.1))]
-    mentions = [Mention("table", (3,), 0, 0), Mention("cup", (10,), 0, 0)]
-    truth = [thing(100, "table", (0.05, 0, 0.37), (1.5, 0.8, 0.74)), thing(101, "lamp", (9, 9, 1), (0.2, 0.2, 0.4))]
-    assert score_mentions(mentions, found, truth).counts == (1, 0, 1, 1, 2)
-    assert score_mentions(mentions, found, []).counts == (0, 0, 2, 0, 0)
-    assert score_mentions([], found, truth).as_dict()["precision"] == 0.0
 
 
 def test_a_saved_map_is_described_from_the_command_line(tmp_path):
@@ -150,8 +125,8 @@ def test_a_saved_map_is_described_from_the_command_line(tmp_path):
     perceptron.save(room)
     text = CliRunner().invoke(build_app([]), ["describe", str(room)])
     assert text.exit_code == 0, text.output
-    score = score_mentions(read_mentions(text.output), perceptron.objects).as_dict()
-    assert score["precision"] == score["recall"] == 100.0
+    named = {o.id for o in perceptron.objects if o.label != "object"}
+    assert {i for mention in read_mentions(text.output) for i in mention.ids} == named
     said = json.loads(CliRunner().invoke(build_app([]), ["describe", str(room), "--json"]).output)
     cup = next(o["id"] for o in said["objects"] if o["label"] == "cup")
     table = next(o["id"] for o in said["objects"] if o["label"] == "table")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.scene_builder import box_surface, plane, room, snapshot_of, table
 
-from embodied_perceptron.config import GridConfig, ObjectsConfig
+from embodied_perceptron.config import GridConfig, SegmentationConfig
 from embodied_perceptron.results import SemanticVoxels
 from embodied_perceptron.scene import navigation
 from embodied_perceptron.scene.navigation import CLASSES, count_columns, navigation_grid, semantic_voxels
@@ -84,7 +84,7 @@ def test_semantic_voxels_of_a_room():
     snapshot = snapshot_of(
         np.concatenate([room(), box_surface((0, 0, 0.4), (0.8, 0.5, 0.8))]), color=np.array([10, 200, 30])
     )
-    layers = separate_layers(snapshot, 0.0, ObjectsConfig())
+    layers = separate_layers(snapshot, 0.0, SegmentationConfig())
     voxels = semantic_voxels(snapshot, layers, 0.06)
     assert voxels.classes == CLASSES
     center, label = voxels.centers_m, voxels.labels
@@ -103,7 +103,7 @@ def test_semantic_voxels_of_a_room():
 
 def test_semantic_voxels_of_nothing():
     snapshot = snapshot_of(np.zeros((0, 3)))
-    voxels = semantic_voxels(snapshot, separate_layers(snapshot, 0.0, ObjectsConfig()), 0.06)
+    voxels = semantic_voxels(snapshot, separate_layers(snapshot, 0.0, SegmentationConfig()), 0.06)
     assert voxels.centers_m.shape == (0, 3)
     assert len(voxels.labels) == len(voxels.color) == len(voxels.confidence) == 0
 

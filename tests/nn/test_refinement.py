@@ -1,4 +1,4 @@
-"""The second look: what it reads, what it may change, and that it starts from what was said first."""
+"""The refinement head: what it reads, what it may change, and that it starts from what was detected."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from support.small_networks import CLASSES, small_config, small_network, small_s
 from torch import Tensor
 
 from embodied_perceptron.geometry.boxes import box_iou, to_box_frames
+from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU
 from embodied_perceptron.inference.loading import load_network, save_network
 from embodied_perceptron.inference.predictor import Predictor
 from embodied_perceptron.nn.detection import BoxPredictions
@@ -19,13 +20,12 @@ from embodied_perceptron.nn.input_features import join_samples
 from embodied_perceptron.nn.network import PerceptionNetwork, SharedFeatures
 from embodied_perceptron.nn.presets import NetworkConfig, RefinementConfig, network_config
 from embodied_perceptron.nn.refinement import (
-    SAME_THING_IOU,
     Proposals,
     RefinementHead,
     grid_points,
+    merge_labels,
     propose,
     refine,
-    things,
 )
 from embodied_perceptron.results import UNNAMED
 from embodied_perceptron.sparse.tensor import SparseTensor
@@ -61,21 +61,21 @@ def test_boxes_of_one_thing_are_heard_together() -> None:
     rng = np.random.default_rng(1)
     scores = torch.from_numpy(np.sort(rng.uniform(0.01, 0.9, 80))[::-1].copy())
     labels = torch.from_numpy(rng.integers(0, CLASSES + 1, 80))
-    rows, heard = things(BoxPredictions(boxes, scores, labels), CLASSES, 30)
+    rows, heard = merge_labels(BoxPredictions(boxes, scores, labels), CLASSES, 30)
     assert len(rows) == 30
     iou = box_iou(boxes, boxes)
-    assert float((iou[rows][:, rows] - torch.eye(30)).max()) <= SAME_THING_IOU
+    assert float((iou[rows][:, rows] - torch.eye(30)).max()) <= REFINED_TOGETHER_IOU
     expected = torch.zeros(30, CLASSES + 1, dtype=torch.float64)
     for thing, row in enumerate(rows.tolist()):
         for box in range(80):
-            if iou[row, box] > SAME_THING_IOU:
+            if iou[row, box] > REFINED_TOGETHER_IOU:
                 expected[thing, labels[box]] = max(expected[thing, labels[box]], scores[box])
     assert torch.equal(heard, expected)
 
 
 def test_nothing_found_is_nothing_looked_at() -> None:
     nothing = BoxPredictions(torch.zeros(0, 9), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-    rows, heard = things(nothing, CLASSES, 30)
+    rows, heard = merge_labels(nothing, CLASSES, 30)
     assert len(rows) == 0
     assert heard.shape == (0, CLASSES + 1)
     network = small_network(looking_config())
@@ -246,7 +246,7 @@ def test_things_without_a_name_are_told(tmp_path: Path) -> None:
 def test_networks_that_read_no_map_look_once(config: NetworkConfig) -> None:
     assert config.detection is not None
     looking = dataclasses.replace(config.detection, second_look=RefinementConfig())
-    with pytest.raises(ValueError, match="a second look reads heights and colours of a map"):
+    with pytest.raises(ValueError, match="the refinement head reads heights and colours of a map"):
         PerceptionNetwork(dataclasses.replace(config, detection=looking))
     network = small_network(small_config("detection"))
     features = seen_by(network)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from embodied_perceptron.config import (
     ConfigError,
@@ -20,6 +21,29 @@ from embodied_perceptron.config import (
 def test_round_trip() -> None:
     config = config_from_dict(PerceptronConfig, {"volume": {"voxel_size_m": 0.05}, "keyframes": {"max_count": 7}})
     assert config.volume.voxel_size_m == 0.05
+    assert config_from_dict(PerceptronConfig, config_to_dict(config)) == config
+
+
+def test_section_objects_is_flat() -> None:
+    """A file of any release loads: parts of the section have no names in it."""
+    section = yaml.safe_load(
+        """
+        {cell_size_m: 0.07, min_height_m: 0.1, max_height_m: 2.1, min_cells: 21, min_size_m: 0.09, max_size_m: 3.6,
+        match_iou: 0.21, confirm_count: 3, independent_looks: 1.6, prior_existence: 0.31, clutter_score: 0.11,
+        max_detection_log_odds: 2.6, max_log_odds: 4.1, miss_log_odds_per_s: 0.9, explained_miss_factor: 2.6,
+        moved_miss_factor: 4.1, min_log_odds: -1.6, gone_log_odds: -1.9, max_unfound_s: 61.0, part_s: 2.1,
+        forgotten_surroundings: 0.51, forgotten_support: 0.31, back_support: 0.11, back_surroundings: 0.81,
+        there_share: 0.99, there_sigma: 0.31, gone_share: 0.06, gone_sigma: 0.11, least_open: 0.21, least_support: 4.1,
+        explained_share: 0.71, settled_count: 5, settled_share: 0.76, stacked_iou: 0.26, own_mass_share: 0.31,
+        like_size: 0.71, score_memory: 21, name_memory: 0.96, box_memory: 2.1, pause_s: 31.0, max_found: 129}
+        """
+    )
+    config = config_from_dict(PerceptronConfig, {"objects": section})
+    assert config_to_dict(config)["objects"] == section
+    assert config_to_dict(PerceptronConfig())["objects"].keys() == section.keys()
+    assert all(config_to_dict(PerceptronConfig())["objects"][key] != value for key, value in section.items())
+    assert config.objects.segmentation.min_cells == 21
+    assert config.objects.tracking.existence.confirm_count == 3
     assert config_from_dict(PerceptronConfig, config_to_dict(config)) == config
 
 
@@ -43,6 +67,13 @@ def test_integers_are_good_floats() -> None:
         ({"objects": {"like_size": 1.1}}, r"like_size must be in \[0, 1\], got 1.1"),
         ({"objects": {"there_share": 0.05}}, "gone_share < there_share"),
         ({"objects": {"score_memory": 0}}, "score_memory must be at least 1"),
+        (
+            {"objects": {"min_cell": 3}},
+            r"config\.objects: unknown key\(s\) min_cell; known: cell_size_m, .*, box_memory",
+        ),
+        ({"objects": {"existence": {}}}, r"config\.objects: unknown key\(s\) existence"),
+        ({"objects": {"min_cells": 0}}, r"config\.objects: min_cells must be at least 1, got 0"),
+        ({"objects": {"min_cells": "8"}}, r"config\.objects\.min_cells must be int"),
         ({"volume": 3}, r"config\.volume must be a mapping"),
         ([], "config must be a mapping"),
     ],

@@ -105,7 +105,8 @@ def see_shapes(monkeypatch, it: Perceptron) -> None:
 
     def predict(self, copy, view_direction, floor_z_m, window_m=None, manhattan=None):
         snapshot = copy.snapshot()
-        found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, it.config.objects), it.config.objects)
+        shapes = it.config.objects.segmentation
+        found = find_boxes(snapshot, separate_layers(snapshot, floor_z_m, shapes), shapes)
         found = found.take(np.flatnonzero(found.boxes[:, 5] > 0.4))
         named = Detections(found.boxes, found.scores, ("chair",) * len(found))
         return ScenePrediction(named, None, Region.everywhere(), Region.nowhere(), floor_z_m=floor_z_m)

@@ -10,7 +10,7 @@ import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids
 from support.object_scenes import world as build_world
 
-from embodied_perceptron.config import ObjectsConfig, ScorePolicy
+from embodied_perceptron.config import ExistenceConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.boxes import box_rotations, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.suppression import blend_boxes, box_affinity
@@ -250,7 +250,7 @@ def test_objects_of_an_older_file_are_read():
 def test_a_hundred_random_boxes_give_the_same_ids_twice():
     def run() -> str:
         rng = np.random.default_rng(3)
-        objects = ObjectMap(ObjectsConfig(confirm_count=2))
+        objects = ObjectMap(TrackingConfig(existence=ExistenceConfig(confirm_count=2)))
         full = world(A, B, C)
         for i in range(6):
             boxes = np.concatenate(

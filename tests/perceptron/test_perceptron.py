@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, SegmentationConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
 from embodied_perceptron.mapping.storage import MapFileError, write_map
@@ -18,7 +18,9 @@ from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
 K = Intrinsics(120.0, 120.0, 79.5, 59.5, 160, 120)
 BOX = (np.array([1.6, -0.3, 0.0]), np.array([2.2, 0.5, 0.6]))  # lowest and highest corner
-CONFIG = PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.04, max_blocks=4000), objects=ObjectsConfig(min_cells=8))
+CONFIG = PerceptronConfig(
+    volume=VolumeConfig(voxel_size_m=0.04, max_blocks=4000), objects=ObjectsConfig(SegmentationConfig(min_cells=8))
+)
 
 
 def look_at(eye, target):

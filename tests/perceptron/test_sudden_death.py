@@ -16,7 +16,7 @@ from support.online_world import walk
 from support.volume_frames import posed
 
 from embodied_perceptron.apps.replay import write_perception
-from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, SegmentationConfig, VolumeConfig
 from embodied_perceptron.mapping import storage
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.recordings import files
@@ -97,7 +97,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def a_map(seed: int, name: str = "") -> Perceptron:
     it = Perceptron(
-        PerceptronConfig(volume=VolumeConfig(voxel_size_m=0.04, max_blocks=4000), objects=ObjectsConfig(min_cells=8))
+        PerceptronConfig(
+            volume=VolumeConfig(voxel_size_m=0.04, max_blocks=4000),
+            objects=ObjectsConfig(SegmentationConfig(min_cells=8)),
+        )
     )
     for frame in walk(seed, 6):
         it.integrate(frame)

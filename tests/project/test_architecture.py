@@ -24,7 +24,7 @@ SOURCES = {
 # import them.
 LAYERS = (
     {"geometry"},
-    {"sensors", "results", "config", "boxes", "frame"},
+    {"sensors", "results", "config"},
     {"recordings", "sparse"},
     {"nn"},
     {"weights", "mapping"},
@@ -33,7 +33,7 @@ LAYERS = (
     {"language"},
     {"perceptron"},
 )
-LOOSE_FILES = 6  # of the package's root, at most
+LOOSE_FILES = 4  # of the package's root, at most
 
 ROS_PACKAGES = {
     *("rclpy", "rosidl_runtime_py", "launch", "launch_ros", "ament_index_python", "tf2_ros", "tf2_msgs"),

@@ -12,7 +12,7 @@ from rosbags.rosbag2 import StoragePlugin
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 from support.bag_tools import camera_info, compressed, image, transform, write_bag
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.recordings.bag import (
     CAMERA_INFO,
@@ -93,7 +93,7 @@ def test_frames_and_interpolated_poses(tmp_path: Path, storage: StoragePlugin, o
     assert recording.world_frame == "odom"
     assert len(recording) == 5
     for _ in range(2):  # it can be played again
-        stream = PosedFrameStream(recording, AssemblerConfig())
+        stream = PosedFrameStream(recording, SynchronizerConfig())
         frames = list(stream)
         assert stream.stats.dropped == {}
         assert [p.frame.stamp_ns for p in frames] == [stamp(i) for i in range(5)]
@@ -108,19 +108,19 @@ def test_frames_and_interpolated_poses(tmp_path: Path, storage: StoragePlugin, o
 def test_another_world_frame(tmp_path: Path) -> None:
     path = write_bag(tmp_path / "bag", messages())
     recording = BagRecording(path, world_frame="map")
-    frames = list(PosedFrameStream(recording, AssemblerConfig()))
+    frames = list(PosedFrameStream(recording, SynchronizerConfig()))
     np.testing.assert_allclose(frames[2].T_world_camera, base_pose(1) @ base_pose(2) @ MOUNT, atol=1e-6)
 
 
 def test_transforms_recorded_late_are_there_in_time(tmp_path: Path) -> None:
     path = write_bag(tmp_path / "bag", messages(tf_delay_s=0.8))
-    stream = PosedFrameStream(BagRecording(path), AssemblerConfig(max_pose_wait_s=0.0))
+    stream = PosedFrameStream(BagRecording(path), SynchronizerConfig(max_pose_wait_s=0.0))
     assert len(list(stream)) == 5
 
 
 def test_a_long_bag_needs_no_more_history_than_the_tree_keeps(tmp_path: Path) -> None:
     path = write_bag(tmp_path / "bag", messages(frames=300))
-    stream = PosedFrameStream(BagRecording(path), AssemblerConfig())
+    stream = PosedFrameStream(BagRecording(path), SynchronizerConfig())
     assert len(list(stream)) == 300
 
 
@@ -138,7 +138,7 @@ def test_compressed_images(tmp_path: Path) -> None:
             out.append((topic, logged, message))
     recording = BagRecording(write_bag(tmp_path / "bag", out))
     assert recording.camera_topics("camera").color == TOPICS["color"] + "/compressed"
-    frames = list(PosedFrameStream(recording, AssemblerConfig()))
+    frames = list(PosedFrameStream(recording, SynchronizerConfig()))
     assert len(frames) == 5
     color, depth = pixels(3)
     np.testing.assert_array_equal(frames[3].frame.color, color)
@@ -154,7 +154,7 @@ def test_metric_depth_with_invalid_values(tmp_path: Path) -> None:
             out.append((topic, logged, image(logged - 1, OPTICAL, metres)))
         else:
             out.append((topic, logged, message))
-    frames = list(PosedFrameStream(BagRecording(write_bag(tmp_path / "bag", out)), AssemblerConfig()))
+    frames = list(PosedFrameStream(BagRecording(write_bag(tmp_path / "bag", out)), SynchronizerConfig()))
     np.testing.assert_array_equal(frames[0].frame.depth_m[0, :3], np.array([0, np.inf, 0], np.float32))
 
 
@@ -163,7 +163,7 @@ def test_distorted_images_are_rectified(tmp_path: Path) -> None:
         (topic, t, camera_info(t - 2, OPTICAL, INTRINSICS, d=np.array([3.0, 0, 0, 0, 0])) if "info" in topic else m)
         for topic, t, m in messages()
     ]
-    frames = list(PosedFrameStream(BagRecording(write_bag(tmp_path / "bag", out)), AssemblerConfig()))
+    frames = list(PosedFrameStream(BagRecording(write_bag(tmp_path / "bag", out)), SynchronizerConfig()))
     assert len(frames) == 5
     assert (frames[0].frame.color != pixels(0)[0]).any()
 
@@ -186,7 +186,7 @@ def test_two_cameras(tmp_path: Path) -> None:
     for camera in ("front", "rear"):
         out.insert(0, ("/tf_static", stamp(0) - S, transform(0, "base_link", f"{camera}_optical", MOUNT)))
     stream = PosedFrameStream(
-        BagRecording(write_bag(tmp_path / "bag", sorted(out, key=lambda m: m[1]))), AssemblerConfig()
+        BagRecording(write_bag(tmp_path / "bag", sorted(out, key=lambda m: m[1]))), SynchronizerConfig()
     )
     cameras = [p.frame.camera for p in stream]
     assert (cameras.count("front"), cameras.count("rear")) == (5, 5)
@@ -199,7 +199,7 @@ def test_two_cameras(tmp_path: Path) -> None:
 
 def test_without_a_static_transform_every_frame_says_which_link_is_missing(tmp_path: Path) -> None:
     recording = BagRecording(write_bag(tmp_path / "bag", messages(static=False)))
-    stream = PosedFrameStream(recording, AssemblerConfig(max_pose_wait_s=0.1))
+    stream = PosedFrameStream(recording, SynchronizerConfig(max_pose_wait_s=0.1))
     assert list(stream) == []
     assert stream.stats.dropped == {"no_transform": 5}
     assert f"'{OPTICAL}' is unknown" in stream.take_drops()[0].detail
@@ -223,7 +223,7 @@ def test_chosen_topics(tmp_path: Path) -> None:
     path = write_bag(tmp_path / "bag", messages())
     chosen = CameraTopics("eye", TOPICS["color"], TOPICS["depth"], TOPICS["info"])
     recording = BagRecording(path, cameras=[chosen])
-    assert [p.frame.camera for p in PosedFrameStream(recording, AssemblerConfig())] == ["eye"] * 5
+    assert [p.frame.camera for p in PosedFrameStream(recording, SynchronizerConfig())] == ["eye"] * 5
     with pytest.raises(RecordingError, match=r"topic /nope \(depth of 'eye'\) is not there; have /camera"):
         BagRecording(path, cameras=[CameraTopics("eye", TOPICS["color"], "/nope", TOPICS["info"])])
     with pytest.raises(RecordingError, match="no camera was given"):
@@ -240,7 +240,7 @@ def test_a_bag_cut_short_is_named(tmp_path: Path, storage: StoragePlugin, keep: 
     data = file.read_bytes()
     file.write_bytes(data[: int(len(data) * keep)])
     with pytest.raises(RecordingError, match=r"mcap recover.* or .*ros2 bag reindex") as caught:
-        list(PosedFrameStream(open_recording(path), AssemblerConfig()))
+        list(PosedFrameStream(open_recording(path), SynchronizerConfig()))
     assert str(path) in str(caught.value)
 
 
@@ -265,8 +265,8 @@ def test_undecodable_images_are_named_or_counted(tmp_path: Path, changes: dict[s
     ]
     path = write_bag(tmp_path / "bag", out)
     with pytest.raises(RecordingError, match=message):
-        list(PosedFrameStream(BagRecording(path), AssemblerConfig()))
-    stream = PosedFrameStream(BagRecording(path, tolerate_damage=True), AssemblerConfig())
+        list(PosedFrameStream(BagRecording(path), SynchronizerConfig()))
+    stream = PosedFrameStream(BagRecording(path, tolerate_damage=True), SynchronizerConfig())
     assert len(list(stream)) == 4
     assert stream.stats.dropped == {"bad_frame": 1}
 
@@ -278,7 +278,7 @@ def test_an_encoding_that_changes_to_an_unknown_one(tmp_path: Path) -> None:
     ]
     path = write_bag(tmp_path / "bag", out)
     with pytest.raises(RecordingError, match="image encoding 'yuv422' is not supported"):
-        list(PosedFrameStream(BagRecording(path), AssemblerConfig()))
+        list(PosedFrameStream(BagRecording(path), SynchronizerConfig()))
 
 
 def test_bad_calibration_and_transforms_are_named_or_counted(tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_bad_calibration_and_transforms_are_named_or_counted(tmp_path: Path) -> 
     with pytest.raises(RecordingError, match="k is all zero: the camera is not calibrated"):
         list(BagRecording(path))
     tolerant = BagRecording(path, tolerate_damage=True)
-    assert len(list(PosedFrameStream(tolerant, AssemblerConfig()))) == 5
+    assert len(list(PosedFrameStream(tolerant, SynchronizerConfig()))) == 5
     assert tolerant.skipped == {TOPICS["info"]: 1}
 
     bad_tf = [("/tf", stamp(1), transform(stamp(1), "odom", "base_link", base_pose(1), w=3.0))]
@@ -296,7 +296,7 @@ def test_bad_calibration_and_transforms_are_named_or_counted(tmp_path: Path) -> 
     with pytest.raises(RecordingError, match=r"transform 'odom' -> 'base_link' .* unit norm"):
         BagRecording(path)
     tolerant = BagRecording(path, tolerate_damage=True)
-    assert len(list(PosedFrameStream(tolerant, AssemblerConfig()))) == 5
+    assert len(list(PosedFrameStream(tolerant, SynchronizerConfig()))) == 5
     assert tolerant.skipped == {"/tf": 1}
 
 
@@ -311,7 +311,7 @@ def test_a_recording_that_starts_over_goes_on(tmp_path: Path) -> None:
     """The robot's clock was set back by a minute while it recorded."""
     again = [m for m in shifted(messages(), 100, 0) if m[0] != "/tf_static"]
     path = write_bag(tmp_path / "bag", shifted(messages(), 0, 60) + again)
-    stream = PosedFrameStream(BagRecording(path), AssemblerConfig())
+    stream = PosedFrameStream(BagRecording(path), SynchronizerConfig())
     assert [p.frame.stamp_ns for p in stream] == [stamp(i) + 60 * S for i in range(5)] + [stamp(i) for i in range(5)]
     assert stream.stats.dropped == {}
     assert stream.stats.time_jumps >= 1
@@ -421,7 +421,7 @@ def write_ros1_bag(path: Path) -> Path:
 
 def test_a_ros1_bag(tmp_path: Path) -> None:
     recording = open_recording(write_ros1_bag(tmp_path / "a.bag"))
-    stream = PosedFrameStream(recording, AssemblerConfig())
+    stream = PosedFrameStream(recording, SynchronizerConfig())
     assert len(list(stream)) == 5
     assert stream.stats.dropped == {}
     assert len(recording) == 5

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform, quaternion_to_rotation
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import (
@@ -19,7 +19,14 @@ from embodied_perceptron.recordings.recording import (
     RecordingError,
     TransformSample,
 )
-from embodied_perceptron.recordings.tum import TumRecording, TumWriter, parse_stamp, read_tum_camera, write_camera_list
+from embodied_perceptron.recordings.tum import (
+    CameraMount,
+    TumRecording,
+    TumWriter,
+    parse_stamp,
+    read_tum_camera,
+    write_camera_list,
+)
 from embodied_perceptron.sensors.synchronizer import BadImage
 
 S = 1_000_000_000
@@ -60,7 +67,7 @@ def test_round_trip(tmp_path: Path, scale: float) -> None:
     assert recording.cameras == ("camera",)
     assert recording.world_frame == "odom"
     assert recording.truth is None
-    stream = PosedFrameStream(recording, AssemblerConfig())
+    stream = PosedFrameStream(recording, SynchronizerConfig())
     for _ in range(2):  # a recording can be played again
         frames = list(stream)
         assert [p.frame.stamp_ns for p in frames] == [S + i * S // 10 for i in range(4)]
@@ -71,11 +78,11 @@ def test_round_trip(tmp_path: Path, scale: float) -> None:
             np.testing.assert_allclose(posed.frame.depth_m, expected, atol=0.5 / scale + 1e-6)
             np.testing.assert_allclose(posed.T_world_camera, pose(i), atol=1e-8)
             assert posed.frame.intrinsics == INTRINSICS
-        stream = PosedFrameStream(recording, AssemblerConfig())
+        stream = PosedFrameStream(recording, SynchronizerConfig())
 
 
 def test_one_stream_counts_everything(tmp_path: Path) -> None:
-    stream = PosedFrameStream(TumRecording(write(tmp_path)), AssemblerConfig())
+    stream = PosedFrameStream(TumRecording(write(tmp_path)), SynchronizerConfig())
     frames = list(stream)
     assert (stream.colors_played, stream.stats.accepted, stream.stats.emitted, len(frames)) == (4, 4, 4, 4)
     assert stream.take_drops() == []
@@ -100,13 +107,13 @@ def test_poses_come_ahead_and_are_interpolated(tmp_path: Path) -> None:
             poses_before[sample.stamp_ns] = len(seen)
     assert poses_before == {S: 1, int(1.9 * S): 6}, "the first pose at or behind each image, and no more"
     assert len(seen) == 6
-    last = list(PosedFrameStream(TumRecording(tmp_path), AssemblerConfig()))[-1]
+    last = list(PosedFrameStream(TumRecording(tmp_path), SynchronizerConfig()))[-1]
     assert last.frame.stamp_ns == int(1.9 * S)
     assert last.T_world_camera[0, 3] == pytest.approx(0.05)
 
 
 def test_base_frame_and_mount(tmp_path: Path) -> None:
-    write(tmp_path, base_frame="base_link", T_base_camera=MOUNT, world_frame="map", camera_frame="front_optical")
+    write(tmp_path, mount=CameraMount("base_link", MOUNT), world_frame="map", camera_frame="front_optical")
     recording = TumRecording(tmp_path)
     assert recording.world_frame == "map"
     transforms = [s for s in recording if isinstance(s, TransformSample)]
@@ -114,7 +121,7 @@ def test_base_frame_and_mount(tmp_path: Path) -> None:
     assert [(t.parent, t.child) for t in static] == [("base_link", "front_optical")]
     assert {(t.parent, t.child) for t in transforms if not t.is_static} == {("map", "base_link")}
     np.testing.assert_allclose(transforms[1].T_parent_child, pose(0) @ invert_transform(MOUNT), atol=1e-8)
-    posed = list(PosedFrameStream(recording, AssemblerConfig()))
+    posed = list(PosedFrameStream(recording, SynchronizerConfig()))
     np.testing.assert_allclose(posed[2].T_world_camera, pose(2), atol=1e-8)
 
 
@@ -122,7 +129,7 @@ def test_several_cameras(tmp_path: Path) -> None:
     for name in ("left", "right"):
         mount = MOUNT.copy()
         mount[1, 3] = 0.2 if name == "left" else -0.2
-        write(tmp_path / name, camera=name, base_frame="base", T_base_camera=mount)
+        write(tmp_path / name, camera=name, mount=CameraMount("base", mount))
     with pytest.raises(RecordingError, match="neither a folder in TUM"):
         open_recording(tmp_path)  # two recordings beside each other are not one of two cameras
     write_camera_list(tmp_path, ["left", "right"])
@@ -130,7 +137,7 @@ def test_several_cameras(tmp_path: Path) -> None:
     assert isinstance(recording, TumRecording)
     assert recording.cameras == ("left", "right")
     assert len(recording) == 8
-    stream = PosedFrameStream(recording, AssemblerConfig())
+    stream = PosedFrameStream(recording, SynchronizerConfig())
     posed = list(stream)
     assert len(posed) == 8
     # groundtruth.txt of the first camera places the base; the second hangs on its mount
@@ -151,7 +158,7 @@ def test_truth_is_kept(tmp_path: Path) -> None:
 def test_reads_the_real_kitchen(kitchen_dir: Path) -> None:
     recording = open_recording(kitchen_dir)
     assert len(recording) == 100
-    stream = PosedFrameStream(recording, AssemblerConfig())
+    stream = PosedFrameStream(recording, SynchronizerConfig())
     first = next(iter(stream))
     assert first.frame.intrinsics == Intrinsics(585.0, 585.0, 320.0, 240.0, 640, 480)
     known = first.frame.depth_m[first.frame.depth_m > 0]
@@ -160,7 +167,7 @@ def test_reads_the_real_kitchen(kitchen_dir: Path) -> None:
 
 
 def test_plays_the_whole_kitchen_without_a_drop(kitchen_dir: Path) -> None:
-    stream = PosedFrameStream(open_recording(kitchen_dir), AssemblerConfig())
+    stream = PosedFrameStream(open_recording(kitchen_dir), SynchronizerConfig())
     assert sum(1 for _ in stream) == 100
     assert stream.stats.dropped == {}
 
@@ -179,8 +186,8 @@ def test_writer_refuses_what_does_not_fit(tmp_path: Path) -> None:
     assert not list((tmp_path / "a" / "color").iterdir()), "a refused frame leaves no files"
     with pytest.raises(ValueError, match="depth_scale must be positive"):
         TumWriter(tmp_path / "b", INTRINSICS, depth_scale=0.0)
-    with pytest.raises(ValueError, match="belong together"):
-        TumWriter(tmp_path / "b", INTRINSICS, base_frame="base")
+    with pytest.raises(ValueError, match="T_base_camera"):
+        TumWriter(tmp_path / "b", INTRINSICS, mount=CameraMount("base", np.zeros((4, 4))))
     write(tmp_path / "c")
     with pytest.raises(FileExistsError, match="holds a recording already"):
         TumWriter(tmp_path / "c", INTRINSICS)
@@ -282,8 +289,8 @@ def test_damaged_images_are_named_or_counted(tmp_path: Path, damage: Callable[[P
     write(tmp_path)
     damage(tmp_path)
     with pytest.raises(RecordingError, match=message):
-        list(PosedFrameStream(TumRecording(tmp_path), AssemblerConfig()))
-    stream = PosedFrameStream(TumRecording(tmp_path, tolerate_damage=True), AssemblerConfig())
+        list(PosedFrameStream(TumRecording(tmp_path), SynchronizerConfig()))
+    stream = PosedFrameStream(TumRecording(tmp_path, tolerate_damage=True), SynchronizerConfig())
     assert len(list(stream)) == 3
     assert stream.stats.dropped == {"bad_frame": 1}
     assert str(tmp_path) in stream.take_drops()[0].detail
@@ -292,7 +299,7 @@ def test_damaged_images_are_named_or_counted(tmp_path: Path, damage: Callable[[P
 def test_images_of_another_size_are_counted(tmp_path: Path) -> None:
     write(tmp_path)
     edit_json(width=W * 2)(tmp_path)
-    stream = PosedFrameStream(TumRecording(tmp_path), AssemblerConfig())
+    stream = PosedFrameStream(TumRecording(tmp_path), SynchronizerConfig())
     assert list(stream) == []
     assert stream.stats.dropped == {"size_mismatch": 4}
 
@@ -301,7 +308,7 @@ def test_images_outside_of_the_trajectory_are_counted(tmp_path: Path) -> None:
     write(tmp_path)
     lines = (tmp_path / "groundtruth.txt").read_text().splitlines()
     (tmp_path / "groundtruth.txt").write_text("\n".join(lines[2:4]))
-    stream = PosedFrameStream(TumRecording(tmp_path), AssemblerConfig())
+    stream = PosedFrameStream(TumRecording(tmp_path), SynchronizerConfig())
     assert len(list(stream)) == 2
     assert stream.stats.dropped == {"pose_too_old": 1, "pose_timeout": 1}
 
@@ -392,7 +399,7 @@ def test_a_transform_that_is_none_is_the_recordings_fault(tmp_path):
     spec = tmp_path / "r" / "camera.json"
     spec.write_text(json.dumps({**json.loads(spec.read_text()), "camera": "x" * 700}))
     with pytest.raises(RecordingError, match=r"transform at \d+ ns: frame names may have at most 256 characters"):
-        list(PosedFrameStream(TumRecording(tmp_path / "r"), AssemblerConfig()))
+        list(PosedFrameStream(TumRecording(tmp_path / "r"), SynchronizerConfig()))
 
 
 def test_a_list_that_names_no_file(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.scene_builder import box_surface, chair, noisy, plane, room, snapshot_of, table
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.trimming import trimmed_bounds
 from embodied_perceptron.scene.segmentation.cells import build_cells, connected_parts
@@ -21,7 +21,7 @@ from embodied_perceptron.scene.segmentation.components import (
 )
 from embodied_perceptron.scene.segmentation.layers import FLOOR, STRUCTURE, THING, separate_layers
 
-CONFIG = ObjectsConfig()
+CONFIG = SegmentationConfig()
 
 
 def boxes_of(points, config=CONFIG, floor_z_m=0.0):
@@ -183,7 +183,7 @@ def test_sofa_is_one_thing_with_its_back_and_arms():
 
 def test_things_on_a_table_do_not_raise_it():
     parts = [table((0, 0), (1.4, 0.8, 0.74)), box_surface((0.3, 0.1, 0.84), (0.3, 0.2, 0.2))]
-    found = boxes_of(noisy(np.concatenate([room(), *parts]), 0.004), ObjectsConfig(min_cells=10))
+    found = boxes_of(noisy(np.concatenate([room(), *parts]), 0.004), SegmentationConfig(min_cells=10))
     assert best_iou(found, [0, 0, 0.37, 1.4, 0.8, 0.74, 0, 0, 0]) > 0.85
     assert best_iou(found, [0.3, 0.1, 0.84, 0.3, 0.2, 0.2, 0, 0, 0]) > 0.4
     assert len(found) == 2
@@ -234,8 +234,8 @@ def test_any_clutter_gives_sound_boxes(seed):
 
 def test_size_limits_hold():
     points = np.concatenate([room(), box_surface((0.5, 0.5, 0.4), (0.8, 0.5, 0.8))])
-    assert len(boxes_of(points, ObjectsConfig(max_size_m=0.7))) == 0
-    assert len(boxes_of(points, ObjectsConfig(min_cells=10_000))) == 0
+    assert len(boxes_of(points, SegmentationConfig(max_size_m=0.7))) == 0
+    assert len(boxes_of(points, SegmentationConfig(min_cells=10_000))) == 0
 
 
 def test_scores_rise_with_evidence():

@@ -9,7 +9,7 @@ import pytest
 from support.object_scenes import FLOOR, SECOND, A, B, C, found, ids, world
 from support.scene_builder import box_surface, snapshot_of
 
-from embodied_perceptron.config import ObjectsConfig, ScorePolicy
+from embodied_perceptron.config import EstimateConfig, ExistenceConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.suppression import blend_boxes, box_affinity
 from embodied_perceptron.mapping.voxel_counts import count_voxels, without_bottom
 from embodied_perceptron.results import Detections, ObjectState
@@ -24,7 +24,7 @@ def expected_score(mean, looks):
 
 
 def test_tentative_then_confirmed_with_the_same_id():
-    objects = ObjectMap(ObjectsConfig(confirm_count=3))
+    objects = ObjectMap(TrackingConfig(existence=ExistenceConfig(confirm_count=3)))
     for i in range(3):
         assert ids(objects, ObjectState.CONFIRMED) == []
         objects.update(found(A, B), world(A, B), i)
@@ -119,7 +119,10 @@ def test_without_probabilities_what_is_there_stays_confirmed():
 
 
 def test_a_map_of_fewer_sightings_than_are_asked_for_now_keeps_its_objects():
-    objects, stricter = ObjectMap(ObjectsConfig(confirm_count=2)), ObjectMap(ObjectsConfig(confirm_count=5))
+    objects, stricter = (
+        ObjectMap(TrackingConfig(existence=ExistenceConfig(confirm_count=2))),
+        ObjectMap(TrackingConfig(existence=ExistenceConfig(confirm_count=5))),
+    )
     for i in range(2):
         objects.update(found(A), world(A), i)
     stricter.load_json(objects.to_json())
@@ -428,4 +431,4 @@ def test_names_are_counted_by_their_shares():
     (track,) = objects._tracks.values()
     assert track.label == "chair"
     assert track.name_share("stool") == pytest.approx(0.4)
-    assert not track.is_settled(ObjectsConfig())
+    assert not track.is_settled(EstimateConfig())

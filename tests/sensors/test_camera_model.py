@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from embodied_perceptron.geometry.transforms import Intrinsics
-from embodied_perceptron.sensors.camera_model import SUPPORTED_MODELS, CameraModel, camera_model_from_info
+from embodied_perceptron.sensors.camera_model import (
+    SUPPORTED_MODELS,
+    CameraInfoFields,
+    CameraModel,
+    camera_model_from_info,
+)
 
 K = (500.0, 0.0, 320.0, 0.0, 510.0, 240.0, 0.0, 0.0, 1.0)
 INTRINSICS = Intrinsics(500.0, 510.0, 320.0, 240.0, 640, 480)
@@ -20,7 +25,7 @@ DISTORTION = {
 
 def test_a_plain_pinhole() -> None:
     for model, d in (("", ()), ("plumb_bob", (0.0,) * 5), ("plumb_bob", ())):
-        camera = camera_model_from_info(width=640, height=480, k=K, distortion_model=model, d=d)
+        camera = camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, distortion_model=model, d=d))
         assert camera.intrinsics == INTRINSICS
         assert not camera.is_distorted
     color, depth = np.zeros((480, 640, 3), np.uint8), np.zeros((480, 640), np.float32)
@@ -31,7 +36,7 @@ def test_a_plain_pinhole() -> None:
 def test_rectified_images_obey_the_pinhole(model: str) -> None:
     """A spot where the distorted camera sees a 3-D point moves to where the pinhole sees it; its depth stays."""
     d = DISTORTION[model]
-    camera = camera_model_from_info(width=640, height=480, k=K, distortion_model=model, d=d)
+    camera = camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, distortion_model=model, d=d))
     point = np.array([[[0.6, -0.35, 1.5]]])
     zero = np.zeros(3)
     if model == "equidistant":
@@ -63,7 +68,7 @@ def test_what_lies_outside_of_the_raw_image_is_unknown() -> None:
 @pytest.mark.parametrize("model", ["thin_prism", "kannala_brandt4", "double_sphere"])
 def test_unknown_models_are_refused_by_name(model: str) -> None:
     with pytest.raises(ValueError, match=f"distortion model '{model}' is not supported"):
-        camera_model_from_info(width=640, height=480, k=K, distortion_model=model, d=(0.1,) * 5)
+        camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, distortion_model=model, d=(0.1,) * 5))
 
 
 def test_coefficients_that_do_not_fit_are_refused() -> None:
@@ -85,28 +90,26 @@ def test_coefficients_that_do_not_fit_are_refused() -> None:
 )
 def test_bad_matrices_are_refused(k: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        camera_model_from_info(width=640, height=480, k=k)
+        camera_model_from_info(CameraInfoFields(width=640, height=480, k=k))
 
 
 def test_zero_size_is_refused() -> None:
     with pytest.raises(ValueError, match="width must be positive"):
-        camera_model_from_info(width=0, height=480, k=K)
+        camera_model_from_info(CameraInfoFields(width=0, height=480, k=K))
 
 
 def test_rectified_topics_use_the_projection_matrix_and_no_distortion() -> None:
     p = (450.0, 0, 300.0, 0, 0, 460.0, 230.0, 0, 0, 0, 1, 0)
-    camera = camera_model_from_info(
-        width=640, height=480, k=K, distortion_model="thin_prism", d=(1.0,), p=p, image_is_rectified=True
-    )
+    camera = camera_model_from_info(CameraInfoFields(640, 480, K, "thin_prism", (1.0,), p=p), image_is_rectified=True)
     assert camera.intrinsics == Intrinsics(450.0, 460.0, 300.0, 230.0, 640, 480)
     assert not camera.is_distorted
 
 
 def test_binning_and_region_of_interest() -> None:
-    binned = camera_model_from_info(width=640, height=480, k=K, binning=(2, 2)).intrinsics
+    binned = camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, binning=(2, 2))).intrinsics
     assert (binned.width, binned.height, binned.fx) == (320, 240, 250.0)
     assert binned.cx == pytest.approx((320 + 0.5) / 2 - 0.5)
-    cropped = camera_model_from_info(width=640, height=480, k=K, roi=(100, 40, 200, 160)).intrinsics
+    cropped = camera_model_from_info(CameraInfoFields(width=640, height=480, k=K, roi=(100, 40, 200, 160))).intrinsics
     assert cropped == Intrinsics(500.0, 510.0, 220.0, 200.0, 200, 160)
 
 

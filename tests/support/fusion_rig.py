@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from support.ros_live import MAPPING_CAMERA, OPTICAL, T_ODOM_CAMERA, scene_depth, wait_until
 
-from embodied_perceptron.config import AssemblerConfig, PerceptronConfig, VolumeConfig
+from embodied_perceptron.config import PerceptronConfig, SynchronizerConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.poses import Disconnected, Found, PoseLookup, TooEarly
@@ -76,7 +76,7 @@ class Rig:
             self.transforms,
             self.health,
             logger or logging.getLogger("test"),
-            assembler_config=AssemblerConfig(max_pose_wait_s=max_pose_wait_s, max_pair_wait_s=0.15),
+            assembler_config=SynchronizerConfig(max_pose_wait_s=max_pose_wait_s, max_pair_wait_s=0.15),
             fusion_frame="odom",
             rectified=dict.fromkeys(cameras, False),
             now_ns=now_ns,

@@ -15,6 +15,7 @@ from embodied_perceptron.config import (
     ObjectsConfig,
     PerceptronConfig,
     ScorePolicy,
+    SegmentationConfig,
     VolumeConfig,
 )
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
@@ -76,7 +77,7 @@ def config(
     return PerceptronConfig(
         volume=VolumeConfig(voxel_size_m=0.04, max_blocks=4000, min_hits=1, device=device),
         keyframes=KeyframeConfig(max_count=max_count, min_interval_s=0.0),
-        objects=ObjectsConfig(min_cells=8),
+        objects=ObjectsConfig(SegmentationConfig(min_cells=8)),
         network=NetworkOptions(window_m=window_m, features=features),  # type: ignore[arg-type]
     )
 

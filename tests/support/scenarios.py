@@ -24,7 +24,14 @@ from support.scenario_world import (
 )
 
 from embodied_perceptron.apps.checks import Severity, check_focal_length
-from embodied_perceptron.config import KeyframeConfig, ObjectsConfig, PerceptronConfig, ScorePolicy, VolumeConfig
+from embodied_perceptron.config import (
+    KeyframeConfig,
+    ObjectsConfig,
+    PerceptronConfig,
+    ScorePolicy,
+    SegmentationConfig,
+    VolumeConfig,
+)
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.transforms import Intrinsics, invert_transform, make_transform
@@ -52,10 +59,10 @@ class Robot:
         config = PerceptronConfig(
             volume=VolumeConfig(voxel_size_m=VOXEL_M, max_blocks=8000, radius_m=radius_m),
             keyframes=KeyframeConfig(translation_m=0.1, max_count=keyframes),
-            objects=ObjectsConfig(cell_size_m=0.08, min_cells=10),
+            objects=ObjectsConfig(SegmentationConfig(cell_size_m=0.08, min_cells=10)),
         )
         self.perceptron = Perceptron(config)
-        self.objects = ObjectMap(config.objects)
+        self.objects = ObjectMap(config.objects.tracking)
         self.detector = ScriptedDetector(seed)
         self.frames = 0
         self.published: list[tuple[float, tuple[SceneObject, ...]]] = []  # seconds, confirmed objects

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.scene_builder import box_surface, plane, room, snapshot_of
 
-from embodied_perceptron.config import GridConfig, ObjectsConfig
+from embodied_perceptron.config import GridConfig, SegmentationConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject
 from embodied_perceptron.scene.navigation import navigation_grid, semantic_voxels
@@ -28,7 +28,7 @@ def perception_of(parts, objects=()):
     points = np.concatenate([p for p, _ in parts]) if parts else np.zeros((0, 3))
     colors = np.concatenate([np.broadcast_to(c, (len(p), 3)) for p, c in parts]) if parts else None
     snapshot = snapshot_of(points, colors)
-    layers = separate_layers(snapshot, 0.0, ObjectsConfig())
+    layers = separate_layers(snapshot, 0.0, SegmentationConfig())
     return Perception(
         0,
         tuple(objects),

@@ -15,7 +15,7 @@ import pytest
 from support.browser import Page, open_browser
 from support.scene_builder import box_surface, room, snapshot_of
 
-from embodied_perceptron.config import GridConfig, ObjectsConfig
+from embodied_perceptron.config import GridConfig, SegmentationConfig
 from embodied_perceptron.geometry.boxes import box_corners
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform
 from embodied_perceptron.results import Grounding, GroundingStatus, Perception, SceneObject, SemanticVoxels
@@ -56,7 +56,7 @@ def a_perception(objects, source=None):
     points = np.concatenate([p for p, _ in parts])
     colors = np.concatenate([np.broadcast_to(c, (len(p), 3)) for p, c in parts])
     snapshot = snapshot_of(points, colors, 0.05)  # few: the browser of the tests draws by the CPU
-    layers = separate_layers(snapshot, 0.0, ObjectsConfig())
+    layers = separate_layers(snapshot, 0.0, SegmentationConfig())
     grid = navigation_grid(snapshot, 0.0, GridConfig())
     cells = semantic_voxels(snapshot, layers, 0.06)
     return Perception(0, tuple(objects), (), cells, grid, snapshot, source=source)

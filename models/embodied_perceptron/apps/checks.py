@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import (
     Intrinsics,
     back_project,
@@ -122,7 +122,9 @@ class CameraEvidence:
             self.calibrations.append(model)
 
 
-def check_camera(name: str, evidence: CameraEvidence, config: AssemblerConfig, *, live: bool = False) -> list[Finding]:
+def check_camera(
+    name: str, evidence: CameraEvidence, config: SynchronizerConfig, *, live: bool = False
+) -> list[Finding]:
     """Findings of everything that the images, stamps and poses of one camera tell.
 
     ``live``: a few seconds of a running camera instead of a whole drive. The first and last image may lack their

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.apps.checks import CameraEvidence, Finding, Severity, check_camera, check_clocks
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.recordings.bag import BagRecording
 from embodied_perceptron.recordings.recording import (
     ColorSample,
@@ -41,7 +41,7 @@ class _PlayedCamera(CameraEvidence):
 
 
 def examine_recording(
-    recording: Recording, config: AssemblerConfig, on_progress: Callable[[int, int], None] | None = None
+    recording: Recording, config: SynchronizerConfig, on_progress: Callable[[int, int], None] | None = None
 ) -> list[Finding]:
     """Play a recording and check everything that usually goes wrong.
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import PerceptronConfig
-from embodied_perceptron.geometry.boxes import nms
+from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, make_transform
 from embodied_perceptron.inference.cell_names import names_from_boxes
 from embodied_perceptron.language.colors import mean_colors
@@ -84,7 +84,10 @@ def _steps(config: PerceptronConfig, inference: Predictor | None) -> Iterator[Ca
     shapes = perceptron if inference is None else Perceptron(small, perceptron.volume)
     furnished, empty = _room_depth(_THINGS), _room_depth(_THINGS[:0])
     stamp_ns = 0
-    for depth_m in (*[furnished] * (config.objects.confirm_count + 1), *[empty] * _LOOKS_UNTIL_CLEARED):
+    for depth_m in (
+        *[furnished] * (config.objects.tracking.existence.confirm_count + 1),
+        *[empty] * _LOOKS_UNTIL_CLEARED,
+    ):
         for writable in (False, True) * config.volume.min_hits:
             # kernels are compiled once for images that share a message's memory (read-only), once for converted ones
             color = np.zeros((*depth_m.shape, 3), np.uint8)

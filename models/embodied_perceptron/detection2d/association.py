@@ -22,15 +22,20 @@ from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.lifting import LiftedDetection, box_around
 from embodied_perceptron.detection2d.rays import VoxelIndex
+from embodied_perceptron.geometry.suppression import (
+    LIFTED_AFFINITY,
+    LIFTED_OTHER_NAME_AFFINITY,
+    LIFTED_OTHER_NAME_SIZE,
+)
 from embodied_perceptron.geometry.transforms import invert_transform, project, transform_points
 from embodied_perceptron.geometry.trimming import median
 from embodied_perceptron.inference.class_priors import ClassPriors
 from embodied_perceptron.sensors.frame import RgbdFrame
 
 _SMALL_M = 0.45
-_SAME_NAME, _OTHER_NAME = 0.25, 0.5  # affinity of detections of one thing
-_OTHER_NAME_RATIO = 0.4  # of their diagonals: a cup is no part of the table that it stands on
 _VISIBLE_SHARE = 0.5
+_KEPT_SHARE = 0.4  # of a detection's surface that must still be mapped
+_MIN_SIZE_PX = 12.0  # a thing that is smaller in a view was not missed there
 _HOPELESS = -1.5  # log-odds before views without it count
 _PROBES = 48  # points by which a candidate's visibility is judged
 _OWN_M = 0.15  # a probe this much behind the measured surface, or by the thing's size, is hidden by the thing itself
@@ -139,7 +144,7 @@ class _Items:
     label: NDArray[np.str_]
 
 
-def _items(views: Sequence[LiftedView], index: VoxelIndex | None, kept_share: float) -> _Items:
+def _items(views: Sequence[LiftedView], index: VoxelIndex | None) -> _Items:
     """What still stands where it was seen: surfaces that left the map take their detections along."""
     of = [(v, i) for v, view in enumerate(views) for i in range(len(view.lifted))]
     lifted = [views[v].lifted[i] for v, i in of]
@@ -148,7 +153,7 @@ def _items(views: Sequence[LiftedView], index: VoxelIndex | None, kept_share: fl
         there = index.near(np.concatenate(probes))
         counts = np.array([len(p) for p in probes])
         standing = np.add.reduceat(there.astype(np.int64), np.cumsum(counts) - counts)
-        stands = standing / counts >= kept_share
+        stands = standing / counts >= _KEPT_SHARE
         of = [pair for pair, ok in zip(of, stands, strict=True) if ok]
         lifted = [d for d, ok in zip(lifted, stands, strict=True) if ok]
     center = np.array([d.box[:3] for d in lifted]).reshape(-1, 3)
@@ -178,7 +183,8 @@ def affinities(items: _Items) -> NDArray[np.float64]:
     mixed = ~both_small & ~both_large & (ratio > 0.5)  # a part of a thing that is a little too short to be large
     result: NDArray[np.float64] = np.where(both_small, near, np.where(both_large | mixed, overlap, 0.0))
     same = items.label[:, None] == items.label[None]
-    allowed = np.where(same, result >= _SAME_NAME, (result >= _OTHER_NAME) & (ratio >= _OTHER_NAME_RATIO))
+    other = (result >= LIFTED_OTHER_NAME_AFFINITY) & (ratio >= LIFTED_OTHER_NAME_SIZE)
+    allowed = np.where(same, result >= LIFTED_AFFINITY, other)
     return np.where(allowed, result, 0.0)
 
 
@@ -249,8 +255,6 @@ def find_candidates(
     evidence: ScoreEvidence | None = None,
     index: VoxelIndex | None = None,
     yaw_rad: float = 0.0,
-    min_size_px: float = 12.0,
-    kept_share: float = 0.4,
     cache: FitCache | None = None,
 ) -> list[Candidate]:
     """Things that the views agree on, most probable first.
@@ -262,20 +266,18 @@ def find_candidates(
         evidence: worth of scores.
         index: of the map as it is now; detections whose surface is gone do not count. None = all count.
         yaw_rad: direction of the walls.
-        min_size_px: a thing that is smaller in a view was not missed there.
-        kept_share: of a detection's surface that must still be mapped.
         cache: of the boxes of the last call; most groups are as they were.
     """
     evidence = evidence if evidence is not None else ScoreEvidence()
     if cache is not None:
         cache.begin()
-    items = _items(views, index, kept_share)
+    items = _items(views, index)
     groups = group_detections(affinities(items), np.array([d.score for d in items.lifted]))
     worth = np.array([evidence.detected(d.score) for d in items.lifted])
-    # misses only speak against: what its detections cannot make likely needs no further look
+    # misses only speak against: what its detections cannot make likely is not judged further
     groups = [rows for rows in groups if evidence.prior + float(worth[rows].sum()) > _HOPELESS]
     candidates = [_candidate(items, rows, yaw_rad, cache) for rows in groups]
-    seen = visible_views(candidates, views, min_size_px)
+    seen = visible_views(candidates, views, _MIN_SIZE_PX)
     for candidate, in_view in zip(candidates, seen, strict=True):
         _judge(candidate, items_by_view(candidate, views), in_view, evidence, priors, floor_z_m)
     return sorted(candidates, key=lambda c: -c.probability)

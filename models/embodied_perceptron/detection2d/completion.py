@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import points_in_boxes
+from embodied_perceptron.geometry.suppression import SHAPE_SHARE
 from embodied_perceptron.inference.class_priors import ClassPriors
 
 _SMALL_M = 0.5
 _INSIDE_M = 0.04  # points may lie so far outside of the shape that they are of
-_MIN_SHARE = 0.5  # of the candidate's surface that a shape holds
 _MIN_PLAUSIBILITY = -3.0
 _MAX_HIDDEN_M = 0.9  # highest gap below that occlusion explains
 
@@ -95,7 +95,7 @@ def _best_shape(
     for shape, share in zip(shapes, _shares(shapes, points_m), strict=True):
         # parts that were never seen make a shape small, and nothing makes it large
         fit = priors.log_plausibility(label, shape, floor_z_m, whole=False)
-        if share < _MIN_SHARE or fit < _MIN_PLAUSIBILITY:
+        if share < SHAPE_SHARE or fit < _MIN_PLAUSIBILITY:
             continue
         value = float(share) * float(np.exp(0.25 * fit))
         if value > best:

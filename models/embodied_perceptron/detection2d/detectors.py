@@ -18,8 +18,8 @@ from embodied_perceptron.detection2d.layouts import (
     LayoutError,
     free_input_size,
     picture_masks,
-    suppress,
 )
+from embodied_perceptron.geometry.suppression import picture_nms
 from embodied_perceptron.inference.onnx import CPU, open_session
 from embodied_perceptron.sensors.frame import RgbdFrame
 
@@ -127,7 +127,7 @@ class OnnxDetector:
         except LayoutError as error:
             raise LayoutError(f"{self._path}: {error}") from None
         iou = self.layout.suppress_iou
-        rows = np.arange(len(raw.scores)) if iou is None else suppress(raw, iou)
+        rows = np.arange(len(raw.scores)) if iou is None else picture_nms(raw.boxes, raw.scores, raw.classes, iou)
         return accept_detections(
             frame.camera,
             frame.stamp_ns,

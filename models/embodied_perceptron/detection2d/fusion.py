@@ -16,40 +16,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from embodied_perceptron.detection2d.association import Candidate, LiftedView, ScoreEvidence, visible_views
-from embodied_perceptron.geometry.suppression import overlaps, thickened
+from embodied_perceptron.geometry.suppression import fusion_affinity
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
-_SAME_NAME_IOU, _OTHER_NAME_IOU = 0.15, 0.25
-_INSIDE_SHARE, _INSIDE_RATIO = 0.7, 0.25  # of the smaller in the larger, and of their volumes, of different names
-_PART_SHARE, _PART_RATIO = 0.4, 0.05  # of one name
 _MAX_MISSES = 6  # views of one background are not independent
 _MIN_SIZE_PX = 24.0  # what is smaller in a picture a detector may well miss
 _PROBES = 24
 _MAX_VIEWS = 12  # that are asked for each box; evenly over time
 _THINNED = 4
-
-
-def same_thing(network: Detections, lifted: Detections) -> NDArray[np.float64]:
-    """(N, M) affinity in [0, 1] of those pairs that may be one thing, otherwise 0."""
-    if len(network) == 0 or len(lifted) == 0:
-        return np.zeros((len(network), len(lifted)))
-    a, b = thickened(network.boxes), thickened(lifted.boxes)
-    iou, share_a = overlaps(a, b)
-    volume_a, volume_b = a[:, 3:6].prod(axis=1)[:, None], b[:, 3:6].prod(axis=1)[None, :]
-    share_b = share_a * volume_a / volume_b
-    ratio = np.minimum(volume_a, volume_b) / np.maximum(volume_a, volume_b)
-    inside = np.maximum(share_a, share_b)
-    names = np.array(network.labels)[:, None] == np.array(lifted.labels)[None, :]
-    unnamed = (np.array(network.labels) == UNNAMED)[:, None]
-    enough = np.where(names | unnamed, iou >= _SAME_NAME_IOU, iou >= _OTHER_NAME_IOU)
-    # a chair's back alone is thin, and its whole reaches half out of another's idea of it
-    part = np.where(
-        names, (inside >= _PART_SHARE) & (ratio >= _PART_RATIO), (inside >= _INSIDE_SHARE) & (ratio >= _INSIDE_RATIO)
-    )
-    one = enough | part
-    value = np.maximum(iou, 0.5 * np.maximum(share_a, share_b))
-    result: NDArray[np.float64] = np.where(one, value + names, 0.0) / 2  # the same name first
-    return result
 
 
 def fuse_detections(
@@ -83,7 +57,8 @@ def fuse_detections(
         scores = np.where(evidence == 0, scores, 1.0 / (1.0 + np.exp(-odds)))
     even = min(max(even, 1e-6), 1.0 - 1e-6)
     right = 1.0 / (1.0 + even / (1.0 - even) * np.exp(-odds))
-    affinity = same_thing(network, lifted)
+    known, seen = np.array(network.labels, dtype=object), np.array(lifted.labels, dtype=object)
+    affinity = fusion_affinity(network.boxes, lifted.boxes, known[:, None] == seen[None], known == UNNAMED)
     boxes, out_scores, labels, shares = [], [], [], []
     gone = np.zeros(len(network), dtype=bool)
     own: dict[int, Mapping[str, float]] = {}  # shares of the network's boxes whose name stays

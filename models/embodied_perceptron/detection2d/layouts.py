@@ -20,6 +20,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_perceptron.geometry.suppression import DETECTOR_NMS_IOU
+
 Outputs = Mapping[str, NDArray[Any]]
 Size = tuple[int, int]  # width, height
 
@@ -344,11 +346,11 @@ decode_nanodet_plus = _nanodet("nanodet-plus", 0.0)
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout
     for layout in (
-        Layout("nanodet", prepare_nanodet, decode_nanodet, 0.6, 416),
-        Layout("nanodet-plus", prepare_nanodet, decode_nanodet_plus, 0.6, 416),
-        Layout("yolov8", prepare_yolov8, decode_yolov8, 0.7, 640),
-        Layout("yolo11", prepare_yolov8, decode_yolo11, 0.7, 640),
-        Layout("yolox", prepare_yolox, decode_yolox, 0.45, 640),
+        Layout("nanodet", prepare_nanodet, decode_nanodet, DETECTOR_NMS_IOU["nanodet"], 416),
+        Layout("nanodet-plus", prepare_nanodet, decode_nanodet_plus, DETECTOR_NMS_IOU["nanodet-plus"], 416),
+        Layout("yolov8", prepare_yolov8, decode_yolov8, DETECTOR_NMS_IOU["yolov8"], 640),
+        Layout("yolo11", prepare_yolov8, decode_yolo11, DETECTOR_NMS_IOU["yolo11"], 640),
+        Layout("yolox", prepare_yolox, decode_yolox, DETECTOR_NMS_IOU["yolox"], 640),
         Layout("rtdetr", prepare_rtdetr, decode_rtdetr, None, 640, stretched=True),
     )
 }
@@ -356,22 +358,6 @@ LAYOUTS: dict[str, Layout] = {
 
 # --------------------------------------------------------------------------------------------------------------------
 # boxes in the input -> boxes and masks in the picture
-
-
-def suppress(raw: RawDetections, iou: float) -> NDArray[np.int64]:
-    """Rows that stay when of boxes of one class that overlap by more than ``iou`` only the best counts, best first.
-
-    What is not finite is left out of the comparison and stays: it is dropped, and counted, later.
-    """
-    finite = np.isfinite(raw.boxes).all(axis=1) & np.isfinite(raw.scores)
-    rows = np.flatnonzero(finite)
-    if len(rows):
-        sides = np.concatenate([raw.boxes[rows, :2], raw.boxes[rows, 2:] - raw.boxes[rows, :2]], axis=1)
-        numbers = raw.classes[rows].astype(np.int32)
-        kept = cv2.dnn.NMSBoxesBatched(sides.tolist(), raw.scores[rows].tolist(), numbers.tolist(), 0.0, iou)
-        rows = rows[np.asarray(kept, dtype=np.int64).reshape(-1)]
-    rows = np.concatenate([rows, np.flatnonzero(~finite)])
-    return rows.astype(np.int64)
 
 
 def picture_masks(raw: RawDetections, rows: NDArray[np.int64], fit: PictureFit) -> NDArray[np.bool_] | None:

@@ -82,8 +82,8 @@ def lift_from_options(options: LiftOptions, names: Sequence[str] = ()) -> Detect
         )
 
     encoder = RegionEncoder(options.embeddings, options.device) if options.embeddings else None
-    told = options.classes if options.from_topics else ()
-    return DetectionLift(make_detector if options.detector else None, settings, encoder=encoder, names=told)
+    words = options.classes if options.from_topics else ()
+    return DetectionLift(make_detector if options.detector else None, settings, encoder=encoder, names=words)
 
 
 def limits_from_options(options: LiftOptions) -> Limits2d:

@@ -1,4 +1,4 @@
-"""Names by looks: objects of the map answer to words that no label of them has, by an encoder of pictures and words.
+"""Open-vocabulary labels: objects of the map answer to words that none of their labels is, by an image-text encoder.
 
 A word competes with the objects' own labels and with a few that say nothing: an object is called so where it takes the
 larger part of the softmax over all of them, so that a word that fits nothing names nothing.
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from embodied_perceptron.detection2d.zero_shot import ObjectEmbeddings
 from embodied_perceptron.results import UNNAMED, SceneObject
 
-_ANSWERS = 0.35  # likeness of label and word from which on no looks are needed
-_RIVALS = ("object", "wall", "floor")  # what everything looks a little like
+_ANSWERS = 0.35  # likeness of label and word from which on the label answers
+_NEUTRAL = ("object", "wall", "floor")  # words that everything resembles a little
 _PROMPT = "a photo of a {}"
 _SHARPNESS = 100.0  # of the softmax over cosines, as CLIP is trained
 _MIN_SHARE = 0.5
@@ -64,7 +64,7 @@ class OpenVocabularyLabels:
 
     def shares(self, noun: str, labels: Sequence[str]) -> dict[int, float]:
         """How far each object looks like ``noun`` rather than like any of ``labels``; in [0, 1], by id."""
-        words = list(dict.fromkeys([noun, *labels, *_RIVALS]))
+        words = list(dict.fromkeys([noun, *labels, *_NEUTRAL]))
         vectors = self._encode(words)
         with self._lock:
             columns = [self._objects.similarities(vector) for vector in vectors]

@@ -28,7 +28,7 @@ from embodied_perceptron.detection2d.open_vocabulary import OpenVocabularyLabels
 from embodied_perceptron.detection2d.rays import VoxelIndex
 from embodied_perceptron.detection2d.scheduler import LiftScheduler, LiftWorker, SchedulerRules
 from embodied_perceptron.detection2d.zero_shot import RegionEncoder, mean_embedding
-from embodied_perceptron.geometry.suppression import overlaps, thickened
+from embodied_perceptron.geometry.suppression import distinct_lifted
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
 from embodied_perceptron.mapping.keyframes import Keyframe
 from embodied_perceptron.results import Certainty, Detections, SceneObject
@@ -48,7 +48,6 @@ _FLOOR_MOVED_M = 0.03
 _SHAPES_EVERY, _SHAPES_GROWTH = 8, 0.4  # keyframes, or share of the voxels, after which shapes are cut anew
 _SAME_VOXELS = 0.02
 _FITTING = -1.0  # log-plausibility of a box that has all of a thing
-_DUPLICATE_IOU, _DUPLICATE_SHARE = 0.3, 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -566,17 +565,6 @@ def _stamped_as(found: Detections2d, frame: RgbdFrame) -> Detections2d:
 
 def _joined(objects: Sequence[LiftedObject], min_probability: float) -> tuple[LiftedObject, ...]:
     """One object for each thing, of at least that probability: of boxes that nearly coincide the most probable."""
-    order = sorted(objects, key=lambda o: -o.probability)
-    if not order:
-        return ()
-    boxes = thickened(np.stack([o.box for o in order]))
-    iou, share = overlaps(boxes, boxes)
-    kept: list[int] = []
-    for i, thing in enumerate(order):
-        if thing.probability < min_probability:
-            continue
-        alike = [j for j in kept if order[j].label == thing.label]
-        inside = any(max(share[i, j], share[j, i]) >= _DUPLICATE_SHARE for j in alike)
-        if not inside and all(iou[i, j] < _DUPLICATE_IOU for j in kept):
-            kept.append(i)
-    return tuple(order[i] for i in kept)
+    order = sorted((o for o in objects if o.probability >= min_probability), key=lambda o: -o.probability)
+    boxes = np.array([o.box for o in order]).reshape(-1, 9)
+    return tuple(order[i] for i in distinct_lifted(boxes, [o.label for o in order]))

@@ -189,7 +189,7 @@ class ObjectEmbeddings:
     """A running mean embedding for each object of the map, by id.
 
     Args:
-        memory: looks over which the mean reaches, about.
+        memory: pictures over which the mean reaches, about.
     """
 
     def __init__(self, memory: int = 20) -> None:

@@ -253,8 +253,11 @@ def upright_boxes(boxes: Tensor) -> Tensor:
 # overlap
 
 
-def _prepare(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
-    """Checked centres, half sizes and rotations as contiguous float64 arrays."""
+def checked_frames(boxes: Tensor, name: str) -> tuple[F64, F64, F64]:
+    """Centres (N, 3), half sizes (N, 3) and rotations (N, 3, 3) of (N, 9) boxes as contiguous float64 arrays.
+
+    Raises ``ValueError`` as :func:`check_boxes`.
+    """
     checked = check_boxes(boxes, name).detach().to("cpu", torch.float64)
     parts: tuple[F64, F64, F64] = overlap.frames(checked.contiguous().numpy())
     return parts
@@ -266,7 +269,7 @@ def box_iou(a: Tensor, b: Tensor) -> Tensor:
     Boxes without volume have IoU 0 with everything, themselves included. Not differentiable (see :func:`paired_iou`).
     Raises ``ValueError`` only as :func:`check_boxes`.
     """
-    iou = overlap.iou_matrix(*_prepare(a, "a"), *_prepare(b, "b"))
+    iou = overlap.iou_matrix(*checked_frames(a, "a"), *checked_frames(b, "b"))
     return torch.from_numpy(iou).to(a.device, a.dtype)
 
 
@@ -278,7 +281,7 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
     if a.shape != b.shape:
         raise ValueError(f"need as many boxes on either side, got {tuple(a.shape)} and {tuple(b.shape)}")
     if not (torch.is_grad_enabled() and (a.requires_grad or b.requires_grad)):
-        iou = overlap.iou_pairs(*_prepare(a, "a"), *_prepare(b, "b"))
+        iou = overlap.iou_pairs(*checked_frames(a, "a"), *checked_frames(b, "b"))
         return torch.from_numpy(iou).to(a.device, a.dtype)
     check_boxes(a, "a")
     check_boxes(b, "b")
@@ -289,85 +292,6 @@ def paired_iou(a: Tensor, b: Tensor) -> Tensor:
     union = volumes(a64) + volumes(b64) - inter
     solid = union > 0
     return torch.where(solid, inter.clamp_min(0.0) / torch.where(solid, union, 1.0), 0.0).to(a.dtype)
-
-
-def nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
-    """Greedy suppression with exact IoU, each label by itself.
-
-    Args:
-        boxes: (N, 9), scores: (N,) float, labels: (N,) integer; iou_threshold: a box goes when its IoU with a kept box
-            of its label and a better score (of equal scores the lower index) is greater.
-
-    Returns:
-        (K,) int64 indices of the kept boxes, best score first, on the device of ``boxes``.
-    """
-    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
-    keep = overlap.greedy_nms(center, half, rot, label, iou_threshold)
-    return order[torch.from_numpy(keep).to(order.device)]
-
-
-def grouped_nms(boxes: Tensor, scores: Tensor, iou_threshold: float, limit: int) -> tuple[Tensor, Tensor, Tensor]:
-    """:func:`nms` of boxes of one label, and which boxes belong to those that stay; every IoU is computed once.
-
-    Args:
-        boxes: (N, 9), scores: (N,) float, iou_threshold: see :func:`nms`. limit: only so many stay, the best.
-
-    Returns:
-        (K,) int64 indices as :func:`nms`; (P,) and (P,) pairs of a position among those and the index of a box whose
-        IoU with it is greater than ``iou_threshold``, itself included. On the device of ``boxes``.
-    """
-    labels = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
-    order, center, half, rot, _ = _by_score(boxes, scores, labels, iou_threshold)
-    groups = overlap.greedy_groups(center, half, rot, iou_threshold, limit)
-    kept, pairs = (torch.from_numpy(rows).to(order.device) for rows in groups)
-    return order[kept], pairs[:, 0], order[pairs[:, 1]]
-
-
-def voted_nms(
-    boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float, voting_iou: float
-) -> tuple[Tensor, Tensor]:
-    """:func:`nms`, and what all boxes say together about each kept one: the weighted mean of those of its label around.
-
-    Many sites see one thing, each a little differently; the mean of their boxes is nearer to it than the box of the one
-    that is most certain (as Gidaris and Komodakis do it in images, ICCV 2015, section 4.2, "bounding box voting").
-    Centres and sizes are averaged, weighted by score times IoU; the rotation stays that of the kept box, and the sides
-    of the others are named by the axes of it that they are nearest to.
-
-    Args:
-        boxes: (N, 9) with volume; scores: (N,) >= 0; labels: (N,) integer; iou_threshold: see :func:`nms`.
-        voting_iou: boxes that overlap the kept one by more have a say; at least 0.
-
-    Returns:
-        (K,) as :func:`nms`, and (K, 9) what stands in their place; a kept box of score 0 stays as it is.
-    """
-    if not 0.0 <= voting_iou <= 1.0:
-        raise ValueError(f"voting_iou must be in [0, 1], got {voting_iou}")
-    order, center, half, rot, label = _by_score(boxes, scores, labels, iou_threshold)
-    weight = scores[order].detach().to("cpu", torch.float64).numpy()
-    kept, sums = overlap.greedy_nms_with_votes(center, half, rot, weight, label, iou_threshold, voting_iou)
-    keep, sums = order[torch.from_numpy(kept).to(order.device)], sums[kept]
-    result = boxes[keep].detach().to("cpu", torch.float64).numpy().copy()
-    heard = sums[:, 0] > 0
-    result[heard, :3] = sums[heard, 1:4] / sums[heard, :1]
-    result[heard, 3:6] = 2.0 * sums[heard, 4:] / sums[heard, :1]
-    return keep, torch.from_numpy(result).to(boxes.device, boxes.dtype)
-
-
-def _by_score(
-    boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float
-) -> tuple[Tensor, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Checked: the order of falling score, and in it centres, half sizes, rotations and labels."""
-    n = boxes.shape[0]
-    if scores.shape != (n,) or labels.shape != (n,):
-        raise ValueError(f"need {n} scores and labels, got {tuple(scores.shape)} and {tuple(labels.shape)}")
-    if labels.is_floating_point():
-        raise ValueError(f"labels must be integers, got {labels.dtype}")
-    if not 0.0 <= iou_threshold <= 1.0:
-        raise ValueError(f"iou_threshold must be in [0, 1], got {iou_threshold}")
-    if bool(torch.isnan(scores).any()):
-        raise ValueError(f"scores[{int(torch.isnan(scores).nonzero()[0])}] is NaN")
-    order = torch.argsort(scores.detach(), descending=True, stable=True)
-    return order, *_prepare(boxes[order], "boxes"), labels[order].cpu().to(torch.int64).numpy()
 
 
 # --------------------------------------------------------------------------------------------------------------------

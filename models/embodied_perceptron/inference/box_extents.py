@@ -4,7 +4,7 @@ A network's box of a table, counter or desk says what stands where; how far it r
 the box's footprint, seen along its own axes, each side moves outward strip by strip while the level surface at the
 box's top goes on there, and stops where it ends. Boxes stay as the network made them where that surface is not complete
 enough to be trusted, where it is not at their top, where they are tilted, and where the result would be no plausible
-size for the name. Boxes only grow, so nothing that they claimed is lost; heights and rotations stay the network's.
+size for the name. Boxes only grow, so nothing that they held is lost; heights and rotations stay the network's.
 
 What then lies in a grown box and has its name is a piece of it and is left out, and so is what has no name and its
 height: the cupboards of a counter.
@@ -13,13 +13,12 @@ height: the cupboards of a counter.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from embodied_perceptron.geometry.boxes import box_iou, volumes
+from embodied_perceptron.geometry.suppression import without_pieces
 from embodied_perceptron.inference.class_priors import ClassPriors
-from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
+from embodied_perceptron.results import Detections, VoxelSnapshot
 
 F64 = NDArray[np.float64]
 
@@ -34,8 +33,6 @@ _REACH_M = 2.5  # no side moves farther
 _LEAST_M = 0.1  # all sides together: less is noise
 _UPRIGHT = 0.05  # rad
 _MIN_PLAUSIBILITY = -3.0
-_PIECE_SHARE = 0.6  # of a box's volume inside of a grown one
-_SAME_HEIGHT_M = 0.1  # between top and top, and bottom and bottom, of a piece without a name
 
 
 def refine_extents(
@@ -67,7 +64,7 @@ def refine_extents(
         boxes[row], grown[row] = box, True
     if not grown.any():
         return found
-    kept = _without_pieces(boxes, found.scores, found.labels, grown)
+    kept = without_pieces(boxes, found.scores, found.labels, grown)
     return Detections(boxes[kept], found.scores[kept], tuple(found.labels[i] for i in kept), certainty=found.certainty)
 
 
@@ -139,24 +136,3 @@ def _grow(
                     else:
                         high[axis] += 1
     return low, high
-
-
-def _without_pieces(boxes: F64, scores: F64, labels: tuple[str, ...], grown: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(K,) rows, in order, without what lies in a grown box: of the same name and at most its score, or of no name and
-    the same height."""
-    gone = np.zeros(len(boxes), dtype=bool)
-    every = torch.from_numpy(boxes)
-    name = np.array(labels, dtype=object)
-    ends_m = boxes[:, 2, None] + boxes[:, 5, None] * np.array([-0.5, 0.5])
-    for row in np.flatnonzero(grown)[np.argsort(-scores[grown], kind="stable")]:
-        if gone[row]:
-            continue
-        nameless = (name == UNNAMED) & (np.abs(ends_m - ends_m[row]) <= _SAME_HEIGHT_M).all(axis=1)
-        alike = (((name == labels[row]) & (scores <= scores[row])) | nameless) & ~gone
-        alike[row] = False
-        others = np.flatnonzero(alike)
-        iou = box_iou(every[others], every[row : row + 1])[:, 0].numpy()
-        volume = volumes(every[others]).numpy()
-        common = iou * (volume + float(volumes(every[row : row + 1])[0])) / (1 + iou)
-        gone[others[common >= _PIECE_SHARE * volume]] = True
-    return np.flatnonzero(~gone)

@@ -23,20 +23,20 @@ MIN_SCORE = 0.1  # boxes that score less name no cells
 KEPT_CLASSES = frozenset({"floor", "carpet", "mat", "blanket", "door", "doorframe"})
 _SURE_WALL = 0.8  # a wall is as thin, but much that hangs on it is called a wall; from here on not
 _LEAD = 0.5  # how much surer the decoder must be than a box
-_SHARPNESS = 1.4  # how fast the claim of a box fades outside of it, per edge of a cell
+_SHARPNESS = 1.4  # how fast the weight of a box fades outside of it, per edge of a cell
 _LEAST_EDGE_M = 0.05
 
 
 def names_from_boxes(cells: SemanticVoxels, found: Detections, min_score: float = MIN_SCORE) -> SemanticVoxels:
     """``cells`` with the names of the boxes that hold them; confidence is then the box's score.
 
-    A box claims cells whose centre lies in it or less than half a cell outside. Of several, the claim counts that is
-    highest: score by square root of the mean edge, as what is small stands in or on what is large.
+    A box names cells whose centre lies in it or less than half a cell outside. Of several, the one counts whose weight
+    is highest: score by square root of the mean edge, as what is small stands in or on what is large.
 
     Args:
         cells: what is not empty, with the decoder's names.
         found: boxes of the same world, a box of every name that a thing may have. Names that cells cannot have, and
-            :data:`KEPT_CLASSES`, claim nothing.
+            :data:`KEPT_CLASSES`, name nothing.
         min_score: nor do boxes that score less.
     """
     index = {name: k for k, name in enumerate(cells.classes) if name not in KEPT_CLASSES}
@@ -53,7 +53,7 @@ def names_from_boxes(cells: SemanticVoxels, found: Detections, min_score: float 
         elif name == "wall":
             firm[k] = _SURE_WALL
     labels, confidence = cells.labels.copy(), cells.confidence.copy()
-    _claim(
+    _assign_names(
         np.ascontiguousarray(cells.centers_m),  # one layout, one compilation
         np.flatnonzero(cells.confidence < firm[cells.labels]),
         boxes,
@@ -69,13 +69,13 @@ def names_from_boxes(cells: SemanticVoxels, found: Detections, min_score: float 
 
 
 @numba.njit(cache=True, nogil=True)
-def _claim(
+def _assign_names(
     centers_m: NDArray[np.float32],
     free: NDArray[np.int64],
     boxes: NDArray[np.float64],
     turns: NDArray[np.float64],
     scores: NDArray[np.float64],
-    claims: NDArray[np.float64],
+    weights: NDArray[np.float64],
     names: NDArray[np.int32],
     size_m: float,
     labels: NDArray[np.int32],
@@ -85,13 +85,13 @@ def _claim(
 
     Args:
         centers_m: (N, 3); free: (M,) rows of the cells that may be renamed.
-        boxes: (B, 9); turns: (B, 3, 3) of them; scores, claims, names: (B,).
+        boxes: (B, 9); turns: (B, 3, 3) of them; scores, weights, names: (B,).
         size_m: edge of a cell.
         labels, confidence: (N,) of the decoder, in and out.
     """
     margin = 0.5 * size_m
     best = np.zeros(len(free))
-    said = confidence.copy()  # by the decoder, while claims are compared
+    said = confidence.copy()  # by the decoder, while weights are compared
     for b in range(len(boxes)):
         half = 0.5 * boxes[b, 3:6]
         reach = np.sqrt((half * half).sum()) + 2.0 * margin
@@ -108,8 +108,8 @@ def _claim(
                 outside = max(outside, abs(along) - half[axis])
             if outside > margin:
                 continue
-            claim = claims[b] * np.exp(-_SHARPNESS * outside / size_m)
-            if claim > best[m]:
-                best[m] = claim
+            weight = weights[b] * np.exp(-_SHARPNESS * outside / size_m)
+            if weight > best[m]:
+                best[m] = weight
                 labels[i] = names[b]
                 confidence[i] = scores[b]

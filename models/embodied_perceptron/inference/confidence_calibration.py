@@ -38,9 +38,13 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.suppression import (
+    OverlappingDetections,
+    overlapping_detections,
+    same_thing_pairs,
+)
 from embodied_perceptron.inference.class_priors import ClassPriors, shipped_priors
-from embodied_perceptron.inference.context_rescoring import ContextRescoring, Rivals, find_rivals
-from embodied_perceptron.inference.naming import same_things
+from embodied_perceptron.inference.context_rescoring import ContextRescoring
 from embodied_perceptron.mapping.voxel_counts import count_voxels
 from embodied_perceptron.results import UNNAMED, Certainty, Detections, VoxelSnapshot
 
@@ -115,11 +119,11 @@ class ConfidenceCalibration:
         return found.take(order, scores[order], Certainty.CALIBRATED)
 
     def _of_names(self, found: Detections, evidence: F64, floor_z_m: float) -> F64:
-        rivals = rivals_of(found)
-        table = box_features(found, evidence, rivals, floor_z_m, self.names, self.priors)
+        overlapping = conflicts_of(found)
+        table = box_features(found, evidence, overlapping, floor_z_m, self.names, self.priors)
         odds = weighed(self.weights, table)
         if self.company is not None:
-            odds = self.company(found.boxes, found.labels, odds, rivals, box_forms(found.boxes, table, floor_z_m))
+            odds = self.company(found.boxes, found.labels, odds, overlapping, box_forms(found.boxes, table, floor_z_m))
         return np.asarray(expit(odds))
 
     def doubts(self, labels: Sequence[str]) -> F64:
@@ -187,12 +191,13 @@ def name_log_odds(names: Mapping[str, tuple[int, int]], label: str) -> float:
 def box_features(
     found: Detections,
     evidence: F64,
-    rivals: Rivals,
+    overlapping: OverlappingDetections,
     floor_z_m: float,
     names: Mapping[str, tuple[int, int]],
     priors: ClassPriors,
 ) -> F64:
-    """(N, 7) :data:`FEATURES` of each box; ``evidence``: of :func:`borne_out`, ``rivals``: of :func:`rivals_of`."""
+    """(N, 7) :data:`FEATURES` of each box; ``evidence``: of :func:`borne_out`, ``overlapping``: of
+    :func:`conflicts_of`."""
     boxes = found.boxes
     name = {label: name_log_odds(names, label) for label in set(found.labels)}
     plausible = [
@@ -205,7 +210,7 @@ def box_features(
             np.array([name[label] for label in found.labels]),
             np.maximum(plausible, _LEAST_PLAUSIBLE),
             *evidence.T,
-            best_rivals(found.scores, rivals) - found.scores,
+            overlapping.best_scores(found.scores) - found.scores,
             np.log(boxes[:, 3:6].min(axis=1)),
         ],
         axis=1,
@@ -232,7 +237,7 @@ def best_names(boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64], 
     best = np.full(len(boxes), NO_NAME)
     every = np.zeros(len(boxes))
     every[named] = probability
-    thing, name = same_things(boxes, things, named)
+    thing, name = same_thing_pairs(boxes, things, named)
     np.maximum.at(best, thing, every[name])
     return best[things]
 
@@ -250,17 +255,10 @@ def borne_out(boxes: F64, snapshot: VoxelSnapshot) -> F64:
     return np.stack([surface, closed], axis=1)[which.reshape(-1)]  # NumPy 2.0 gives it a second axis
 
 
-def rivals_of(found: Detections) -> Rivals:
-    """What claims the place of others; of boxes that no fit ever sees none counts: hardly a tenth of a benchmark's
-    boxes of any score is left."""
-    return find_rivals(found.boxes, np.flatnonzero(found.scores >= LEAST_SCORE))
-
-
-def best_rivals(scores: F64, rivals: Rivals) -> F64:
-    """(N,) best score of another box that claims the place; 0 without one."""
-    best = np.zeros(len(scores))
-    np.maximum.at(best, rivals.of, scores[rivals.by])
-    return best
+def conflicts_of(found: Detections) -> OverlappingDetections:
+    """Detections that overlap; of boxes that no fit ever sees none counts: hardly a tenth of a benchmark's boxes of any
+    score is left."""
+    return overlapping_detections(found.boxes, np.flatnonzero(found.scores >= LEAST_SCORE))
 
 
 def log_odds(p: F64) -> F64:

@@ -194,16 +194,29 @@ def _fused_sparse(conv: SparseConv | SparseTransposedConv, norm: nn.BatchNorm1d)
     return conv
 
 
+@dataclasses.dataclass(frozen=True)
+class EncoderRuntime:
+    """What runs the encoders of images and texts.
+
+    Attributes:
+        image, text: that encoder by torch on the network's device, or by ONNX Runtime with ``providers``.
+        providers: of ONNX Runtime in order of preference.
+        threads: of ONNX Runtime on the CPU; 0 = as many as cores.
+    """
+
+    image: Backend = "torch"
+    text: Backend = "torch"
+    providers: Sequence[str] = _CPU
+    threads: int = 1
+
+
 def load_inference(
     weights: str | Path,
     device: str = "cpu",
     *,
     min_score: float | None = None,
     feature_dtype: torch.dtype = torch.float16,
-    image_backend: Backend = "torch",
-    text_backend: Backend = "torch",
-    providers: Sequence[str] = _CPU,
-    threads: int = 1,
+    encoders: EncoderRuntime = EncoderRuntime(),
     preset: str | None = None,
     classes: Sequence[str] | None = None,
 ) -> Predictor:
@@ -213,7 +226,7 @@ def load_inference(
     ``calibration``, kept whole as ``inference.calibration``; of it ``calibration["detection"]["min_score"]`` is the
     score from which a box is an object, and ``["nameless_min_score"]`` the score from which a thing without a name is
     right as often; ``["even_score"]`` is the score at which a box is as likely right as wrong.
-    ``calibration["reliability"]`` is what makes probabilities of scores
+    ``calibration["reliability"]``, the first name of confidence calibration, is what makes probabilities of scores
     (:class:`~embodied_perceptron.inference.confidence_calibration.ConfidenceCalibration`).
 
     Args:
@@ -221,9 +234,7 @@ def load_inference(
         device: "cpu", "cuda", "cuda:0"; "auto" = cuda where available.
         min_score: overrides the calibrated one.
         feature_dtype: of a keyframe's image features.
-        image_backend, text_backend: run that encoder by torch on ``device``, or by ONNX Runtime with ``providers``.
-        providers: of ONNX Runtime in order of preference.
-        threads: of ONNX Runtime on the CPU; 0 = as many as cores.
+        encoders: what runs them.
         preset, classes: what the caller counts on; None = whatever the file holds.
 
     Raises ``WeightsError`` for a name that is not shipped or a shipped file that is damaged, ``CheckpointError`` for a
@@ -238,10 +249,10 @@ def load_inference(
     text: TextEncoder | None = None
     if config.grounding is not None:
         name, channels = config.grounding.text_encoder, config.grounding.text_channels
-        text = LazyTextEncoder(channels, lambda: _text(name, target, text_backend, providers, threads))
+        text = LazyTextEncoder(channels, lambda: _text(name, target, encoders))
     images = None
-    if image_backend == "onnx" and network.image_encoder is not None:
-        images = _onnx_images(network.image_encoder, providers, threads)
+    if encoders.image == "onnx" and network.image_encoder is not None:
+        images = _onnx_images(network.image_encoder, encoders)
     calibration = _calibration(file, checkpoint)
     try:
         return Predictor(
@@ -268,10 +279,7 @@ def inference_from_options(options: NetworkOptions) -> Predictor | None:
         options.device,
         min_score=options.min_score,
         feature_dtype=torch.float16 if options.features == "float16" else torch.float32,
-        image_backend=options.image_backend,
-        text_backend=options.text_backend,
-        providers=options.providers,
-        threads=options.threads,
+        encoders=EncoderRuntime(options.image_backend, options.text_backend, options.providers, options.threads),
     )
 
 
@@ -374,27 +382,27 @@ def _naming(calibration: Mapping[str, Any]) -> Naming:
     return Naming(shift=shift_between(float(value), _min_score(calibration)))
 
 
-def _text(name: str, device: torch.device, backend: Backend, providers: Sequence[str], threads: int) -> TextEncoder:
+def _text(name: str, device: torch.device, encoders: EncoderRuntime) -> TextEncoder:
     encoder = text_encoder(name)
-    if backend == "torch":
+    if encoders.text == "torch":
         return encoder.to(device)
-    return _onnx_text(encoder, providers, threads)
+    return _onnx_text(encoder, encoders)
 
 
-def _onnx_images(encoder: Any, providers: Sequence[str], threads: int) -> Any:
+def _onnx_images(encoder: Any, runtime: EncoderRuntime) -> Any:
     """The same encoder run by ONNX Runtime; its file is written to a folder that is gone afterwards."""
     from embodied_perceptron.inference.onnx import OnnxImageEncoder, export_image_encoder
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "image.onnx"
         export_image_encoder(encoder, path)
-        return OnnxImageEncoder(path, providers, threads)
+        return OnnxImageEncoder(path, runtime.providers, runtime.threads)
 
 
-def _onnx_text(encoder: TransformerTextEncoder, providers: Sequence[str], threads: int) -> TextEncoder:
+def _onnx_text(encoder: TransformerTextEncoder, runtime: EncoderRuntime) -> TextEncoder:
     from embodied_perceptron.inference.onnx import OnnxTextEncoder, export_text_encoder
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "text.onnx"
         export_text_encoder(encoder, path)
-        return OnnxTextEncoder(path, providers, threads)
+        return OnnxTextEncoder(path, runtime.providers, runtime.threads)

@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
-from embodied_perceptron.geometry.boxes import nms
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region, wall_aligned_frame
 from embodied_perceptron.geometry.occupancy_grid import WINDOW_M
+from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.cell_names import MIN_SCORE, names_from_boxes
 from embodied_perceptron.inference.loading import LazyTextEncoder
 from embodied_perceptron.inference.predictor import Predictor, SceneFeatures

@@ -17,15 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.geometry.boxes import paired_iou
+from embodied_perceptron.geometry.suppression import same_thing_pairs
 from embodied_perceptron.results import UNNAMED, Detections
 
 NAME_SHARE = 0.5  # of the probability that a thing is there, from which its name is told
-_ONE_THING_IOU = 0.5  # of a box with a name and one without
-_THINNEST_M = 0.1  # pictures are found a few centimetres before or behind the wall
 _LEAST = 0.05  # presence below it is no thing
 _MARGIN = 1e-6
 
@@ -63,7 +60,7 @@ class Naming:
             kept[rows] = True
             rescored[rows] = _shifted(scores[rows], self.shift)
             named = np.flatnonzero(~nameless)
-            thing, name = same_things(boxes, rows, named)
+            thing, name = same_thing_pairs(boxes, rows, named)
             sure = scores[name] >= self.share * scores[thing]
             kept[thing[sure]] = False
             np.maximum.at(rescored, thing[~sure], np.minimum(scores[name[~sure]] + _MARGIN, 1.0))
@@ -73,25 +70,6 @@ class Naming:
 
 
 USUAL = Naming()
-
-
-def same_things(
-    boxes: F64, things: NDArray[np.int64], named: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pairs of a row of ``things`` and one of ``named`` whose (N, 9) boxes are of one thing."""
-    thick = boxes.copy()
-    thick[:, 3:6] = np.maximum(thick[:, 3:6], _THINNEST_M)
-    center, reach = thick[:, :3], 0.5 * np.linalg.norm(thick[:, 3:6], axis=1)
-    volume = thick[:, 3:6].prod(axis=1)
-    apart = np.abs(center[things][:, None] - center[named][None]).max(axis=2)
-    ratio = volume[things][:, None] / volume[named][None]
-    # IoU cannot exceed the ratio of the volumes, nor be anything between spheres that do not touch
-    near = (apart < reach[things][:, None] + reach[named][None]) & (ratio > _ONE_THING_IOU)
-    near &= ratio < 1.0 / _ONE_THING_IOU
-    i, j = np.nonzero(near)
-    a, b = things[i], named[j]
-    iou = paired_iou(torch.from_numpy(thick[a]), torch.from_numpy(thick[b])).numpy()
-    return a[iou >= _ONE_THING_IOU], b[iou >= _ONE_THING_IOU]
 
 
 def published_name(votes: Mapping[str, float], name_of: Callable[[str], str]) -> str:
@@ -121,7 +99,7 @@ def joined_by_name(found: Detections, name_of: Callable[[str], str]) -> Detectio
         if name == UNNAMED or len({found.labels[i] for i in rows}) < 2:
             continue
         rows = rows[np.argsort(-found.scores[rows], kind="stable")]
-        first, second = same_things(found.boxes, rows, rows)
+        first, second = same_thing_pairs(found.boxes, rows, rows)
         for row in rows.tolist():
             others = [k for k in second[first == row].tolist() if k != row and not absorbed[k] and k not in joined]
             if absorbed[row] or not others:

@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
-from embodied_perceptron.geometry.boxes import canonical_boxes, nms
+from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.geometry.manhattan import WORLD, ManhattanFrame, Region
+from embodied_perceptron.geometry.suppression import PHRASE_NMS_IOU, nms
 from embodied_perceptron.geometry.transforms import check_transform
 from embodied_perceptron.inference.naming import USUAL, Naming
 from embodied_perceptron.nn.grounding import GroundingOutput
@@ -254,7 +255,7 @@ class Predictor:
         phrases: Sequence[tuple[int, int] | None] = (None,),
         viewpoint: Viewpoint | None = None,
         limit: int = 10,
-        iou_threshold: float = 0.5,
+        iou_threshold: float = PHRASE_NMS_IOU,
     ) -> list[PhraseCandidates]:
         """Candidates for each phrase of a sentence.
 
@@ -281,7 +282,7 @@ class Predictor:
         sentences: Sentences,
         viewpoint: Viewpoint | None = None,
         limit: int = 10,
-        iou_threshold: float = 0.5,
+        iou_threshold: float = PHRASE_NMS_IOU,
     ) -> list[list[PhraseCandidates]]:
         """:meth:`ground` for many sentences of one speaker in one pass: (text, phrases) -> candidates per phrase."""
         if not sentences:
@@ -323,7 +324,7 @@ class Predictor:
         sentences: Sentences,
         viewpoint: Viewpoint,
         limit: int = 10,
-        iou_threshold: float = 0.5,
+        iou_threshold: float = PHRASE_NMS_IOU,
     ) -> list[list[PhraseCandidates]]:
         """:meth:`ground_many` among objects of :meth:`objects`, of one scene. Raises alike."""
         if not self.grounds_objects:

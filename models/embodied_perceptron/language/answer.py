@@ -28,7 +28,7 @@ from embodied_perceptron.language.lexicon import lexicon, pluralize, split_words
 from embodied_perceptron.language.parser import ANYTHING, Constraint, Meaning, ObjectPhrase
 from embodied_perceptron.language.query import DEFAULT_TOP_K, Query, query_problem
 from embodied_perceptron.language.relations import PAIR_RELATIONS, SceneGeometry, viewer_of
-from embodied_perceptron.language.scoring import Evidence, Scorer, first_of_each, leftness
+from embodied_perceptron.language.scoring import Evidence, Scorer, Trust, first_of_each, leftness
 from embodied_perceptron.results import GroundedPhrase, Grounding, GroundingStatus, SceneObject
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
@@ -219,10 +219,8 @@ class _Answer:
         self.relative = scores = _relative(np.array([o.score for o in objects], dtype=np.float64), self.confirmed)
         self.proposals = candidates
         extra = None if candidates is None else self._extra(candidates)
-        trust = 1.0 if low_confidence is None else _OF_THE_MAP
-        self.scorer = Scorer(
-            meaning, self.geometry, self.labels, scores, color, extra, confirmed=self.confirmed, confidence=trust
-        )
+        trust = Trust(self.confirmed, 1.0 if low_confidence is None else _OF_THE_MAP)
+        self.scorer = Scorer(meaning, self.geometry, self.labels, scores, color, extra, trust=trust)
         conditions = [c for c in meaning.constraints if c.weight >= 1.0]
         words = meaning.length
         self.is_long = len(conditions) > _MANY_CONDITIONS or words > _MANY_WORDS or meaning.speaker is not None

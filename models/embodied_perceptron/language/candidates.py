@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.config import EVERY_SCORE, ScorePolicy
-from embodied_perceptron.geometry.boxes import Bounds, nms
-from embodied_perceptron.geometry.suppression import ONE_PLACE_IOU, ONE_THING_IOU, PROPOSAL_NMS_IOU
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.suppression import ONE_PLACE_IOU, ONE_THING_IOU, PHRASE_NMS_IOU, nms
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor, viewpoint_of
 from embodied_perceptron.language.lexicon import lexicon
@@ -222,5 +222,5 @@ def _best(parts: Sequence[PhraseCandidates], phrase: Phrase, limit: int) -> Phra
     boxes = np.concatenate([np.zeros((0, 9)), *(p.boxes for p in parts)])
     scores = np.concatenate([np.zeros(0), *(p.scores for p in parts)])
     same = torch.zeros(len(boxes), dtype=torch.int64)
-    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, PROPOSAL_NMS_IOU)[:limit].numpy()
+    kept = nms(torch.from_numpy(boxes), torch.from_numpy(scores), same, PHRASE_NMS_IOU)[:limit].numpy()
     return PhraseCandidates(phrase, boxes[kept], scores[kept])

@@ -1,4 +1,4 @@
-"""Scene descriptions whose every noun phrase carries its objects, and how much of such a text is true.
+"""Scene descriptions whose every noun phrase carries its objects.
 
     A desk <obj_3> by the window <obj_9>. On the desk <obj_3>: a laptop <obj_4> and two books <obj_5> <obj_6>.
 
@@ -9,7 +9,7 @@ A description is made from boxes by rules, so that it says nothing that the map 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.geometry.suppression import HELD_SHARE
 from embodied_perceptron.language.lexicon import lexicon, pluralize
 from embodied_perceptron.language.likelihood import NEAR_M, above, inside, on
 from embodied_perceptron.language.relations import SceneGeometry
@@ -28,8 +29,7 @@ Form = Literal["plain", "dense"]
 
 _HOLDS = 0.6  # from here on a relation is said
 _RESTS_M = 0.12  # between a bottom and the top that carries it: boxes are wrong by so much
-_INSIDE_SHARE = 0.75
-_STRUCTURE = frozenset(("floor", "ceiling", "wall"))
+STRUCTURE = frozenset(("floor", "ceiling", "wall"))  # is there in every room: not said, and not counted
 # what stands within their boxes is under them, not in them
 _OPEN_BELOW = frozenset(("table", "desk", "chair", "bed", "bench", "stool", "couch", "counter", "stand"))
 _LANDMARKS = ("window", "door", "fireplace", "stairs", "bathtub", "bed", "couch", "wardrobe", "desk", "table")
@@ -93,12 +93,12 @@ def decide_relations(objects: Sequence[SceneObject]) -> tuple[Fact, ...]:
     rests = on(pairs) * (np.abs(rises) <= _RESTS_M) * (pairs.footprint_share > 0.3)
     open_below = np.array([any(word in _OPEN_BELOW for word in o.label.split()) for o in objects])[None]
     smaller = geometry.volume[:, None] < 0.7 * geometry.volume[None]
-    held = ~open_below * inside(pairs) * (pairs.share_within >= _INSIDE_SHARE) * smaller
+    held = ~open_below * inside(pairs) * (pairs.share_within >= HELD_SHARE) * smaller
     over = above(pairs.swapped) * (low[None] - low[:, None] > _RESTS_M)
     reaches = high[:, None] <= high[None]
     tucked = open_below * (pairs.footprint_share > 0.5) * reaches * (low[:, None] < low[None] + 0.1)
     beneath = np.maximum(over * (pairs.footprint_share > 0.5), 0.8 * tucked) * (rests.T < _HOLDS)
-    structure = np.array([o.label in _STRUCTURE for o in objects])
+    structure = np.array([o.label in STRUCTURE for o in objects])
     facts = []
     strengths: list[tuple[Relation, F64]] = [("on", rests), ("in", held), ("under", beneath)]
     for matrix in (m for _, m in strengths):
@@ -133,7 +133,7 @@ def describe(objects: Sequence[SceneObject], form: Form = "plain") -> Descriptio
 
     ``form``: ``plain`` writes ``a desk <obj_3>``, ``dense`` ``<p>a desk</p>[<obj_3>]``.
     """
-    things = [o for o in objects if o.label not in (*_STRUCTURE, UNNAMED) and np.isfinite(o.box).all()]
+    things = [o for o in objects if o.label not in (*STRUCTURE, UNNAMED) and np.isfinite(o.box).all()]
     things.sort(key=lambda o: (_rank(o.label), -float(o.box[3:6].prod()), o.id))
     facts = decide_relations(things)
     placed = {fact.subject: fact for fact in facts}
@@ -277,91 +277,3 @@ def read_mentions(text: str) -> tuple[Mention, ...]:
         ids = tuple(int(number) for number in re.findall(_ID, match["ids"]))
         mentions.append(Mention(phrase, ids, start, match.end()))
     return tuple(mentions)
-
-
-@dataclass(frozen=True)
-class GroundingScore:
-    """What of a text's mentions is true; counts of (mention, object) pairs, a mention without an object is one.
-
-    Attributes:
-        right: the object is there and answers to the phrase.
-        misnamed: something is there that does not.
-        hallucinated: nothing is there, or the mention carries no object.
-        mentioned: true objects that a right mention speaks of; ``there``: all of them.
-    """
-
-    right: int = 0
-    misnamed: int = 0
-    hallucinated: int = 0
-    mentioned: int = 0
-    there: int = 0
-
-    def __add__(self, other: GroundingScore) -> GroundingScore:
-        return GroundingScore(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """All five."""
-        return self.right, self.misnamed, self.hallucinated, self.mentioned, self.there
-
-    def as_dict(self) -> dict[str, float]:
-        """Percent: ``precision``, ``hallucinated``, ``misnamed`` of the mentions, ``recall`` of the objects."""
-        said, there = max(self.right + self.misnamed + self.hallucinated, 1), max(self.there, 1)
-        return {
-            "precision": 100.0 * self.right / said,
-            "misnamed": 100.0 * self.misnamed / said,
-            "hallucinated": 100.0 * self.hallucinated / said,
-            "recall": 100.0 * self.mentioned / there,
-        }
-
-
-_SAME_THING = 0.75  # likeness of noun and label
-
-
-def score_mentions(
-    mentions: Sequence[Mention],
-    objects: Sequence[SceneObject],
-    truth: Sequence[SceneObject] | None = None,
-    min_iou: float = 0.25,
-    likeness: Callable[[str, str], float] | None = None,
-) -> GroundingScore:
-    """How much of a text holds.
-
-    Args:
-        mentions: of the text.
-        objects: whose ids it uses.
-        truth: what really stands there, joined with ``objects`` by their boxes; None = ``objects`` are the truth.
-        min_iou: from which overlap on two boxes are of one thing.
-        likeness: of a noun and a label; None = the lexicon's.
-    """
-    alike = likeness if likeness is not None else _likeness
-    real = objects if truth is None else truth
-    rows = {o.id: row for row, o in enumerate(objects)}
-    if truth is None:
-        there = np.eye(len(objects), dtype=bool)
-    else:
-        boxes = [np.array([o.box for o in part], dtype=np.float64).reshape(-1, 9) for part in (objects, truth)]
-        there = Bounds.of(boxes[0]).iou(Bounds.of(boxes[1])) >= min_iou
-    right = misnamed = hallucinated = 0
-    met: set[int] = set()
-    for mention in mentions:
-        hallucinated += not mention.ids
-        for known in mention.ids:
-            columns = np.flatnonzero(there[rows[known]]) if known in rows else np.zeros(0, np.intp)
-            fits = [int(j) for j in columns if alike(mention.phrase, real[int(j)].label) >= _SAME_THING]
-            right += bool(fits)
-            misnamed += not fits and len(columns) > 0
-            hallucinated += len(columns) == 0
-            met.update(fits)
-    countable = [j for j, o in enumerate(real) if o.label not in (*_STRUCTURE, UNNAMED)]
-    return GroundingScore(right, misnamed, hallucinated, len(met & set(countable)), len(countable))
-
-
-def _likeness(phrase: str, label: str) -> float:
-    """Of a noun phrase and a label; the phrase's last words are its noun."""
-    words = phrase.split()
-    ends = [" ".join(words[first:]) for first in range(len(words))]
-    singular = [form for end in ends for form in (end, end.removesuffix("es"), end.removesuffix("s"))]
-    if label in singular or pluralize(label) in ends:
-        return 1.0
-    return max((lexicon().similarity(form, label) for form in singular), default=0.0)

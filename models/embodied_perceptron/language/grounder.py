@@ -1,7 +1,7 @@
 """Sentences about a published scene, by all that is known of it: names of users and of a class list, looks, colours,
 boxes of low confidence, and the network's own grounding.
 
-    grounder = Grounder(inference, lift, classes, scores, config.objects)
+    grounder = Grounder(inference, lift, classes, scores, config.objects.tracking)
     answers = grounder.answer(scene, ["the chair left of the red sofa"], T_map_camera)
 """
 
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
+from embodied_perceptron.config import EVERY_SCORE, ScorePolicy, TrackingConfig
 from embodied_perceptron.detection2d.pipeline import DetectionLift
 from embodied_perceptron.inference.predictor import PhraseCandidates, Predictor
 from embodied_perceptron.language.answer import ground_objects
@@ -63,7 +63,7 @@ class Grounder:
         lift: a detector that is told in words looks for what is asked for, and an encoder of looks names objects.
         classes: names that are published.
         scores: which scores of boxes count for what.
-        objects: how scores of boxes become scores of objects.
+        tracking: how scores of boxes become scores of objects.
         named: whether something gives objects names at all, besides users and files.
     """
 
@@ -71,7 +71,7 @@ class Grounder:
     lift: DetectionLift | None = None
     classes: ClassList | None = None
     scores: ScorePolicy = EVERY_SCORE
-    objects: ObjectsConfig = field(default_factory=ObjectsConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
     named: bool = False
     _contexts: WeakKeyDictionary[PublishedScene, QueryContext] = field(
         init=False, repr=False, default_factory=WeakKeyDictionary
@@ -138,7 +138,7 @@ class Grounder:
             objects, tentative = scene.objects, scene.tentative
             if self.classes is not None:  # sentences may use all words
                 objects, tentative = self.classes.in_own_words(objects), self.classes.in_own_words(tentative)
-            first_score = partial(published_score, looks=1, scores=self.scores, config=self.objects)
+            first_score = partial(published_score, looks=1, scores=self.scores, config=self.tracking)
             context = QueryContext(scene.objects, objects, tentative, scene.seen, self.scores, first_score)
             self._contexts[scene] = context
         return context

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from re import Match, Pattern
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
-from embodied_perceptron.language.reader import PatternReading, retold
+from embodied_perceptron.language.reader import PatternReading, rewrite
 from embodied_perceptron.language.request import Kind, read_request
 
 Span = tuple[int, int]
@@ -338,7 +338,7 @@ def parse(text: str, labels: Iterable[str] = ()) -> Meaning:
         heard = list(" " * start + text[start:end])
         for first, last in request.aside:
             heard[first:last] = " " * len(heard[first:last])
-        words = retold("".join(heard), labels, _read_by_patterns(meaning), without_verbs)
+        words = rewrite("".join(heard), labels, _read_by_patterns(meaning), without_verbs)
         meaning = meaning if words is None else _completed(meaning, Parser(text, labels, words).meaning())
     excluded = [_excluded(text, labels, words, meaning.target) for words in request.excluded]
     target = meaning.target

@@ -82,7 +82,7 @@ _TELLS_WHERE = word_set("prepositions") | {
 }  # fmt: skip
 
 
-def told_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
+def rewrite_plainly(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """``words`` with what they plainly mean in place of such forms; the same where there are none."""
     line = Line(_orders([w for i, w in enumerate(words) if not (w.text == "." and i and words[i - 1].text in _TITLES)]))
     line = _with_ones(

@@ -87,7 +87,7 @@ _BELONGS = r"(?:belongs|belong|goes|go)(?: back| away| over)*"
 def put_aside(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     """``words`` without what only stands around a request; unchanged where nothing does."""
     labels = tuple(labels)
-    line = Line(_introduced(_told_short(words), labels))
+    line = Line(_introduced(_shortened(words), labels))
     line = _asking_clause(line, labels)
     for pattern in (_TURNED, rf"{ADDRESS}{_WONDER} ?,? (?={_ASKS}\b)"):
         line = Line(line.words[line.begins(pattern) :])
@@ -99,7 +99,7 @@ def put_aside(words: Sequence[Word], labels: Iterable[str] = ()) -> list[Word]:
     return _without_goal(line, labels).words
 
 
-def _told_short(words: Sequence[Word]) -> list[Word]:
+def _shortened(words: Sequence[Word]) -> list[Word]:
     """ "The telly's behind you": the telly."""
     result: list[Word] = []
     for i, word in enumerate(words):

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, relation_words, split_words, word_set
-from embodied_perceptron.language.plain import told_plainly
+from embodied_perceptron.language.plain import rewrite_plainly
 from embodied_perceptron.language.wording import corrected
 from embodied_perceptron.nn.relation_reader import RELATIONS, RelationReader, probabilities
 
@@ -157,13 +157,13 @@ class _Thing:
 Nouns = Callable[[Sequence[str], Sequence[Mention]], list[Mention]]
 
 
-def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of: Nouns) -> list[Word] | None:
+def rewrite(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of: Nouns) -> list[Word] | None:
     """The words of ``text`` as the parser knows them, its object first, where the patterns left something unread and
     the network is sure of what it says; None elsewhere. The words keep their places in the sentence.
 
     ``nouns_of`` takes the words and what the lexicon finds in them, and leaves out what are no nouns here."""
     labels = tuple(labels)
-    words = told_plainly(corrected(split_words(text), labels), labels)
+    words = rewrite_plainly(corrected(split_words(text), labels), labels)
     count = sum(word.text[0].isalnum() for word in words)
     if count > MOST_WORDS:
         return None
@@ -205,7 +205,7 @@ def retold(text: str, labels: Iterable[str], patterns: PatternReading, nouns_of:
         least = SURE if about_it else SURE_OF_ANOTHER
     if reading.probability < least or _agrees(reading, things, patterns):
         return None
-    return None if _loses(reading, words, things, patterns, left) else _told(words, things, reading)
+    return None if _loses(reading, words, things, patterns, left) else _rewritten(words, things, reading)
 
 
 def _things(words: Sequence[Word], mentions: Sequence[Mention]) -> list[_Thing]:
@@ -311,7 +311,7 @@ def _agrees(reading: Reading, things: Sequence[_Thing], patterns: PatternReading
     )
 
 
-def _told(words: Sequence[Word], things: Sequence[_Thing], reading: Reading) -> list[Word]:
+def _rewritten(words: Sequence[Word], things: Sequence[_Thing], reading: Reading) -> list[Word]:
     """ "The lamp closest to the couch"."""
     target = _one_of(things, reading.target)
     anchors = [_one_of(things, k) for k in reading.anchors]

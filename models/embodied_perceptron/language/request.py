@@ -16,7 +16,7 @@ from embodied_perceptron.language.clauses import restated
 from embodied_perceptron.language.errands import to_places
 from embodied_perceptron.language.lexicon import Mention, Word, lexicon, split_words, word_set
 from embodied_perceptron.language.line import Line
-from embodied_perceptron.language.plain import told_plainly
+from embodied_perceptron.language.plain import rewrite_plainly
 from embodied_perceptron.language.preamble import put_aside
 from embodied_perceptron.language.wording import corrected, other_language
 
@@ -180,7 +180,7 @@ def read_request(text: str, labels: Iterable[str] = ()) -> Request:
     language = other_language(words, labels)
     if language:
         return Request(tuple(words), problem=f"this seems to be {language}; only English is understood", invalid=True)
-    plain = told_plainly(corrected(words, labels), labels)
+    plain = rewrite_plainly(corrected(words, labels), labels)
     led, is_place = to_places(plain, labels)
     asked = put_aside(led, labels)
     kept = {word.start for word in asked}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +102,14 @@ class Evidence:
     not_excluded: F64
 
 
+class Trust(NamedTuple):
+    """How far objects are trusted: so many, the first, are known to be there, the others may not be; and how much all
+    their scores count, as a share of what those of an unknown detector do."""
+
+    confirmed: int
+    confidence: float = 1.0
+
+
 class Scorer:
     """The scores of one meaning over one scene.
 
@@ -111,8 +120,7 @@ class Scorer:
         colors: (N, 3) mean sRGB in 0..255, NaN = not measured; or None.
         extra: (N,) further evidence in [0, 1] (a neural grounder's), or None.
         category: (N,) how well each object answers to the target's noun; None = by the lexicon.
-        confirmed: so many objects, the first, are known to be there; the others may not be. None = all.
-        confidence: how much the objects' scores count, as a share of what those of an unknown detector do.
+        trust: in the objects and their scores.
     """
 
     def __init__(
@@ -124,12 +132,10 @@ class Scorer:
         colors: F64 | None = None,
         extra: F64 | None = None,
         category: F64 | None = None,
-        confirmed: int | None = None,
-        confidence: float = 1.0,
+        trust: Trust | None = None,
     ) -> None:
         assert meaning.target is not None
-        self.confidence = confidence
-        self.confirmed = geometry.n if confirmed is None else confirmed
+        self.trust = trust if trust is not None else Trust(geometry.n)
         self.meaning = meaning
         self.g = geometry
         self.labels = labels
@@ -193,7 +199,7 @@ class Scorer:
     def evidence(self) -> Evidence:
         """All terms, superlatives among the objects that satisfy the rest."""
         w = WEIGHTS
-        confidence = self.confidence * w["confidence"] * np.log(self.scores + _EPS)
+        confidence = self.trust.confidence * w["confidence"] * np.log(self.scores + _EPS)
         log_score = w["category"] * np.log(self.category + _EPS) + w["duplicate"] * np.log(self.duplicate + _EPS)
         constraints = [self._in_sight(c) for c in self.meaning.constraints]
         plain = [c for c in constraints if not c.is_superlative]
@@ -227,9 +233,7 @@ class Scorer:
         assert other.target is not None
         if not other.constraints and other.target.noun == self.noun:
             return np.zeros(self.g.n)
-        scorer = Scorer(
-            other, self.g, self.labels, self.scores, self.colors, confirmed=self.confirmed, confidence=self.confidence
-        )
+        scorer = Scorer(other, self.g, self.labels, self.scores, self.colors, trust=self.trust)
         evidence = scorer.evidence()
         kind = evidence.category
         meant = (kind >= 0.5 * max(float(kind.max(initial=0.0)), 1e-9)) * scorer.plausible(evidence)
@@ -293,7 +297,7 @@ class Scorer:
         """``holds`` undecided where it says no of what may not be there: the anchor meant stands elsewhere, unseen."""
         for anchor in c.anchors:
             weight = self.anchor_weights(anchor)
-            if not (weight[: self.confirmed] >= 0.5 * float(weight.max(initial=0.0))).any():
+            if not (weight[: self.trust.confirmed] >= 0.5 * float(weight.max(initial=0.0))).any():
                 return np.where(holds < _PERHAPS, np.nan, holds)
         return holds
 

@@ -15,7 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from embodied_perceptron.geometry.boxes import euler_to_matrix, footprint_iou, make_boxes, sixd_to_matrix, voted_nms
+from embodied_perceptron.geometry.boxes import euler_to_matrix, make_boxes, sixd_to_matrix
+from embodied_perceptron.geometry.suppression import PUBLISHED_NMS_IOU, VOTING_IOU, footprint_nms, voted_nms
 from embodied_perceptron.nn.neck import SiteMask, TopDownNeck
 from embodied_perceptron.nn.official import CORRECTED, Conventions
 from embodied_perceptron.sparse.conv import SparseConv
@@ -31,7 +32,6 @@ MAX_LOG_SIZE = 10.0
 MIN_SIZE_M = 0.02
 _NO_LEAN_DEG = 0.5
 _ALMOST = 1 - 1e-5  # far beyond the rounding of a score
-_VOTING_IOU = 0.3  # boxes of one class that overlap more describe one thing
 
 # --------------------------------------------------------------------------------------------------------------------
 # box coders
@@ -314,7 +314,7 @@ def decode_detections(
     levels: Sequence[DetectionLevel],
     max_per_level: int = 1000,
     min_score: float = 0.01,
-    iou_threshold: float = 0.5,
+    iou_threshold: float = PUBLISHED_NMS_IOU,
     conventions: Conventions = CORRECTED,
     max_candidates: int = 0,
 ) -> list[BoxPredictions]:
@@ -383,8 +383,8 @@ def suppress(
 ) -> BoxPredictions:
     """(N, 9) boxes, (N, K) scores -> what survives the score threshold and per-class suppression, best first.
 
-    Boxes overlap by volume and vote on those that stay (:func:`~embodied_perceptron.geometry.boxes.voted_nms`); with
-    ``conventions.level_boxes`` by their footprints, so that a lamp above a table of its class goes.
+    Boxes overlap by volume and vote on those that stay (:func:`~embodied_perceptron.geometry.suppression.voted_nms`);
+    with ``conventions.level_boxes`` by their footprints, so that a lamp above a table of its class goes.
     ``max_candidates``: only so many pairs of box and class, the best, enter suppression; 0 = all, as published. Every
     class of every box is a candidate: an uncertain network makes tens of thousands.
     """
@@ -398,25 +398,7 @@ def suppress(
     candidates[:, 3:6].clamp_(min=MIN_SIZE_M)
     chosen = scores[row, label]
     if conventions.level_boxes:
-        keep = _footprint_nms(candidates, chosen, label, iou_threshold)
+        keep = footprint_nms(candidates, chosen, label, iou_threshold)
         return BoxPredictions(candidates[keep], chosen[keep], label[keep])
-    keep, kept = voted_nms(candidates, chosen, label, iou_threshold, _VOTING_IOU)
+    keep, kept = voted_nms(candidates, chosen, label, iou_threshold, VOTING_IOU)
     return BoxPredictions(kept, chosen[keep], label[keep])
-
-
-def _footprint_nms(boxes: Tensor, scores: Tensor, labels: Tensor, iou_threshold: float) -> Tensor:
-    """Greedy suppression by bird's eye overlap, each label by itself; indices, best first."""
-    kept = []
-    for label in torch.unique(labels):
-        rows = (labels == label).nonzero()[:, 0]
-        rows = rows[torch.argsort(scores[rows], descending=True, stable=True)]
-        overlaps = footprint_iou(boxes[rows], boxes[rows]) > iou_threshold
-        alive = torch.ones(len(rows), dtype=torch.bool, device=boxes.device)
-        for i in range(len(rows)):
-            if alive[i]:
-                alive[i + 1 :] &= ~overlaps[i, i + 1 :]
-        kept.append(rows[alive])
-    if not kept:
-        return labels.new_zeros(0)
-    keep = torch.cat(kept)
-    return keep[torch.argsort(scores[keep], descending=True, stable=True)]

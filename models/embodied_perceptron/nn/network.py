@@ -39,13 +39,13 @@ from embodied_perceptron.nn.object_grounding import (
 from embodied_perceptron.nn.occupancy import DensePyramid, OccupancyHead
 from embodied_perceptron.nn.official import Conventions
 from embodied_perceptron.nn.presets import INPUT_CHANNELS, ROTATION_CHANNELS, GroundingConfig, NetworkConfig
-from embodied_perceptron.nn.refinement import Proposals, RefinementHead, propose, refine, things
+from embodied_perceptron.nn.refinement import Proposals, RefinementHead, merge_labels, propose, refine
 from embodied_perceptron.nn.view_fusion import View, ViewSamplingConfig, view_lookup
 from embodied_perceptron.sparse.conv import SparseConv
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
-_LOOKED_LEVELS = 3  # of the backbone and of the neck, by a second look
+_REFINEMENT_LEVELS = 3  # of the backbone and of the neck, that the refinement head samples
 ImageLookup = Callable[[int, Sites], Tensor]
 # fused levels, finest first -> the sites that pruning keeps
 Preference = Callable[[Sequence[SparseTensor]], SiteMask]
@@ -291,7 +291,7 @@ class PerceptionNetwork(nn.Module):
             widths = [c + i for c, i in zip(widths, image_channels, strict=True)]
         self.level_channels = tuple(widths)
         self.detection: DetectionHead | None = None
-        self.second_look: RefinementHead | None = None
+        self.second_look: RefinementHead | None = None  # its key in weights files and configurations: it stays
         self.occupancy: OccupancyBranch | None = None
         self.grounding: GroundingBranch | ObjectGroundingBranch | None = None
         self._build_heads()
@@ -314,9 +314,11 @@ class PerceptionNetwork(nn.Module):
             )
             if config.detection.second_look is not None:
                 if not config.reads_map:
-                    raise ValueError("a second look reads heights and colours of a map: no modality rgb, no inputs xyz")
+                    raise ValueError(
+                        "the refinement head reads heights and colours of a map: no modality rgb, no inputs xyz"
+                    )
                 self.second_look = RefinementHead(
-                    config.detection.second_look, self.second_look_channels(), config.num_classes
+                    config.detection.second_look, self.refinement_channels(), config.num_classes
                 )
         if config.occupancy is not None:
             fused = self.level_channels[config.occupancy_level()]
@@ -422,11 +424,10 @@ class PerceptionNetwork(nn.Module):
         lowest = max(config.min_score, min_score)
         if self.second_look is None:
             return self.first_boxes(features.detection, lowest)
-        looked = self.proposals(features)
-        return [refine(self.second_look, seen, lowest, config.iou_threshold) for seen in looked]
+        return [refine(self.second_look, p, lowest, config.iou_threshold) for p in self.proposals(features)]
 
     def first_boxes(self, detection: DetectionOutput, min_score: float) -> list[BoxPredictions]:
-        """As :meth:`boxes`, without a second look."""
+        """As :meth:`boxes`, without refinement."""
         config = self.config.detection
         assert config is not None
         return decode_detections(
@@ -438,29 +439,29 @@ class PerceptionNetwork(nn.Module):
             config.max_candidates,
         )
 
-    def second_look_channels(self) -> tuple[int, ...]:
-        """Of the sources that a second look samples: input sites, and the finest levels before and behind the neck."""
+    def refinement_channels(self) -> tuple[int, ...]:
+        """Of the sources that refinement samples: input sites, and the finest levels before and behind the neck."""
         assert self.config.detection is not None
-        levels = self.level_channels[:_LOOKED_LEVELS]
+        levels = self.level_channels[:_REFINEMENT_LEVELS]
         return (INPUT_CHANNELS[self.config.inputs], *levels, *(self.config.detection.channels for _ in levels))
 
     def proposals(self, features: SharedFeatures, limit: int = 0, min_score: float | None = None) -> list[Proposals]:
-        """What a second look reads of each scene, of ``limit`` things (0 = as configured) whose first score is above
+        """What refinement reads of each scene, of ``limit`` boxes (0 = as configured) whose score is above
         ``min_score`` (None = as configured). Raises ``ValueError`` for a network without one."""
         config, detection, sites = self.config.detection, features.detection, features.sites
         if config is None or config.second_look is None or detection is None:
-            raise ValueError("this network looks at nothing twice")
-        sources = (sites, *features.levels[:_LOOKED_LEVELS], *detection.features[:_LOOKED_LEVELS])
+            raise ValueError("this network has no refinement head")
+        sources = (sites, *features.levels[:_REFINEMENT_LEVELS], *detection.features[:_REFINEMENT_LEVELS])
         lowest = max(config.min_score, config.second_look.min_score) if min_score is None else min_score
-        looked = []
+        proposals = []
         for sample, found in enumerate(self.first_boxes(detection, lowest)):
-            rows, scores = things(found, self.config.num_classes, limit or config.second_look.things)
+            rows, scores = merge_labels(found, self.config.num_classes, limit or config.second_look.things)
             boxes, first = found.boxes[rows], scores[:, : self.config.num_classes]
             floor_z_m = _floor_z_m(sites, sample, self.config.voxel_size_m)
-            looked.append(
+            proposals.append(
                 propose(sources, sample, boxes, first, self.config.voxel_size_m, floor_z_m, config.second_look.cells)
             )
-        return looked
+        return proposals
 
     def occupy(
         self,

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.geometry.boxes import rotations, voted_nms
+from embodied_perceptron.geometry.boxes import rotations
+from embodied_perceptron.geometry.suppression import QUERY_NMS_IOU, voted_nms
 from embodied_perceptron.nn.detection import MIN_SIZE_M, DetectionLevel, best_scores, boxes_from_faces
 from embodied_perceptron.nn.grounding import GroundingOutput
 from embodied_perceptron.sparse.ops import best_rows
@@ -31,7 +32,6 @@ from embodied_perceptron.sparse.tensor import SparseTensor
 OWN_FEATURES = 17
 PAIR_FEATURES = 23
 _CANDIDATES = 600  # boxes of a scene that enter suppression: several times as many as there are things in a window
-_SAME_IOU = 0.4  # boxes that overlap more are one thing, whatever they are called
 _NEVER = -1e4  # logit of what is not there; finite, so that a share of nothing has no NaN in its gradient
 
 
@@ -61,7 +61,7 @@ class DetectedObjects:
 @torch.no_grad()
 def detected_objects(levels: Sequence[DetectionLevel], features: Sequence[SparseTensor], count: int) -> DetectedObjects:
     """The ``count`` best things of each scene: boxes after suppression whatever their class, what is suppressed having
-    its say about place and size (:func:`~embodied_perceptron.geometry.boxes.voted_nms`). No gradient passes.
+    its say about place and size (:func:`~embodied_perceptron.geometry.suppression.voted_nms`). No gradient passes.
 
     Args:
         levels: raw predictions, finest first.
@@ -89,7 +89,8 @@ def _objects_of(
     boxes, feats, classes = (torch.cat(c) for c in columns)
     scores = joined[chosen]
     boxes[:, 3:6].clamp_(min=MIN_SIZE_M)
-    keep, voted = voted_nms(boxes, scores, torch.zeros_like(scores, dtype=torch.int64), _SAME_IOU, _SAME_IOU)
+    one_class = torch.zeros_like(scores, dtype=torch.int64)
+    keep, voted = voted_nms(boxes, scores, one_class, QUERY_NMS_IOU, QUERY_NMS_IOU)
     keep, voted = keep[:count], voted[:count]
     missing = count - len(keep)
     padding = boxes.new_tensor([0.0, 0, 0, 1, 1, 1, 0, 0, 0]).expand(missing, 9)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID
+from embodied_perceptron.geometry.suppression import NMS_IOU, PUBLISHED_NMS_IOU
 from embodied_perceptron.nn.backbone import BackboneConfig
 from embodied_perceptron.nn.detection import Pruning
 from embodied_perceptron.nn.official import CORRECTED, RELEASED, Conventions
@@ -54,8 +55,8 @@ class RefinementConfig:
 
     Attributes:
         cells: per edge of the grid in a box.
-        things: at most so many of a scene are looked at, the best.
-        min_score: first score from which on a box is looked at; lower ones cost more to suppress than to look at.
+        things: at most so many boxes of a scene are refined, the best.
+        min_score: of detection, from which on a box is refined; lower ones cost more to suppress than to refine.
         channels: of each point of the grid.
         near_channels, whole_channels: of the two convolutions over it.
         said_channels: of what was said first.
@@ -84,7 +85,7 @@ class DetectionConfig:
     """See :class:`~embodied_perceptron.nn.detection.DetectionHead` and ``decode_detections``.
 
     Four are of decoding: they are no property of what was trained (:func:`with_current_decoding`). Weights that were
-    written before there was ``presence`` or a ``second_look`` have none.
+    written before there was ``presence`` or refinement (``second_look``, its key in files) have none.
     """
 
     channels: int = 128
@@ -96,13 +97,13 @@ class DetectionConfig:
     presence: bool = False
     max_per_level: int = 1000
     min_score: float = 0.01
-    iou_threshold: float = 0.5
+    iou_threshold: float = PUBLISHED_NMS_IOU
     max_candidates: int = 0
     second_look: RefinementConfig | None = None
 
     @property
-    def tells_things(self) -> bool:
-        """Whether boxes are told of whatever is there, known by name or not."""
+    def detects_unnamed(self) -> bool:
+        """Whether it gives boxes of whatever is there, known by name or not."""
         return self.presence or self.second_look is not None
 
 
@@ -321,7 +322,7 @@ def _shared_stream(preset: str, num_classes: int) -> NetworkConfig:
             pruning="object",
             anchor_shift=True,
             max_per_level=2500,
-            iou_threshold=0.25,
+            iou_threshold=NMS_IOU,
             max_candidates=20_000,
         ),
         occupancy=OccupancyConfig(

@@ -1,12 +1,12 @@
-"""A second look at what detection found: each box is read again as a whole, and named and scored anew.
+"""Refinement head: the boxes that detection proposes are named and scored anew, each from features of the whole box.
 
 A site predicts its box from what the backbone's cells around it have seen, whatever the size of the thing. Here the box
-itself says where to read: a small grid in its own frame samples the input sites, the fused levels and the neck, and a
-dense network over it corrects what was said first, the log-odds of each class, and says whether anything is there at
-all. (Two-stage detectors do the same in other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D, Wang et al.,
-NeurIPS 2022. Where the faces of the box are was learned too, and was no better than what detection says and the boxes
-around vote for.) It learns over a network that stays as it is (``train --task boxes``), on homes which that network
-never saw, so that it meets the faults that it is to correct.
+itself says where to sample: a small grid in its own frame samples the input sites, the fused levels and the neck, and a
+dense network over it corrects the log-odds of each class, and says whether anything is there at all. (Two-stage
+detectors do the same in other representations: PV-RCNN, Shi et al., CVPR 2020; CAGroup3D, Wang et al., NeurIPS 2022.
+Where the faces of the box are was learned too, and was no better than what detection says and the boxes around vote
+for.) It learns over a network that stays as it is (``train --task boxes``), on homes which that network never saw, so
+that it meets the faults that it is to correct.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from embodied_perceptron.geometry.boxes import grouped_nms, nms, rotations, upright_boxes
+from embodied_perceptron.geometry.boxes import rotations, upright_boxes
+from embodied_perceptron.geometry.suppression import REFINED_TOGETHER_IOU, grouped_nms, nms
 from embodied_perceptron.geometry.transforms import floor_site_keys, pack_site_keys
 from embodied_perceptron.nn.detection import MIN_SIZE_M, BoxPredictions
 from embodied_perceptron.nn.presets import RefinementConfig
 from embodied_perceptron.sparse.sites import Sites
 from embodied_perceptron.sparse.tensor import SparseTensor
 
-SAME_THING_IOU = 0.5  # boxes that overlap more are looked at once, under all of their names
 PLACE_FEATURES = 9
 _AROUND = 1.2  # the grid is so much larger than its box,
 _MARGIN_M = 0.04  # and reaches further on every side by this
@@ -35,13 +35,14 @@ _SURE = 0.2
 
 @dataclass(frozen=True, eq=False)
 class Proposals:
-    """What the second look reads of P boxes of one scene; ``.to`` comes with the fields.
+    """What the refinement head reads of P boxes of one scene.
 
     Attributes:
         boxes: (P, 9) in the canonical form (:func:`~embodied_perceptron.geometry.boxes.upright_boxes`).
-        log_odds: (P, K) of each class, as said first.
+        log_odds: (P, K) of each class, as detected.
         place: (P, 9) logarithm of the edges; lower and upper end above the floor, metres; logarithm of the ratio of the
-            horizontal edges; the best first score; a third of the logarithm of the volume; whether that score is sure.
+            horizontal edges; the best score of detection; a third of the logarithm of the volume; whether that score is
+            sure.
         rows: (P, G^3, S) int32 row of each source at each point of the grid, -1 where it has no site.
         sources: per source (N_s, C_s): input sites, fused levels, the neck's.
     """
@@ -56,21 +57,21 @@ class Proposals:
         return len(self.boxes)
 
 
-def things(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor, Tensor]:
+def merge_labels(found: BoxPredictions, num_classes: int, limit: int) -> tuple[Tensor, Tensor]:
     """Boxes of one thing under several names -> one box with the scores of all of them.
 
     Args:
         found: of one scene, best first.
         num_classes: K.
-        limit: only so many things, the best.
+        limit: only so many boxes, the best.
 
     Returns:
-        (P,) rows of the boxes that stand for their things; (P, K + 1) best score of each label among the boxes that
+        (P,) rows of the boxes that stay; (P, K + 1) best score of each label among the boxes that
         overlap them.
     """
-    chosen, thing, box = grouped_nms(found.boxes, found.scores, SAME_THING_IOU, limit)
+    chosen, group, box = grouped_nms(found.boxes, found.scores, REFINED_TOGETHER_IOU, limit)
     scores = found.scores.new_zeros(len(chosen), num_classes + 1)
-    flat = thing * (num_classes + 1) + found.labels[box]
+    flat = group * (num_classes + 1) + found.labels[box]
     scores.view(-1).scatter_reduce_(0, flat, found.scores[box], "amax")
     return chosen, scores
 
@@ -97,7 +98,7 @@ def propose(
     Args:
         sources: what is sampled, each at its own stride.
         sample: of the batch.
-        boxes: (P, 9); scores: (P, K) first score per class.
+        boxes: (P, 9); scores: (P, K) of detection, per class.
         voxel_size_m: edge of a site at stride 1.
         floor_z_m: height of the floor.
         cells: per edge of the grid.
@@ -176,44 +177,44 @@ class RefinementHead(nn.Module):
         nn.init.normal_(self.classify.weight, std=0.01)
         nn.init.zeros_(self.classify.bias)
 
-    def forward(self, seen: Proposals) -> Tensor:
+    def forward(self, proposals: Proposals) -> Tensor:
         """(P, K + 1) log-odds of every class and of a thing at all."""
-        P, edge = len(seen), self.config.cells
-        x = functional.relu(self._read(seen)).transpose(1, 2).reshape(P, self.config.channels, edge, edge, edge)
+        P, edge = len(proposals), self.config.cells
+        x = functional.relu(self._sampled(proposals)).transpose(1, 2).reshape(P, self.config.channels, edge, edge, edge)
         near = functional.relu(self.near(x)).flatten(1)
         # a kernel as large as its grid is a matrix: a third of the convolution's cost
         x = functional.relu(functional.linear(near, self.whole.weight.flatten(1), self.whole.bias))
-        said, place = functional.relu(self.said(seen.log_odds)), functional.relu(self.place(seen.place))
+        said, place = functional.relu(self.said(proposals.log_odds)), functional.relu(self.place(proposals.place))
         hidden = functional.relu(self.first(self.dropout(torch.cat([x, said, place], 1))))
         hidden = functional.relu(self.second(self.dropout(hidden)))
         change = self.classify(hidden)
-        named = seen.log_odds * self.scale + self.shift + change[:, :-1]
+        named = proposals.log_odds * self.scale + self.shift + change[:, :-1]
         return torch.cat([named, change[:, -1:]], 1)
 
-    def _read(self, seen: Proposals) -> Tensor:
+    def _sampled(self, proposals: Proposals) -> Tensor:
         """(P, G^3, C): of each point of the grids the sum of what the sources have there."""
         known = [
             project(norm(features.to(self.there.weight.dtype))) + self.there.weight[:, s]
-            for s, (norm, project, features) in enumerate(zip(self.norms, self.project, seen.sources, strict=True))
+            for s, (norm, project, features) in enumerate(zip(self.norms, self.project, proposals.sources, strict=True))
         ]
         table = torch.cat([*known, known[0].new_zeros(1, self.config.channels)])  # its last row is read of nothing
         first = torch.tensor([0, *(len(rows) for rows in known[:-1])], device=table.device).cumsum(0)
         nothing = len(table) - 1
-        rows = torch.where(seen.rows >= 0, seen.rows + first, nothing)
+        rows = torch.where(proposals.rows >= 0, proposals.rows + first, nothing)
         # sums of rows of one table: a third of the time of one source after the other
         read = functional.embedding_bag(rows.flatten(0, 1), table, mode="sum")
-        return (read + self.there.bias).reshape(*seen.rows.shape[:2], self.config.channels)
+        return (read + self.there.bias).reshape(*proposals.rows.shape[:2], self.config.channels)
 
 
-def refine(look: RefinementHead, seen: Proposals, min_score: float, iou_threshold: float) -> BoxPredictions:
-    """Final boxes, best first: every label of every thing that scores more than ``min_score``, suppressed per label.
+def refine(head: RefinementHead, proposals: Proposals, min_score: float, iou_threshold: float) -> BoxPredictions:
+    """Final boxes, best first: every label of every proposal that scores more than ``min_score``, suppressed per label.
 
-    Of what the second look changes, the configuration's ``share`` counts.
+    Of what the head changes, the configuration's ``share`` counts.
     """
-    logits: Tensor = look(seen)
-    named = seen.log_odds + look.config.share * (logits[:, :-1] - seen.log_odds)
+    logits: Tensor = head(proposals)
+    named = proposals.log_odds + head.config.share * (logits[:, :-1] - proposals.log_odds)
     scores = torch.cat([named, logits[:, -1:]], 1).sigmoid()
     row, label = (scores > min_score).nonzero(as_tuple=True)
-    boxes, chosen = seen.boxes[row], scores[row, label]
+    boxes, chosen = proposals.boxes[row], scores[row, label]
     keep = nms(boxes, chosen, label, iou_threshold)
     return BoxPredictions(boxes[keep], chosen[keep], label[keep])

@@ -30,7 +30,7 @@ from embodied_perceptron.recordings.recording import (
     Sample,
     TransformSample,
 )
-from embodied_perceptron.sensors.camera_model import CameraModel, camera_model_from_info
+from embodied_perceptron.sensors.camera_model import CameraInfoFields, CameraModel, camera_model_from_info
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import NS_PER_S, TransformTree, format_stamp, frame_name, seconds_to_ns
 from embodied_perceptron.sensors.synchronizer import BadImage
@@ -403,7 +403,7 @@ def calibration_from_message(message: Any, *, image_is_rectified: bool = False) 
         return getattr(message, name) if hasattr(message, name) else getattr(message, name.upper())
 
     roi = message.roi
-    return camera_model_from_info(
+    info = CameraInfoFields(
         width=message.width,
         height=message.height,
         k=[float(v) for v in field("k")],
@@ -412,8 +412,8 @@ def calibration_from_message(message: Any, *, image_is_rectified: bool = False) 
         p=[float(v) for v in field("p")],
         binning=(message.binning_x, message.binning_y),
         roi=(roi.x_offset, roi.y_offset, roi.width, roi.height),
-        image_is_rectified=image_is_rectified,
     )
+    return camera_model_from_info(info, image_is_rectified)
 
 
 def _color_of(kind: str, message: Any) -> Any:

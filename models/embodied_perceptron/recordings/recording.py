@@ -1,7 +1,7 @@
 """What a recording is, whatever its format: a stream of stamped samples, exactly like the live one.
 
 A recording yields colour, depth, calibration and transforms in the order of time; :class:`PosedFrameStream` sends them
-through the same transform tree and frame assembler as a robot does, so that what is replayed is what is deployed.
+through the same transform tree and synchronizer as a robot does, so that what is replayed is what is deployed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import TransformTree, TreePoses
-from embodied_perceptron.sensors.synchronizer import AssemblerStats, BadImage, Drop, FrameAssembler
+from embodied_perceptron.sensors.synchronizer import BadImage, Drop, RgbdSynchronizer, SynchronizerStats
 
 
 class RecordingError(ValueError):
@@ -113,19 +113,19 @@ class PosedFrameStream:
         colors_played: colour images played so far (progress).
     """
 
-    def __init__(self, recording: Recording, config: AssemblerConfig, *, world_frame: str | None = None) -> None:
+    def __init__(self, recording: Recording, config: SynchronizerConfig, *, world_frame: str | None = None) -> None:
         """``world_frame``: frame of ``T_world_camera``; by default the recording's own."""
         self._recording = recording
         self._tree = TransformTree(max_gap_s=config.max_pose_gap_s)
         frames = {camera: recording.camera_frame(camera) for camera in recording.cameras}
         poses = TreePoses(self._tree, world_frame or recording.world_frame, frames)
-        self._assembler = FrameAssembler(config, poses, recording.cameras)
+        self._synchronizer = RgbdSynchronizer(config, poses, recording.cameras)
         self.colors_played = 0
 
     @property
-    def stats(self) -> AssemblerStats:
+    def stats(self) -> SynchronizerStats:
         """Counts so far; after the iteration ``accepted == emitted + sum(dropped)``."""
-        return self._assembler.stats()
+        return self._synchronizer.stats()
 
     @property
     def tree(self) -> TransformTree:
@@ -134,7 +134,7 @@ class PosedFrameStream:
 
     def take_drops(self) -> list[Drop]:
         """Drops since the last call."""
-        return self._assembler.take_drops()
+        return self._synchronizer.take_drops()
 
     def __iter__(self) -> Iterator[PosedFrame]:
         """Posed frames. Raises :class:`RecordingError`, also for transforms that are none."""
@@ -148,13 +148,13 @@ class PosedFrameStream:
             now_ns = max(now_ns, sample.stamp_ns)
             if isinstance(sample, ColorSample):
                 self.colors_played += 1
-                self._assembler.add_color(sample.camera, sample.stamp_ns, sample.image, now_ns)
+                self._synchronizer.add_color(sample.camera, sample.stamp_ns, sample.image, now_ns)
             elif isinstance(sample, DepthSample):
-                self._assembler.add_depth(sample.camera, sample.stamp_ns, sample.depth_m, now_ns)
+                self._synchronizer.add_depth(sample.camera, sample.stamp_ns, sample.depth_m, now_ns)
             else:
-                self._assembler.add_camera_info(sample.camera, sample.stamp_ns, sample.calibration, now_ns)
-            yield from self._assembler.poll(now_ns)
-        yield from self._assembler.flush(now_ns)
+                self._synchronizer.add_camera_info(sample.camera, sample.stamp_ns, sample.calibration, now_ns)
+            yield from self._synchronizer.poll(now_ns)
+        yield from self._synchronizer.flush(now_ns)
 
     def _insert(self, sample: TransformSample) -> None:
         try:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -399,6 +399,13 @@ def parse_stamp(text: str) -> int:
     return int(seconds) * NS_PER_S + int((fraction or "").ljust(9, "0")[:9])
 
 
+class CameraMount(NamedTuple):
+    """Where a camera sits on its robot: the robot's frame, and the (4, 4) pose of the camera in it, metres."""
+
+    base_frame: str
+    T_base_camera: FloatArray
+
+
 class TumWriter:
     """Writes one camera's folder. The lists come last, so that a folder that is cut short is recognised as such.
 
@@ -415,8 +422,7 @@ class TumWriter:
         depth_scale: float = 1000.0,
         color_extension: str = ".png",
         world_frame: str | None = None,
-        base_frame: str | None = None,
-        T_base_camera: FloatArray | None = None,
+        mount: CameraMount | None = None,
     ) -> None:
         """Args:
 
@@ -426,14 +432,12 @@ class TumWriter:
         camera_frame: optical frame; by default made from the name.
         depth_scale: raw units per metre: 1000 reaches 65.5 m, 5000 (the TUM data sets) 13.1 m.
         color_extension: ``.png`` (lossless) or ``.jpg``.
-        world_frame, base_frame, T_base_camera: see the module.
+        world_frame, mount: see the module.
 
         Raises:
             FileExistsError: a recording lies there.
-            ValueError: base_frame without T_base_camera or the other way round; scale not positive.
+            ValueError: ``mount`` that is no rigid transform; scale not positive.
         """
-        if (base_frame is None) != (T_base_camera is None):
-            raise ValueError("base_frame and T_base_camera belong together")
         if not depth_scale > 0:
             raise ValueError(f"depth_scale must be positive, got {depth_scale}")
         self._folder = Path(folder)
@@ -449,11 +453,9 @@ class TumWriter:
         for key, frame in (("camera_frame", camera_frame), ("world_frame", world_frame)):
             if frame is not None:
                 self._spec[key] = frame
-        if base_frame is not None and T_base_camera is not None:
-            self._spec |= {
-                "base_frame": base_frame,
-                "T_base_camera": check_transform(T_base_camera, "T_base_camera").tolist(),
-            }
+        if mount is not None:
+            T = check_transform(mount.T_base_camera, "T_base_camera")
+            self._spec |= {"base_frame": mount.base_frame, "T_base_camera": T.tolist()}
         self._colors: list[str] = []
         self._depths: list[str] = []
         self._poses: list[str] = []

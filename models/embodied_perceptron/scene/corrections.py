@@ -16,13 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_perceptron.geometry.boxes import box_rotations, canonical_boxes, transform_boxes
-from embodied_perceptron.geometry.suppression import paired_overlaps, thickened
-from embodied_perceptron.results import UNNAMED, Detections
+from embodied_perceptron.geometry.suppression import denied_detections
+from embodied_perceptron.results import Detections
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
 
 MAX_NAME = 100  # characters
 MAX_CORRECTIONS = 10_000  # the oldest go
-_SAME_PLACE_IOU = 0.3  # of what was denied and what is found
 # embeddings, overrides and isolates: they turn the text around that a name stands in
 _TURNING = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 
@@ -69,14 +68,9 @@ class Corrections:
         denied = [e for e in self.entries if not e.label]
         if not denied or len(found) == 0:
             return found
-        rows, columns = np.divmod(np.arange(len(found) * len(denied)), len(denied))
-        iou, _ = paired_overlaps(thickened(found.boxes)[rows], thickened(np.stack([e.box for e in denied]))[columns])
-        wrong = set()
-        for i, j, overlap in zip(rows.tolist(), columns.tolist(), iou.tolist(), strict=True):
-            names = (found.labels[i], denied[j].was)
-            if overlap >= _SAME_PLACE_IOU and (UNNAMED in names or names[0] == names[1]):
-                wrong.add(i)
-        return found.take(np.array([i for i in range(len(found)) if i not in wrong], dtype=np.int64))
+        boxes = np.stack([e.box for e in denied])
+        wrong = denied_detections(found.boxes, found.labels, boxes, [e.was for e in denied])
+        return found.take(np.flatnonzero(~wrong))
 
     def forget_inside(self, box: NDArray[np.float64]) -> None:
         """The space of a (9,) box is looked at as if for the first time."""

@@ -126,9 +126,9 @@ class LiveMap:
         self._cell_classes = cell_classes
         self._name_of = name_of
         self._on_forget = on_forget
-        self._objects = ObjectMap(config.objects, name_of)
+        self._objects = ObjectMap(config.objects.tracking, name_of)
         self._semantic = SemanticMap()
-        self._floor = FloorHeight(max(config.objects.min_height_m, config.grid.min_obstacle_height_m))
+        self._floor = FloorHeight(max(config.objects.segmentation.min_height_m, config.grid.min_obstacle_height_m))
         self._cameras = LatestCameraPoses()
         self._frame = MapFrame(min(reach_m, volume.config.voxel_size_m * MAX_COORDINATE - volume.config.max_range_m))
 
@@ -158,7 +158,7 @@ class LiveMap:
             clock.lap("snapshot")
             floor_z_m = self._floor.of(voxels.mean_point_m)
             clock.lap("floor")
-            yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects), clock
+            yield MapCopy(volume, cameras, voxels, floor_z_m, self.config.objects.segmentation), clock
 
     def update(
         self,
@@ -212,7 +212,7 @@ class LiveMap:
             cells = self._semantic.cells()
             grid = navigation_grid(scene.voxels, scene.floor_z_m, self.config.grid, cells)
             if cells is None:
-                cells = semantic_voxels(scene.voxels, scene.layers, self.config.objects.cell_size_m)
+                cells = semantic_voxels(scene.voxels, scene.layers, scene.config.cell_size_m)
             perception = self._perception(scene, cells, grid)
             self._publish(voxels=scene.voxels, prediction=self.published.prediction, grid=grid)
         return perception
@@ -289,7 +289,7 @@ class LiveMap:
         Labelled cells of a network with other classes are left out. Raises like :meth:`FeatureVolume.load`, and
         ``ValueError`` for a pose that is not rigid or not level; then nothing has changed.
         """
-        objects = ObjectMap(self.config.objects, self._name_of)
+        objects = ObjectMap(self.config.objects.tracking, self._name_of)
         extra = read_extra(path)
         saved = extra.get(_OBJECTS)
         semantic = SemanticMap.unpack(path, read_some(path, PREFIX), extra.get(_SEMANTIC, ""))
@@ -353,8 +353,8 @@ class LiveMap:
             poses: (camera, stamp_ns) -> (4, 4) T_world_camera; see :meth:`FeatureVolume.correct_keyframes`. Of two
                 keyframes with the same name (a recording that loops) the newer is meant.
 
-        What readers see is in the new world at once; without the network's prediction and the grid, which cannot be moved
-        and come back with the next perception.
+        What readers see is in the new world at once; without the network's prediction and the grid, which cannot be
+        moved and come back with the next perception.
 
         Waits for a perception in flight, and fusing waits for this (about 10 ms per keyframe). Returns how the map
         moved, and which names were unknown. Raises ``ValueError`` for a pose that is not rigid; nothing has changed
@@ -443,7 +443,7 @@ class LiveMap:
 
     def _forget(self) -> None:
         """Start anew with everything beside the volume."""
-        self._objects = ObjectMap(self.config.objects, self._name_of)
+        self._objects = ObjectMap(self.config.objects.tracking, self._name_of)
         self._semantic.clear()
         self._floor.forget()
         self._cameras = LatestCameraPoses()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, wall_aligned_frame
 from embodied_perceptron.mapping.export import VolumeCopy
 from embodied_perceptron.results import Detections, VoxelSnapshot
@@ -30,7 +30,7 @@ class MapCopy:
     cameras: LatestCameraPoses
     voxels: VoxelSnapshot
     floor_z_m: float
-    config: ObjectsConfig
+    config: SegmentationConfig
 
     @cached_property
     def manhattan(self) -> ManhattanFrame:

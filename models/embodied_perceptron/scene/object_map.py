@@ -1,10 +1,10 @@
 """Objects with persistent ids: a filter over the detections of each perception.
 
 Of every object the map keeps three estimates. *Existence* is a log-odds: a detection adds what its score says against
-clutter, and a look at the place that does not find the thing takes something away, in proportion to the time in which
-it should have been found. *Name* is a posterior over class names: counts of what it was called (where several sources
-speak, of each name's share), weighed by score and slowly forgotten. *Box* is the mean of the boxes found, new ones
-weighing the less the more have agreed.
+clutter, and a perception of the place that does not find the thing takes something away, in proportion to the time in
+which it should have been found. *Name* is a posterior over class names: counts of what it was called (where several
+sources speak, of each name's share), weighed by score and slowly forgotten. *Box* is the mean of the boxes found, new
+ones weighing the less the more have agreed.
 
 What is not found counts only where it could have been found: within reach, whole within what was looked at, and in a
 place that is still mapped. There the voxels decide. They are still in the box: something stands there, and a miss says
@@ -38,17 +38,19 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from embodied_perceptron.config import EVERY_SCORE, ObjectsConfig, ScorePolicy
+from embodied_perceptron.config import EVERY_SCORE, AssociationConfig, PlaceConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.boxes import Bounds, box_rotations, canonical_boxes, transform_boxes
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.geometry.suppression import (
     INSIDE_SHARE,
     association_affinity,
     blend_boxes,
-    is_one_place,
-    one_object_iou,
+    found_inside,
+    is_one_object,
+    one_object_pairs,
     paired_overlaps,
     thickened,
+    touching_pairs,
 )
 from embodied_perceptron.mapping.voxel_counts import count_voxels, count_voxels_explained, without_bottom
 from embodied_perceptron.results import UNNAMED, Detections, ObjectState, SceneObject, VoxelSnapshot
@@ -64,11 +66,8 @@ from embodied_perceptron.scene.tracks import (
 
 _SURROUNDINGS_M, _COLUMN_M = 0.3, 3.0  # around the box on the ground, and above and below it
 _VERSION = 4
-_BOTTOM_M, _BOTTOM_SHARE = 0.1, 0.25
 _CELL_M = 2.0  # of the grid over the ground: most things lie in one to four cells
-_CLAIMED_ANEW = 1.25  # times the score below which nothing is claimed: what lies there does not come and go
-# Existence. Shares are of the voxels that were in the box when the object was found, of those that nothing else
-# explains: if it is still there they are about as many (sensors and views differ), if it is gone hardly any.
+_CONFIRMED_ANEW = 1.25  # times the score below which a confirmed object is tentative: it does not come and go
 
 
 def _names_of(found: Detections, row: int) -> Mapping[str, float]:
@@ -86,7 +85,7 @@ class ObjectMap:
             = under their labels. The map itself, and its file, keep all labels. What a user said stays as it was said.
     """
 
-    config: ObjectsConfig = field(default_factory=ObjectsConfig)
+    config: TrackingConfig = field(default_factory=TrackingConfig)
     name_of: Callable[[str], str] | None = None
 
     def __post_init__(self) -> None:
@@ -139,11 +138,11 @@ class ObjectMap:
                 own score has fallen below that is tentative, unless a user named it, until it is a quarter above.
         """
         dt_s = 1e-9 * max(0, now_ns - self._updated_ns)
-        if dt_s > self.config.pause_s:
+        if dt_s > self.config.existence.pause_s:
             dt_s = 0.0  # nobody looked
         self._updated_ns = now_ns
         self._updates += 1
-        found = self.corrections.without_denied(_distinct(found.above(scores.keep), snapshot, self.config))
+        found = self.corrections.without_denied(_distinct(found.above(scores.keep), snapshot, self.config.association))
         near = self._near(found, camera_m, reach_m, looked_at)
         cut = np.array([_cut_by(looked_at, box) for box in found.boxes], dtype=bool)
         matched = self._match(near, found, cut)
@@ -250,9 +249,11 @@ class ObjectMap:
             return {}
         labels = [t.label for t in near]
         same = np.array([[UNNAMED in (a, b) or a == b for b in found.labels] for a in labels])
-        settled = np.array([t.is_settled(self.config) and a != UNNAMED for t, a in zip(near, labels, strict=True)])
+        settled = np.array(
+            [t.is_settled(self.config.estimates) and a != UNNAMED for t, a in zip(near, labels, strict=True)]
+        )
         affinity = association_affinity(np.stack([t.box for t in near]), found.boxes, same, settled, cut)
-        affinity[affinity < self.config.match_iou] = 0.0
+        affinity[affinity < self.config.association.match_iou] = 0.0
         # squared: one pair that fits well counts more than two that hardly do
         rows, columns = linear_sum_assignment(affinity**2, maximize=True)
         return {int(j): near[i] for i, j in zip(rows, columns, strict=True) if affinity[i, j] > 0}
@@ -269,10 +270,10 @@ class ObjectMap:
         score = float(found.scores[row])
         track.found += 1
         track.found_ns, track.unfound_s = now_ns, 0.0
-        track.rate(score, self.config)
-        track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.max_log_odds)
+        track.rate(score, self.config.estimates)
+        track.log_odds = min(track.log_odds + self._for_detection(score, scores), self.config.existence.max_log_odds)
         track.reference = reference_score(scores, self.config)
-        track.vote(_names_of(found, row), score, self.config.name_memory)
+        track.vote(_names_of(found, row), score, self.config.estimates.name_memory)
         if whole > track.whole:
             track.box, track.whole, track.weight = found.boxes[row].copy(), True, score
         elif whole or not track.whole:
@@ -283,7 +284,7 @@ class ObjectMap:
             else:
                 track.box, track.weight = (
                     canonical_boxes(box[None])[0],
-                    min(track.weight + score, self.config.box_memory),
+                    min(track.weight + score, self.config.estimates.box_memory),
                 )
 
     def _begin(
@@ -298,7 +299,7 @@ class ObjectMap:
         track = Track(
             id=self._next_id,
             box=found.boxes[row].copy(),
-            log_odds=logit(self.config.prior_existence) + self._for_detection(score, scores),
+            log_odds=logit(self.config.existence.prior_existence) + self._for_detection(score, scores),
             score=0.0,
             votes={name: share * score for name, share in _names_of(found, row).items()},
             weight=score,
@@ -316,7 +317,7 @@ class ObjectMap:
             is_back=False,
             reference=reference_score(scores, self.config),
         )
-        track.rate(score, self.config)
+        track.rate(score, self.config.estimates)
         self._next_id += 1
         self._tracks[track.id] = track
         return track
@@ -329,19 +330,19 @@ class ObjectMap:
 
     def _for_detection(self, score: float, scores: ScorePolicy) -> float:
         """Log-odds that a detection adds: a thing has given it rather than clutter."""
-        against = logit(max(scores.keep, self.config.clutter_score))
-        return min(max(logit(score) - against, 0.0), self.config.max_detection_log_odds)
+        against = logit(max(scores.keep, self.config.existence.clutter_score))
+        return min(max(logit(score) - against, 0.0), self.config.existence.max_detection_log_odds)
 
     def _set_state(self, track: Track, scores: ScorePolicy) -> None:
         likely = track.log_odds >= 0.0
         state = track.state
-        # a thing may well be there whose name and box are hardly right: then nothing is claimed
+        # a thing may well be there whose name and box are hardly right: then it is not confirmed
         by_user = bool(track.user_label or track.user_name)
-        least = scores.keep * (1.0 if state == ObjectState.CONFIRMED else _CLAIMED_ANEW)
-        claimed = by_user or track.probability(self.config, track.reference) >= least
-        if likely and claimed and track.found >= self.config.confirm_count:
+        least = scores.keep * (1.0 if state == ObjectState.CONFIRMED else _CONFIRMED_ANEW)
+        right = by_user or track.probability(self.config, track.reference) >= least
+        if likely and right and track.found >= self.config.existence.confirm_count:
             state = ObjectState.CONFIRMED
-        elif state == ObjectState.CONFIRMED and not (likely and claimed):
+        elif state == ObjectState.CONFIRMED and not (likely and right):
             state = ObjectState.TENTATIVE if likely else ObjectState.STALE
         if state != track.state:
             track.state, track.published = state, None
@@ -369,7 +370,7 @@ class ObjectMap:
             return list(near), set()
         boxes = np.stack([t.box for t in looked])
         is_found = np.array([t.id in matched for t in looked])
-        others, covered = _others_inside(boxes, is_found)
+        others, covered = found_inside(boxes, is_found)
         inside, _, newest_ns, explained = count_voxels_explained(snapshot, without_bottom(boxes), 0.0, others, boxes)
         around = count_voxels(snapshot, _columns(boxes), 0.0)[0] - inside
         gone, alone = set[int](), set[int]()
@@ -383,7 +384,7 @@ class ObjectMap:
                 if not self._survives(track, inside[i], explained[i], around[i], covered[i], rate * dt_s, dt_s):
                     gone.add(track.id)
                     self._remove(track)
-                elif inside[i] - explained[i] >= self.config.own_mass_share * max(inside[i], 1):
+                elif inside[i] - explained[i] >= self.config.association.own_mass_share * max(inside[i], 1):
                     alone.add(track.id)
                 continue
             # slowly downwards: a box that loses voxels bit by bit still ends as empty
@@ -403,10 +404,11 @@ class ObjectMap:
     def _miss_rate(self, track: Track, others: Sequence[Track], covered: float) -> float:
         """What existence loses per second in which it is missed; more where what was found there, which fills so much
         of its box, tells where it has gone."""
-        config = self.config
-        if any(track.has_moved_to(other, config.like_size) for other in others):
-            return config.miss_log_odds_per_s * config.moved_miss_factor
-        return config.miss_log_odds_per_s * (config.explained_miss_factor if covered >= config.explained_share else 1.0)
+        existence, like_size = self.config.existence, self.config.association.like_size
+        if any(track.has_moved_to(other, like_size) for other in others):
+            return existence.miss_log_odds_per_s * existence.moved_miss_factor
+        explained = covered >= existence.explained_share
+        return existence.miss_log_odds_per_s * (existence.explained_miss_factor if explained else 1.0)
 
     def _survives(
         self, track: Track, inside: int, explained: int, around: int, covered: float, missed: float, dt_s: float
@@ -421,22 +423,22 @@ class ObjectMap:
             missed: what existence loses by that.
             dt_s: for how long it has been looked for since the last time.
         """
-        config = self.config
-        forgotten = around < config.forgotten_surroundings * track.surroundings
-        if forgotten and inside < config.forgotten_support * max(track.support, 1.0):
+        existence, places = self.config.existence, self.config.places
+        forgotten = around < places.forgotten_surroundings * track.surroundings
+        if forgotten and inside < places.forgotten_support * max(track.support, 1.0):
             return True  # the map forgot the place: nothing is known
-        track.rate(0.0, config)
+        track.rate(0.0, self.config.estimates)
         track.unfound_s += dt_s
-        floor = config.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
+        floor = existence.min_log_odds if track.state != ObjectState.TENTATIVE else -math.inf
         track.log_odds = max(track.log_odds - missed, min(floor, track.log_odds))
         if not track.is_back:
-            track.log_odds += emptiness(inside - explained, track.support, covered, config)
-        elif inside < config.back_support * track.support and around >= config.back_surroundings * track.surroundings:
-            track.log_odds += emptiness(inside, track.support, 0.0, config)
+            track.log_odds += emptiness(inside - explained, track.support, covered, places)
+        elif inside < places.back_support * track.support and around >= places.back_surroundings * track.surroundings:
+            track.log_odds += emptiness(inside, track.support, 0.0, places)
         tentative = track.state == ObjectState.TENTATIVE  # goes when it is no likelier than before it was found
-        if track.log_odds < (logit(config.prior_existence) if tentative else config.gone_log_odds):
+        if track.log_odds < (logit(existence.prior_existence) if tentative else existence.gone_log_odds):
             return False
-        return track.unfound_s <= config.max_unfound_s
+        return track.unfound_s <= existence.max_unfound_s
 
     def _merge_duplicates(self, near: Sequence[Track], alone: set[int]) -> None:
         """One object for each thing: of two that overlap strongly the likelier confirmed one stays, with the box that
@@ -450,7 +452,7 @@ class ObjectMap:
         rank = {ObjectState.CONFIRMED: 0, ObjectState.STALE: 1, ObjectState.TENTATIVE: 2}
         order = sorted((t for t in near if t.id in self._tracks), key=lambda t: (rank[t.state], t.id))
         boxes = np.stack([t.box for t in order])
-        first, second = _touching(boxes)
+        first, second = touching_pairs(boxes)
         thick = thickened(boxes)
         iou, share = paired_overlaps(thick[first], thick[second])
         thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
@@ -459,14 +461,14 @@ class ObjectMap:
         for k, (i, j) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
             a, b = order[i], order[j]
             for part, whole, inside in ((a, b, share[k]), (b, a, share[k] * volume[i] / volume[j])):
-                lost = part.missed and part.unfound_s > self.config.part_s
+                lost = part.missed and part.unfound_s > self.config.existence.part_s
                 if lost and not whole.missed and inside >= INSIDE_SHARE and whole.label in (part.label, UNNAMED):
                     gone.add(part.id)
             if gone & {a.id, b.id}:
                 continue
             two = not a.missed and not b.missed
-            two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.stacked_iou
-            if is_one_place(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
+            two |= bool({a.id, b.id} & alone) and float(thin_iou[k]) <= self.config.association.stacked_iou
+            if is_one_object(float(iou[k]), float(thin_iou[k]), a.label, b.label, two):
                 gone.add(b.id)
                 a.absorb(b)
         for i in gone:
@@ -495,7 +497,9 @@ class ObjectMap:
             version = data["version"]
             if version not in (1, 2, 3, _VERSION):
                 raise ValueError(f"objects have version {version}, this program reads {_VERSION}")
-            tracks = [track_from_json(upgraded_entry(entry, version, self.config)) for entry in data["objects"]]
+            tracks = [
+                track_from_json(upgraded_entry(entry, version, self.config.estimates)) for entry in data["objects"]
+            ]
             next_id, updated_ns = int(data["next_id"]), int(data.get("updated_ns", 0))
             corrections = Corrections.from_list(data.get("corrections", []))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
@@ -511,7 +515,7 @@ class ObjectMap:
         self.corrections = corrections
 
 
-def emptiness(unexplained: float, support: float, covered: float, config: ObjectsConfig) -> float:
+def emptiness(unexplained: float, support: float, covered: float, config: PlaceConfig) -> float:
     """Log-odds, at most 0, that the voxels left in a box add to the existence of what was found there.
 
     Args:
@@ -540,39 +544,7 @@ def _columns(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([center, size, np.zeros_like(center)], axis=1)
 
 
-def _touching(boxes: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Rows i < j of (N, 9) boxes, as thick as they count, whose bounds overlap; in the order of i, then j."""
-    bounds = Bounds.of(thickened(boxes))
-    low, high = bounds.low, bounds.high
-    apart = ((low[:, None] > high[None]) | (high[:, None] < low[None])).any(axis=2)
-    i, j = np.nonzero(np.triu(~apart, 1))
-    return i, j
-
-
-def _others_inside(
-    boxes: NDArray[np.float64], is_found: NDArray[np.bool_]
-) -> tuple[list[list[int]], NDArray[np.float64]]:
-    """For each box that was not found: the rows of found ones that touch it, and the share of it that they fill.
-
-    What it lies inside of is not among them: a part is no less there for the whole that was found around it.
-    """
-    others: list[list[int]] = [[] for _ in boxes]
-    covered = np.zeros(len(boxes))
-    if is_found.all() or not is_found.any():
-        return others, covered
-    i, j = _touching(boxes)
-    missed, by = np.concatenate([i, j]), np.concatenate([j, i])
-    wanted = ~is_found[missed] & is_found[by]
-    missed, by = missed[wanted], by[wanted]
-    _, share = paired_overlaps(boxes[missed], boxes[by])
-    for m, f, part in zip(missed.tolist(), by.tolist(), share.tolist(), strict=True):
-        if part < INSIDE_SHARE:
-            others[m].append(f)
-            covered[m] += part
-    return others, np.minimum(covered, 1.0)
-
-
-def _distinct(found: Detections, snapshot: VoxelSnapshot, config: ObjectsConfig) -> Detections:
+def _distinct(found: Detections, snapshot: VoxelSnapshot, config: AssociationConfig) -> Detections:
     """The best boxes; of those that are of one thing the better, and none of a network in space without a voxel."""
     if len(found) == 0:
         return found
@@ -582,13 +554,7 @@ def _distinct(found: Detections, snapshot: VoxelSnapshot, config: ObjectsConfig)
         inside, _, _ = count_voxels(snapshot, without_bottom(found.boxes[order]), 0.0, enough=1)
         order = order[inside > 0]
     boxes = found.boxes[order]
-    thick = thickened(boxes)
-    labels = [found.labels[row] for row in order]
-    first, second = _touching(boxes)
-    iou, _ = paired_overlaps(thick[first], thick[second])
-    same = iou >= np.array([one_object_iou(labels[i], labels[j]) for i, j in zip(first, second, strict=True)])
-    first, second = first[same], second[same]
-    thin_iou, _ = paired_overlaps(boxes[first], boxes[second])
+    first, second, thin_iou = one_object_pairs(boxes, [found.labels[row] for row in order])
     better: list[list[tuple[int, float]]] = [[] for _ in order]
     for i, j, thin in zip(first.tolist(), second.tolist(), thin_iou.tolist(), strict=True):
         better[j].append((i, thin))

@@ -10,32 +10,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig, ScorePolicy
+from embodied_perceptron.config import EstimateConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.boxes import canonical_boxes
 from embodied_perceptron.inference.naming import published_name
 from embodied_perceptron.results import UNNAMED, ObjectState, SceneObject
 from embodied_perceptron.scene.corrections import check_words
 
-_VERSION = 4
 
+def published_score(score: float, looks: int, scores: ScorePolicy, config: TrackingConfig) -> float:
+    """Probability that the name and box of something are right that had this mean score in so many perceptions.
 
-def published_score(score: float, looks: int, scores: ScorePolicy, config: ObjectsConfig) -> float:
-    """Probability that the name and box of something are right that had this mean score in so many looks.
-
-    Looks that found nothing at the place are in the mean with zero. What is published is this, times the probability
+    Those that found nothing at the place are in the mean with zero. What is published is this, times the probability
     that the object still exists.
     """
-    return probability_right(score, looks, reference_score(scores, config), config)
+    return probability_right(score, looks, reference_score(scores, config), config.estimates)
 
 
-def probability_right(mean: float, looks: int, reference: float, config: ObjectsConfig) -> float:
+def probability_right(mean: float, looks: int, reference: float, config: EstimateConfig) -> float:
     return sigmoid(min(looks, config.independent_looks) * (logit(mean) - logit(reference)))
 
 
-def reference_score(scores: ScorePolicy, config: ObjectsConfig) -> float:
+def reference_score(scores: ScorePolicy, config: TrackingConfig) -> float:
     """The score at which a box is as likely wrong as right: what a calibration says, or that from which they are
     published."""
-    return scores.even or max(scores.publish, config.clutter_score)
+    return scores.even or max(scores.publish, config.existence.clutter_score)
 
 
 def logit(p: float) -> float:
@@ -54,11 +52,11 @@ class Track:
     id: int
     box: NDArray[np.float64]
     log_odds: float  # that it exists
-    score: float  # mean score of what was found at its place over the looks there
+    score: float  # mean score of what was found at its place over the perceptions of it
     votes: dict[str, float]  # evidence for each name
     weight: float  # of the box: scores of the sightings that it is the mean of
     found: int
-    looks: int  # at its place, found or not
+    looks: int  # perceptions of its place, found or not; names of fields are keys of map files, and stay
     whole: bool  # the box was never cut by the border of what was looked at
     missed: bool  # by the last perception that looked there
     state: str
@@ -83,7 +81,7 @@ class Track:
         """Posterior probability of a name."""
         return self.votes.get(label, 0.0) / max(sum(self.votes.values()), 1e-12)
 
-    def is_settled(self, config: ObjectsConfig) -> bool:
+    def is_settled(self, config: EstimateConfig) -> bool:
         """Whether its name is beyond doubt."""
         if self.user_label:
             return True
@@ -96,8 +94,8 @@ class Track:
         like = bool((np.minimum(a, b) >= like_size * np.maximum(a, b))[1:].all())  # how thick is known least
         return like and other.label == self.label != UNNAMED and other.begun_ns > self.found_ns
 
-    def rate(self, score: float, config: ObjectsConfig) -> None:
-        """One more look at its place: the score of what was found, or zero."""
+    def rate(self, score: float, config: EstimateConfig) -> None:
+        """One more perception of its place: the score of what was found, or zero."""
         self.looks += 1
         self.score += (score - self.score) / min(self.looks, config.score_memory)
 
@@ -122,10 +120,10 @@ class Track:
         self.user_name, self.user_label = self.user_name or other.user_name, self.user_label or other.user_label
         self.published = None
 
-    def probability(self, config: ObjectsConfig, reference: float) -> float:
-        return sigmoid(self.log_odds) * probability_right(self.score, self.looks, reference, config)
+    def probability(self, config: TrackingConfig, reference: float) -> float:
+        return sigmoid(self.log_odds) * probability_right(self.score, self.looks, reference, config.estimates)
 
-    def as_object(self, config: ObjectsConfig, name_of: Callable[[str], str] | None) -> SceneObject:
+    def as_object(self, config: TrackingConfig, name_of: Callable[[str], str] | None) -> SceneObject:
         if self.published is None:
             score = self.probability(config, self.reference)
             box, seen_ns, known = self.box.copy(), self.last_seen_ns, self.label
@@ -135,7 +133,7 @@ class Track:
         return self.published
 
 
-def upgraded_entry(entry: dict[str, Any], version: int, config: ObjectsConfig) -> dict[str, Any]:
+def upgraded_entry(entry: dict[str, Any], version: int, config: EstimateConfig) -> dict[str, Any]:
     """An object of a file of any version with the fields of this one."""
     if version == 1:
         entry = {"looks": 1, "whole": True, **entry}
@@ -149,7 +147,7 @@ def upgraded_entry(entry: dict[str, Any], version: int, config: ObjectsConfig) -
             "reference": 0.25,
             **entry,
         }
-    if version < 4:  # means were of two looks more, which had found nothing
+    if version < 4:  # means were of two perceptions more, which had found nothing
         looks = max(min(int(entry["looks"]), config.score_memory), 1)
         entry = {**entry, **{key: min(float(entry[key]) * (looks + 2) / looks, 1.0) for key in ("score", "reference")}}
     return entry

@@ -119,31 +119,38 @@ def _as_float32(image: Any) -> NDArray[np.float32]:
     return np.asarray(image, dtype=np.float32)
 
 
-def camera_model_from_info(
-    *,
-    width: int,
-    height: int,
-    k: Sequence[float],
-    distortion_model: str = "",
-    d: Sequence[float] = (),
-    binning: tuple[int, int] = (0, 0),
-    roi: tuple[int, int, int, int] = (0, 0, 0, 0),
-    image_is_rectified: bool = False,
-    p: Sequence[float] = (),
-) -> CameraModel:
-    """The fields of a ``sensor_msgs/CameraInfo`` -> camera model of the images that are published with it.
+@dataclass(frozen=True, eq=False)
+class CameraInfoFields:
+    """A ``sensor_msgs/CameraInfo``, of whatever library read it.
 
-    Args:
+    Attributes:
         width, height: of the full-resolution calibration.
         k: (9,) row-major camera matrix of the raw image.
         distortion_model, d: as in the message; an empty model with no (or zero) coefficients is a plain pinhole.
         binning: pixels combined in x, y; 0 means 1.
         roi: (x_offset, y_offset, width, height) at full resolution; width = height = 0 means the whole image.
-        image_is_rectified: the images are undistorted already (topics named ``image_rect*``); then ``p`` (12 numbers,
-            the projection matrix) holds and ``d`` does not.
+        p: (12,) projection matrix of the rectified image.
+    """
+
+    width: int
+    height: int
+    k: Sequence[float]
+    distortion_model: str = ""
+    d: Sequence[float] = ()
+    binning: tuple[int, int] = (0, 0)
+    roi: tuple[int, int, int, int] = (0, 0, 0, 0)
+    p: Sequence[float] = ()
+
+
+def camera_model_from_info(info: CameraInfoFields, image_is_rectified: bool = False) -> CameraModel:
+    """Model of the camera whose images are published with ``info``.
+
+    ``image_is_rectified``: they are undistorted already (topics named ``image_rect*``); then ``p`` holds and ``d`` does
+    not.
 
     Raises ``ValueError`` naming the field for an uncalibrated camera (zero or NaN K), unknown distortion, a bad size.
     """
+    width, height, k, d, p, distortion_model = info.width, info.height, info.k, info.d, info.p, info.distortion_model
     matrix = np.asarray(k, dtype=np.float64).ravel()
     if matrix.shape != (9,):
         raise ValueError(f"camera_info: k must have 9 numbers, got {matrix.size}")
@@ -152,7 +159,7 @@ def camera_model_from_info(
         fx, fy, cx, cy = (float(p[i]) for i in (0, 5, 2, 6))
     if fx == 0 and fy == 0:
         raise ValueError("camera_info: k is all zero: the camera is not calibrated")
-    x0, y0, roi_width, roi_height = roi
+    x0, y0, roi_width, roi_height = info.roi
     if roi_width and roi_height:
         width, height, cx, cy = roi_width, roi_height, cx - x0, cy - y0
     if d is not None and len(d) and any(c != 0 for c in d) and not image_is_rectified:
@@ -160,7 +167,7 @@ def camera_model_from_info(
     else:
         distortion, model = (), "plumb_bob"
     intrinsics = Intrinsics(fx, fy, cx, cy, int(width), int(height))
-    bx, by = max(1, int(binning[0])), max(1, int(binning[1]))
+    bx, by = max(1, int(info.binning[0])), max(1, int(info.binning[1]))
     if (bx, by) != (1, 1):
         intrinsics = intrinsics.resized(int(width) // bx, int(height) // by)
     return CameraModel(intrinsics, model, distortion)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
@@ -95,7 +95,7 @@ class TimeJump:
 
 
 @dataclass
-class AssemblerStats:
+class SynchronizerStats:
     """Counts since the start.
 
     Attributes:
@@ -115,7 +115,7 @@ class AssemblerStats:
     time_jumps: int = 0
 
 
-class FrameAssembler:
+class RgbdSynchronizer:
     """Pairs colour and depth by stamp, adds calibration and pose, and accounts for every frame.
 
     Feed it with :meth:`add_color`, :meth:`add_depth`, :meth:`add_camera_info` in any order, then :meth:`poll`. Frames
@@ -139,7 +139,7 @@ class FrameAssembler:
 
     def __init__(
         self,
-        config: AssemblerConfig,
+        config: SynchronizerConfig,
         poses: PoseSource,
         cameras: Iterable[str] | None = None,
         *,
@@ -201,12 +201,12 @@ class FrameAssembler:
         self._jumps.clear()
         return jumps
 
-    def stats(self, camera: str | None = None) -> AssemblerStats:
+    def stats(self, camera: str | None = None) -> SynchronizerStats:
         """A copy of the counts, of one camera or of all. Raises ``KeyError`` for an unknown camera."""
         if camera is not None and camera not in self._cameras:
             raise self._unknown(camera)
         parts = [self._cameras[camera].stats] if camera else [c.stats for c in self._cameras.values()]
-        total = AssemblerStats(time_jumps=0 if camera else self._clock_jumps)
+        total = SynchronizerStats(time_jumps=0 if camera else self._clock_jumps)
         for part in parts:
             total.accepted += part.accepted
             total.emitted += part.emitted
@@ -310,14 +310,14 @@ class _PendingFrame:
 
 
 class _CameraQueue:
-    """Pending frames of one camera, sorted by stamp; the rules are those of :class:`FrameAssembler`."""
+    """Pending frames of one camera, sorted by stamp; the rules are those of :class:`RgbdSynchronizer`."""
 
-    def __init__(self, name: str, config: AssemblerConfig, jump_ns: int, drops: deque[Drop]) -> None:
+    def __init__(self, name: str, config: SynchronizerConfig, jump_ns: int, drops: deque[Drop]) -> None:
         self.name = name
         self.judges = {"color": StampJudge(jump_ns), "depth": StampJudge(jump_ns)}
         self.late = 0
         self._calibrations = _CalibrationHistory(seconds_to_ns(config.pair_tolerance_s))
-        self._stats = AssemblerStats()
+        self._stats = SynchronizerStats()
         self._drops = drops
         self._waiting: list[_PendingFrame] = []
         self._odd: dict[str, list[_PendingFrame]] = {"color": [], "depth": []}  # until the next ones tell
@@ -332,7 +332,7 @@ class _CameraQueue:
         self._jump_ns = jump_ns
 
     @property
-    def stats(self) -> AssemblerStats:
+    def stats(self) -> SynchronizerStats:
         self._stats.calibration_changes = self._calibrations.changes
         self._stats.pending = len(self._waiting) + sum(len(odd) for odd in self._odd.values())
         return self._stats

@@ -30,7 +30,7 @@ from sensor_msgs.msg import CameraInfo, Image  # noqa: E402
 from support.ros_live import own_domain  # noqa: E402
 from tf2_msgs.msg import TFMessage  # noqa: E402
 
-from embodied_perceptron.recordings.tum import TumWriter  # noqa: E402
+from embodied_perceptron.recordings.tum import CameraMount, TumWriter  # noqa: E402
 from embodied_perceptron_ros.conversion.values import depth_from_message, stamp_to_ns  # noqa: E402
 from embodied_perceptron_ros.node.health import FrameCounts, Health  # noqa: E402
 from embodied_perceptron_ros.players.bag_player import BagPlayer, topic_in  # noqa: E402
@@ -55,7 +55,7 @@ def depth_image(index: int) -> np.ndarray:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "recording"
-    with TumWriter(path, INTRINSICS, base_frame="base_link", T_base_camera=np.eye(4)) as writer:
+    with TumWriter(path, INTRINSICS, mount=CameraMount("base_link", np.eye(4))) as writer:
         for index in range(FRAMES):
             color = np.full((48, 64, 3), 10 * index, np.uint8)
             T = np.eye(4)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream, Recording
 from embodied_perceptron_training.datasets.bag_export import ScanRecording, export_bag
@@ -18,7 +18,7 @@ from embodied_perceptron_training.homes.recording import RecordingSpec, render_r
 
 
 def frames(recording: Recording) -> list[tuple[int, np.ndarray, np.ndarray, np.ndarray]]:
-    stream = PosedFrameStream(recording, AssemblerConfig(), world_frame="odom")
+    stream = PosedFrameStream(recording, SynchronizerConfig(), world_frame="odom")
     return [(p.frame.stamp_ns, p.frame.color, p.frame.depth_m, p.T_world_camera) for p in stream]
 
 

@@ -19,8 +19,8 @@ from embodied_perceptron_training.datasets.grand import (
     read_texts,
     scene_file,
     score_ids,
-    score_texts,
 )
+from embodied_perceptron_training.evaluation.metrics.description import score_texts
 from embodied_perceptron_training.evaluation.suites.referring import score_answers
 
 SCENES = {

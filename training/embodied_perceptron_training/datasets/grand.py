@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from embodied_perceptron.language.description import GroundingScore, Mention, read_mentions, score_mentions
+from embodied_perceptron.language.description import Mention, read_mentions
 from embodied_perceptron.results import ObjectState, SceneObject
 
 Kind = Literal["reference", "description", "question"]
@@ -185,14 +185,6 @@ def plain_text(text: str) -> str:
     without = re.sub(r"\[[^\[\]]*<[^\[\]]*\]", "", text)
     kept = _TAG.sub(lambda m: "" if m[1] in _MARKUP or m[1].startswith("obj_") else m[0], without)
     return re.sub(r"\s+([.,;])", r"\1", " ".join(kept.split()))
-
-
-def score_texts(texts: Iterable[GrandText], scenes: Mapping[str, GrandScene]) -> dict[str, float]:
-    """Percent: how much of the texts' mentions is true of their scenes; the objects of a scene count once a text."""
-    total = GroundingScore()
-    for text in texts:
-        total += score_mentions(text.mentions, scenes[text.scene].objects)
-    return total.as_dict()
 
 
 def score_ids(said: Sequence[GrandText], truth: Sequence[GrandText]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from embodied_perceptron.geometry.occupancy_grid import BENCHMARK_GRID, OccupancyGridSpec
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.perceptron import Perceptron
-from embodied_perceptron.recordings.tum import TumWriter, read_tum_camera
+from embodied_perceptron.recordings.tum import CameraMount, TumWriter, read_tum_camera
 from embodied_perceptron.weights.categories import ALL_CATEGORIES, OCCUPANCY_CLASSES, OCCUPANCY_IGNORED
 from embodied_perceptron_training.homes import noise as sensor
 from embodied_perceptron_training.homes.building.freespace import free_space
@@ -147,8 +147,7 @@ def render_recording(
         spec.intrinsics,
         camera_frame=CAMERA_FRAME,
         color_extension=".jpg",
-        base_frame=BASE_FRAME,
-        T_base_camera=spec.robot.T_base_camera,
+        mount=CameraMount(BASE_FRAME, spec.robot.T_base_camera),
     )
     period_ns = 1e9 / spec.rate_hz
     for index, (color, depth_m) in enumerate(_frames(spec, own, workers)):

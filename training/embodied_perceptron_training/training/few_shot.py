@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from embodied_perceptron.geometry.boxes import box_iou, nms, points_in_boxes
+from embodied_perceptron.geometry.boxes import box_iou, points_in_boxes
 from embodied_perceptron.geometry.manhattan import ManhattanFrame, Region
+from embodied_perceptron.geometry.suppression import nms
 from embodied_perceptron.inference.map_predictor import ScenePrediction
 from embodied_perceptron.inference.naming import shift_between
 from embodied_perceptron.inference.predictor import Predictor

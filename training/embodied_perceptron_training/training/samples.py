@@ -252,7 +252,7 @@ class SampleMaker:
     ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
         """Boxes in the window that the views ``known`` show, their classes, and which instances they are."""
         detection = self.config.detection
-        nameless = len(self._class_index) if detection is not None and detection.tells_things else -1
+        nameless = len(self._class_index) if detection is not None and detection.detects_unnamed else -1
         labels = np.array(
             [-1 if name in _SURFACES else self._class_index.get(name, nameless) for name in scene.labels], np.int64
         )

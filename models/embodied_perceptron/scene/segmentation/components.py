@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from scipy.spatial import cKDTree
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.trimming import trimmed_bounds
 from embodied_perceptron.results import UNNAMED, Detections, VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, connected_parts
@@ -41,7 +41,7 @@ class _Group:
     top_z_m: float | None = None  # of a level surface, which stands on something and ends where things on it begin
 
 
-def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: ObjectsConfig) -> Detections:
+def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: SegmentationConfig) -> Detections:
     """Boxes of everything that is neither floor nor structure. Deterministic; an empty map gives no boxes."""
     cells = layers.cells
     groups = [g for g in _group(layers, config) if len(g.cells) >= config.min_cells]
@@ -64,7 +64,7 @@ def find_boxes(snapshot: VoxelSnapshot, layers: Layers, config: ObjectsConfig) -
     )
 
 
-def _group(layers: Layers, config: ObjectsConfig) -> list[_Group]:
+def _group(layers: Layers, config: SegmentationConfig) -> list[_Group]:
     """The objects, as sets of cells."""
     cells = layers.cells
     thing = layers.cell_label == THING

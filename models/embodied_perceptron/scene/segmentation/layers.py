@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig
+from embodied_perceptron.config import SegmentationConfig
 from embodied_perceptron.geometry.manhattan import wall_yaw
 from embodied_perceptron.results import VoxelSnapshot
 from embodied_perceptron.scene.segmentation.cells import Cells, build_cells
@@ -61,7 +61,7 @@ class Layers:
     yaw_rad: float
 
 
-def separate_layers(snapshot: VoxelSnapshot, floor_z_m: float, config: ObjectsConfig) -> Layers:
+def separate_layers(snapshot: VoxelSnapshot, floor_z_m: float, config: SegmentationConfig) -> Layers:
     """Label every voxel of ``snapshot``. Deterministic; an empty snapshot gives empty layers."""
     height_m = snapshot.mean_point_m[:, 2].astype(np.float64) - floor_z_m
     between = (height_m >= config.min_height_m) & (height_m <= config.max_height_m)

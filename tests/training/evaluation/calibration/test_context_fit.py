@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from embodied_perceptron.geometry.suppression import overlapping_detections
 from embodied_perceptron.inference.confidence_calibration import FEATURES, box_forms
-from embodied_perceptron.inference.context_rescoring import find_rivals
 from embodied_perceptron_training.evaluation.calibration.confidence_fit import SceneBoxTable, fit_tables
 from embodied_perceptron_training.evaluation.calibration.context_fit import JudgedBoxes, fit_company
 
@@ -44,8 +44,8 @@ def doubt(known, name: str, around: str) -> float:
     boxes[1:, 0] = (1.0, 1.2, 1.4)
     odds = np.array([0.0, 3.0, 3.0, 3.0])
     known = dataclasses.replace(known, offset=np.zeros(len(known.names)))
-    rivals = find_rivals(boxes, np.arange(4))
-    return float(known(boxes, (name, around, around, around), odds, rivals, form_of(boxes))[0])
+    overlapping = overlapping_detections(boxes, np.arange(4))
+    return float(known(boxes, (name, around, around, around), odds, overlapping, form_of(boxes))[0])
 
 
 def test_names_learn_their_company():
@@ -66,7 +66,7 @@ def test_names_learn_their_form():
     boxes[:, 3:6] = 0.1
     boxes[:, 2] = (0.3, 1.7) * 3
     labels = ("shelf", "shelf", "stool", "stool", "box", "box")
-    z = known(boxes, labels, odds, find_rivals(boxes, np.arange(6)), form_of(boxes))
+    z = known(boxes, labels, odds, overlapping_detections(boxes, np.arange(6)), form_of(boxes))
     assert z[1] > z[0] + 1.0
     assert z[2] > z[3] + 1.0
     assert abs(z[4] - z[5]) < 0.7

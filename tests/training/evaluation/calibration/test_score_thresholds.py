@@ -117,7 +117,7 @@ def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Pat
                 perceived += 1
                 perceptron.perceive(perceived * PERIOD_NS)
         expected = [o.as_dict() for o in perceptron.objects]
-        assert [o.as_dict() for o in final_objects(looks, config.objects, ScorePolicy(min_score))] == expected
+        assert [o.as_dict() for o in final_objects(looks, config.objects.tracking, ScorePolicy(min_score))] == expected
         counts.append(len(expected))
     assert counts[1] > 0
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from embodied_perceptron.geometry.suppression import same_thing_pairs
 from embodied_perceptron.inference.class_priors import shipped_priors
 from embodied_perceptron.inference.confidence_calibration import (
     COUNTED_SCORE,
@@ -34,14 +35,13 @@ from embodied_perceptron.inference.confidence_calibration import (
     borne_out,
     box_features,
     box_forms,
+    conflicts_of,
     log_odds,
     name_log_odds,
     probabilities,
-    rivals_of,
     thing_features,
     weighed,
 )
-from embodied_perceptron.inference.naming import same_things
 from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.calibration.context_fit import JudgedBoxes, fit_company
@@ -139,7 +139,7 @@ class _Work:
         right = np.zeros(len(found), bool)
         matched = matches_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
-        table = box_features(found, evidence[~plain], rivals_of(found), prediction.floor_z_m, {}, shipped_priors())
+        table = box_features(found, evidence[~plain], conflicts_of(found), prediction.floor_z_m, {}, shipped_priors())
         of_things = _things(things, found.boxes, evidence[plain], scene.things())
         return SceneBoxTable(found.boxes, table, found.scores, found.labels, right, of_things, prediction.floor_z_m)
 
@@ -152,7 +152,7 @@ def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingT
     right[list(matched)] = True
     boxes = np.concatenate([things.boxes, named])
     rows = np.arange(len(boxes))
-    thing, name = same_things(boxes, rows[: len(things)], rows[len(things) :])
+    thing, name = same_thing_pairs(boxes, rows[: len(things)], rows[len(things) :])
     features = thing_features(things, evidence, np.full(len(things), 0.5))
     return ThingTable(features, right, np.stack([thing, name - len(things)], axis=1))
 

@@ -18,13 +18,12 @@ from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack, vstack
 from scipy.special import expit
 
+from embodied_perceptron.geometry.suppression import OverlappingDetections, overlapping_detections
 from embodied_perceptron.inference.context_rescoring import (
     OWN_NUMBERS,
     RELATIONS,
     ContextRescoring,
-    Rivals,
-    company,
-    find_rivals,
+    context_evidence,
     own_numbers,
 )
 
@@ -52,12 +51,12 @@ class JudgedBoxes:
 
     def with_company(self, known: ContextRescoring) -> F64:
         """(N,) log-odds of the boxes among each other."""
-        return known(self.boxes, self.labels, self.odds, self.rivals, self.form)
+        return known(self.boxes, self.labels, self.odds, self.overlapping, self.form)
 
     @cached_property
-    def rivals(self) -> Rivals:
+    def overlapping(self) -> OverlappingDetections:
         """All of them count: a fit reads none that does not."""
-        return find_rivals(self.boxes, np.arange(len(self.boxes)))
+        return overlapping_detections(self.boxes, np.arange(len(self.boxes)))
 
 
 def fit_company(homes: Sequence[JudgedBoxes]) -> ContextRescoring:
@@ -89,9 +88,9 @@ def fit_company(homes: Sequence[JudgedBoxes]) -> ContextRescoring:
 
 def _heard(home: JudgedBoxes, label: NDArray[np.int64], names: int) -> csr_matrix:
     """(N, R K) what each box hears of each name in each relation."""
-    present, likeliest = company(home.boxes, label, home.odds, home.rivals)
-    relation, other, row = likeliest.nonzero()
-    values = likeliest[relation, other, row].astype(np.float64)
+    present, evidence = context_evidence(home.boxes, label, home.odds, home.overlapping)
+    relation, other, row = evidence.nonzero()
+    values = evidence[relation, other, row].astype(np.float64)
     return csr_matrix((values, (row, relation * names + present[other])), (len(label), len(RELATIONS) * names))
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from embodied_perceptron.config import ObjectsConfig, PerceptronConfig, ScorePolicy
+from embodied_perceptron.config import PerceptronConfig, ScorePolicy, TrackingConfig
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.inference.confidence_calibration import ConfidenceCalibration
@@ -180,12 +180,12 @@ def predict_around(scene: EvaluationScene, inference: Predictor, every: int) -> 
     return looks
 
 
-def final_objects(looks: Sequence[Look], config: ObjectsConfig, policy: ScorePolicy) -> tuple[SceneObject, ...]:
+def final_objects(looks: Sequence[Look], config: TrackingConfig, policy: ScorePolicy) -> tuple[SceneObject, ...]:
     """Confirmed objects after all looks, as a perceptron with this policy publishes them."""
     return final_map(looks, config, policy).objects((ObjectState.CONFIRMED,))
 
 
-def final_map(looks: Sequence[Look], config: ObjectsConfig, policy: ScorePolicy) -> ObjectMap:
+def final_map(looks: Sequence[Look], config: TrackingConfig, policy: ScorePolicy) -> ObjectMap:
     """The map of objects after all looks."""
     objects = ObjectMap(config)
     for look in looks:
@@ -319,7 +319,7 @@ class _Work:
     def __call__(self, name: str) -> tuple[Point, ...]:
         scene, looks = _looks(self.spec, self.every, name)
         truth, things = scene.truth(), _any_name(scene.things())
-        config = tour_config(len(scene.frames)).objects
+        config = tour_config(len(scene.frames)).objects.tracking
         points = []
         for score in self.scores:
             shift = 0.0 if self.nameless is None or not 0.0 < score < 1.0 else shift_between(self.nameless, score)
@@ -414,7 +414,7 @@ def _nameless_score(spec: EvaluationSpec, every: int, workers: Workers, precisio
         inference.network.config.detection,
         ConfidenceCalibration.of_calibration(inference.calibration),
     )
-    if detection is None or not detection.tells_things or (reliability is not None and reliability.things):
+    if detection is None or not detection.detects_unnamed or (reliability is not None and reliability.things):
         return None
     outcome = map_scenes(_Things(spec, every), scene_names(spec), workers, None)
     pairs = [pair for result in outcome.results for pair in result]

@@ -35,7 +35,8 @@ def grand(
 ) -> None:
     """Grounded texts (3D-GRAND): mentions that are right, misnamed or hallucinated; objects against the right texts."""
     from embodied_perceptron.recordings.files import write_atomically  # torch loads only when needed
-    from embodied_perceptron_training.datasets.grand import read_scenes, read_texts, scene_file, score_ids, score_texts
+    from embodied_perceptron_training.datasets.grand import read_scenes, read_texts, scene_file, score_ids
+    from embodied_perceptron_training.evaluation.metrics.description import score_texts
 
     said_kind = None if kind is None else kind.value
     try:

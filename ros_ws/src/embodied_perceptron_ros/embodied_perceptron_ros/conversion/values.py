@@ -24,7 +24,7 @@ from embodied_perceptron.recordings.image_codec import (
     decode_compressed_depth,
     decode_image,
 )
-from embodied_perceptron.sensors.camera_model import CameraModel, camera_model_from_info
+from embodied_perceptron.sensors.camera_model import CameraInfoFields, CameraModel, camera_model_from_info
 from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import NS_PER_S
 
@@ -169,7 +169,7 @@ def camera_model(info: CameraInfo, rectified: bool = False) -> CameraModel:
     Raises ``ValueError`` naming the value: unusable intrinsics, unknown distortion model, wrong number of coefficients.
     """
     roi = info.roi
-    return camera_model_from_info(
+    fields = CameraInfoFields(
         width=info.width,
         height=info.height,
         k=info.k,
@@ -177,9 +177,9 @@ def camera_model(info: CameraInfo, rectified: bool = False) -> CameraModel:
         d=info.d,
         binning=(info.binning_x, info.binning_y),
         roi=(roi.x_offset, roi.y_offset, roi.width, roi.height),
-        image_is_rectified=rectified,
         p=info.p,
     )
+    return camera_model_from_info(fields, rectified)
 
 
 def camera_info_key(info: CameraInfo) -> tuple[Any, ...]:

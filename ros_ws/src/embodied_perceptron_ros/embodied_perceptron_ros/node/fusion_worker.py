@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import FusionReport
 from embodied_perceptron.scene.map_frame import MapLimitError
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Disconnected, PoseLookup
-from embodied_perceptron.sensors.synchronizer import BadCalibration, BadImage, DropReason, FrameAssembler
+from embodied_perceptron.sensors.synchronizer import BadCalibration, BadImage, DropReason, RgbdSynchronizer
 from embodied_perceptron_ros.conversion.values import (
     camera_info_key,
     camera_model,
@@ -110,7 +110,7 @@ class FusionWorker:
         health: Health,
         logger: Any,
         *,
-        assembler_config: AssemblerConfig,
+        assembler_config: SynchronizerConfig,
         fusion_frame: str,
         rectified: dict[str, bool],
         now_ns: Callable[[], int],
@@ -125,7 +125,7 @@ class FusionWorker:
         self._health = health
         self._logger = logger
         self._poses = CameraPoses(transforms, fusion_frame)
-        self._assembler = FrameAssembler(assembler_config, self._poses, rectified)
+        self._assembler = RgbdSynchronizer(assembler_config, self._poses, rectified)
         self._rectified = rectified
         self._inf_is_unknown = frozenset(inf_is_unknown)
         self._late = 0

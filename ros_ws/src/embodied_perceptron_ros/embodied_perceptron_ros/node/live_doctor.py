@@ -33,7 +33,7 @@ from embodied_perceptron.apps.checks import (
     check_delays,
     check_pose_delay,
 )
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.sensors.poses import Disconnected, Found, TooEarly
 from embodied_perceptron_ros.conversion.values import camera_model, color_from_message, depth_from_message, stamp_to_ns
 from embodied_perceptron_ros.node.health import read_diagnostics
@@ -383,9 +383,9 @@ def _examine(listener: _Listener, duration_s: float, wanted: str | None, running
                 (stamp, known.get(stamp) or listener.transforms.lookup(fusion_frame, evidence.frames["color"], stamp))
                 for stamp in evidence.color_ns[1:-2]  # the newest may still wait for its transform
             ]
-            findings += check_camera(camera.name, evidence, AssemblerConfig(), live=True)
+            findings += check_camera(camera.name, evidence, SynchronizerConfig(), live=True)
             pose_delays_s = listener.pose_delays_s.get(camera.name, [])
-            findings += check_pose_delay(camera.name, pose_delays_s, AssemblerConfig().max_pose_wait_s)
+            findings += check_pose_delay(camera.name, pose_delays_s, SynchronizerConfig().max_pose_wait_s)
     findings += _examine_transforms(listener)
     findings += check_delays(delays, simulated=clock_publishers > 0)
     if namespace is not None:

@@ -1,4 +1,4 @@
-"""FrameAssembler: pairing, waiting, every drop with its reason, and that nothing is lost unexplained."""
+"""RgbdSynchronizer: pairing, waiting, every drop with its reason, and that nothing is lost unexplained."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_perceptron.config import AssemblerConfig
+from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.sensors.camera_model import CameraModel
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron.sensors.poses import Disconnected, Found, Gap, PoseBuffer, PoseLookup, TooEarly, TooOld
-from embodied_perceptron.sensors.synchronizer import BadCalibration, BadImage, DropReason, FrameAssembler
+from embodied_perceptron.sensors.synchronizer import BadCalibration, BadImage, DropReason, RgbdSynchronizer
 
 MS = 1_000_000
 S = 1000 * MS
@@ -45,19 +45,19 @@ def depth(value: float = 1.0, shape: tuple[int, int] = (H, W)) -> np.ndarray:
     return np.full(shape, value, np.float32)
 
 
-def make(poses: Poses | None = None, **config: float) -> FrameAssembler:
-    return FrameAssembler(AssemblerConfig(**config), poses or Poses())
+def make(poses: Poses | None = None, **config: float) -> RgbdSynchronizer:
+    return RgbdSynchronizer(SynchronizerConfig(**config), poses or Poses())
 
 
-def balanced(assembler: FrameAssembler, *cameras: str) -> None:
-    for stats in (assembler.stats(), *(assembler.stats(c) for c in cameras)):
+def balanced(synchronizer: RgbdSynchronizer, *cameras: str) -> None:
+    for stats in (synchronizer.stats(), *(synchronizer.stats(c) for c in cameras)):
         assert stats.accepted == stats.emitted + sum(stats.dropped.values()) + stats.pending
         assert stats.pending >= 0
 
 
-def reasons(assembler: FrameAssembler) -> dict[str, int]:
-    balanced(assembler)
-    return dict(assembler.stats().dropped)
+def reasons(synchronizer: RgbdSynchronizer) -> dict[str, int]:
+    balanced(synchronizer)
+    return dict(synchronizer.stats().dropped)
 
 
 def stamps(frames: list[PosedFrame]) -> list[int]:
@@ -230,7 +230,7 @@ def test_a_full_queue_drops_the_oldest() -> None:
     assert [d.stamp_ns for d in a.take_drops()] == [i * 33 * MS for i in range(7)]
 
 
-def put(a: FrameAssembler, stamp_ns: int, now_ns: int, camera: str = "cam", depth_ns: int | None = None) -> None:
+def put(a: RgbdSynchronizer, stamp_ns: int, now_ns: int, camera: str = "cam", depth_ns: int | None = None) -> None:
     a.add_color(camera, stamp_ns, color(), now_ns)
     a.add_depth(camera, stamp_ns if depth_ns is None else depth_ns, depth(), now_ns)
 
@@ -631,7 +631,7 @@ def test_the_smallest_and_the_largest_image(height: int, width: int) -> None:
 
 
 def test_cameras_do_not_disturb_each_other() -> None:
-    a = FrameAssembler(AssemblerConfig(), Poses(), ["left", "right"])
+    a = RgbdSynchronizer(SynchronizerConfig(), Poses(), ["left", "right"])
     a.add_camera_info("left", 0, INTRINSICS, 0)
     a.add_camera_info("right", 0, OTHER, 0)
     a.add_color("left", 2 * S, color(), S)

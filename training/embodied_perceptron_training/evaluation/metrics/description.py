@@ -1,0 +1,110 @@
+"""How much of a text about a scene is true: its tagged noun phrases against the objects that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from embodied_perceptron.geometry.boxes import Bounds
+from embodied_perceptron.language.description import STRUCTURE, Mention
+from embodied_perceptron.language.lexicon import lexicon, pluralize
+from embodied_perceptron.results import UNNAMED, SceneObject
+from embodied_perceptron_training.datasets.grand import GrandScene, GrandText
+
+
+@dataclass(frozen=True)
+class GroundingScore:
+    """What of a text's mentions is true; counts of (mention, object) pairs, a mention without an object is one.
+
+    Attributes:
+        right: the object is there and answers to the phrase.
+        misnamed: something is there that does not.
+        hallucinated: nothing is there, or the mention carries no object.
+        mentioned: true objects that a right mention speaks of; ``there``: all of them.
+    """
+
+    right: int = 0
+    misnamed: int = 0
+    hallucinated: int = 0
+    mentioned: int = 0
+    there: int = 0
+
+    def __add__(self, other: GroundingScore) -> GroundingScore:
+        return GroundingScore(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """All five."""
+        return self.right, self.misnamed, self.hallucinated, self.mentioned, self.there
+
+    def as_dict(self) -> dict[str, float]:
+        """Percent: ``precision``, ``hallucinated``, ``misnamed`` of the mentions, ``recall`` of the objects."""
+        said, there = max(self.right + self.misnamed + self.hallucinated, 1), max(self.there, 1)
+        return {
+            "precision": 100.0 * self.right / said,
+            "misnamed": 100.0 * self.misnamed / said,
+            "hallucinated": 100.0 * self.hallucinated / said,
+            "recall": 100.0 * self.mentioned / there,
+        }
+
+
+_SAME_THING = 0.75  # likeness of noun and label
+
+
+def score_mentions(
+    mentions: Sequence[Mention],
+    objects: Sequence[SceneObject],
+    truth: Sequence[SceneObject] | None = None,
+    min_iou: float = 0.25,
+    likeness: Callable[[str, str], float] | None = None,
+) -> GroundingScore:
+    """How much of a text holds.
+
+    Args:
+        mentions: of the text.
+        objects: whose ids it uses.
+        truth: what really stands there, joined with ``objects`` by their boxes; None = ``objects`` are the truth.
+        min_iou: from which overlap on two boxes are of one thing.
+        likeness: of a noun and a label; None = the lexicon's.
+    """
+    alike = likeness if likeness is not None else _likeness
+    real = objects if truth is None else truth
+    rows = {o.id: row for row, o in enumerate(objects)}
+    if truth is None:
+        there = np.eye(len(objects), dtype=bool)
+    else:
+        boxes = [np.array([o.box for o in part], dtype=np.float64).reshape(-1, 9) for part in (objects, truth)]
+        there = Bounds.of(boxes[0]).iou(Bounds.of(boxes[1])) >= min_iou
+    right = misnamed = hallucinated = 0
+    met: set[int] = set()
+    for mention in mentions:
+        hallucinated += not mention.ids
+        for known in mention.ids:
+            columns = np.flatnonzero(there[rows[known]]) if known in rows else np.zeros(0, np.intp)
+            fits = [int(j) for j in columns if alike(mention.phrase, real[int(j)].label) >= _SAME_THING]
+            right += bool(fits)
+            misnamed += not fits and len(columns) > 0
+            hallucinated += len(columns) == 0
+            met.update(fits)
+    countable = [j for j, o in enumerate(real) if o.label not in (*STRUCTURE, UNNAMED)]
+    return GroundingScore(right, misnamed, hallucinated, len(met & set(countable)), len(countable))
+
+
+def score_texts(texts: Iterable[GrandText], scenes: Mapping[str, GrandScene]) -> dict[str, float]:
+    """Percent: how much of the texts' mentions is true of their scenes; the objects of a scene count once a text."""
+    total = GroundingScore()
+    for text in texts:
+        total += score_mentions(text.mentions, scenes[text.scene].objects)
+    return total.as_dict()
+
+
+def _likeness(phrase: str, label: str) -> float:
+    """Of a noun phrase and a label; the phrase's last words are its noun."""
+    words = phrase.split()
+    ends = [" ".join(words[first:]) for first in range(len(words))]
+    singular = [form for end in ends for form in (end, end.removesuffix("es"), end.removesuffix("s"))]
+    if label in singular or pluralize(label) in ends:
+        return 1.0
+    return max((lexicon().similarity(form, label) for form in singular), default=0.0)
