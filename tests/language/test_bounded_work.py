@@ -36,7 +36,7 @@ def longest(unit: str) -> str:
 def test_nested_betweens_do_not_double(repetitions: int) -> None:
     meaning = parse("the chair between " + "chair window between " * repetitions, LABELS)
     assert meaning.target is not None
-    assert phrases_met(meaning) <= 1000
+    assert phrases_met(meaning) <= LIMIT
 
 
 def test_repetitions_of_any_kind_stay_small() -> None:
