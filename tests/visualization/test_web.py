@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
@@ -224,15 +227,17 @@ def test_a_port_that_is_taken_is_named():
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(PortTakenError, match=f"cannot listen on 127.0.0.1, port {port}"):
-            WebGate("127.0.0.1", port, 1)
+            WebGate("127.0.0.1", port, "nowhere")
     with pytest.raises(PortTakenError, match=r"no\.such\.host\.invalid"):
-        WebGate("no.such.host.invalid", 0, 1)
+        WebGate("no.such.host.invalid", 0, "nowhere")
 
 
-def test_a_thousand_connections_leave_room_for_the_rest_of_the_process():
+def test_a_thousand_connections_leave_room_for_the_rest_of_the_process(tmp_path):
     """Tabs keep connections that ask for nothing; each that is let in takes two files of the process."""
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as inner:
-        gate = WebGate("127.0.0.1", 0, inner.getsockname()[1], max_viewers=2)
+    with socket.socket(socket.AF_UNIX) as inner:
+        inner.bind(str(tmp_path / "inner"))
+        inner.listen(64)
+        gate = WebGate("127.0.0.1", 0, str(tmp_path / "inner"), max_viewers=2)
         kept = []
         try:
             for _ in range(1000):
@@ -291,6 +296,42 @@ def test_the_page_is_served_and_a_taken_port_is_refused(viewer):
     wait_until(lambda: threading.active_count() <= threads + 1, "threads of the viewer that could not start")
     with pytest.raises(ValueError, match="token"):
         viewer(token="a b")
+
+
+def listening_ports():
+    """TCP ports on which this process listens."""
+    inodes = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            inodes.add(link.readlink().name.removeprefix("socket:[").removesuffix("]"))
+    ports = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                ports.add(int(fields[1].rsplit(":", 1)[1], 16))
+    return ports
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's table of sockets")
+def test_there_is_no_way_around_the_door(viewer):
+    before = listening_ports()
+    one = viewer(token="secret")
+    opened = listening_ports() - before
+    assert opened == {urllib.parse.urlsplit(one.url).port}  # nothing listens but the door, which asks for the token
+    assert get(f"http://127.0.0.1:{opened.pop()}/")[0] == 401
+
+
+@pytest.mark.parametrize("headers", [{"Host": "[::1"}, {"Host": "localhost", "Origin": "http://[x"}])
+def test_headers_that_cannot_be_read_are_refused(viewer, headers):
+    assert get(viewer().url, headers)[0] == 400
+
+
+def test_only_get_is_answered(viewer):
+    request = urllib.request.Request(viewer().url, method="HEAD")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=20)
+    assert refused.value.code == 405
 
 
 def test_opened_to_the_network_it_makes_a_token(viewer):

@@ -75,6 +75,8 @@ _STANDING = frozenset(("standing", "stand", "stood", "sitting", "sit", "you"))
 _BEFORE_PLACES = frozenset(("in", "on", "at", "against", "the", "a", "far", "very", "so"))
 _TO_A_PLACE = frozenset(("in", "at", "the", "a", "very", "are"))
 _AT_SIDES = frozenset(("end", "ends", "head", "foot", "side", "edge", "corner", "section"))
+_ANCHOR_DEPTH = 3  # "by the table under the lamp at the window": people say no more of an anchor
+_MOST_OF_ANCHOR = 4  # relations of one anchor
 _REACH = 9  # words after a relation in which its anchor must stand
 _END = frozenset(".!?")
 _GROUPS = frozenset(("row", "line", "group", "three", "others", "five", "set", "them", "other"))
@@ -414,6 +416,20 @@ def _read_by_patterns(meaning: Meaning) -> PatternReading:
     conditions = tuple(c.span for c in meaning.constraints if c.relation not in _LOOKS)
     target = None if meaning.target is None else meaning.target.span
     return PatternReading(target, relations, tuple(spans), conditions)
+
+
+def _cut_below(constraint: Constraint, depth: int) -> Constraint:
+    """Without the relations of its anchors more than ``depth`` levels down; what needs no anchor stays.
+
+    Nouns of a sentence share their conditions, so that unlimited nesting doubles with every "between".
+    """
+    anchors = (
+        replace(a, constraints=tuple(_cut_below(c, depth - 1) for c in a.constraints if depth > 0 or not c.anchors))
+        if a.constraints
+        else a
+        for a in constraint.anchors
+    )
+    return replace(constraint, anchors=tuple(anchors)) if constraint.anchors else constraint
 
 
 def _excluded(text: str, labels: Sequence[str], words: Sequence[Word], target: ObjectPhrase | None) -> Meaning:
@@ -1069,8 +1085,10 @@ class Parser:
         noun = self.mentions[subject].noun
         relation = "near" if constraint.relation == "closest" else constraint.relation
         known = self._nested.get(noun, ())
-        if constraint.anchors[0].noun != noun and all(c.span != constraint.span for c in known):
-            self._nested[noun] = (*known, replace(constraint, relation=relation))
+        new = constraint.anchors[0].noun != noun and all(c.span != constraint.span for c in known)
+        if new and len(known) < _MOST_OF_ANCHOR:
+            said = replace(constraint, relation=relation)
+            self._nested[noun] = (*known, _cut_below(said, _ANCHOR_DEPTH - 1))
 
     def _is_negated(self, first: int, last: int) -> bool:
         own = self.tokens[first:last]

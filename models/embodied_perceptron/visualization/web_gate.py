@@ -1,9 +1,9 @@
 """The door before the viewer's web server: who may come in, and how many.
 
-The server behind it listens on this machine alone. The door looks at the head of every connection: the page must be
-asked for by the name of a place that it is served from, scripts of other pages are refused (they may open sockets to
-any address), and where a token is needed it must be in the address (``/?token=...``; a cookie then keeps it) or in the
-cookie. What passes is handed on byte by byte.
+The server behind it listens on a socket file that only this user can open, so that there is no way around the door. It
+looks at the head of every connection: the page must be asked for by the name of a place that it is served from, scripts
+of other pages are refused (they may open sockets to any address), and where a token is needed it must be in the address
+(``/?token=...``; a cookie then keeps it) or in the cookie. What passes is handed on byte by byte.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class Head:
 
     target: str
     headers: dict[str, str]
+    method: str = "GET"
 
     @property
     def is_socket(self) -> bool:
@@ -80,21 +81,26 @@ def read_head(data: bytes) -> Head:
         name, colon, value = line.partition(":")
         if colon:
             headers[name.strip().lower()] = value.strip()
-    return Head(parts[1], headers)
+    return Head(parts[1], headers, parts[0])
 
 
 def examine(head: Head, token: str, cookie_name: str, local_only: bool) -> Refusal | None:
     """Whether a request may pass (None), or what it is answered instead."""
-    host = head.headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
+    if head.method != "GET":
+        return Refusal("405 Method Not Allowed", f"only GET is answered, not {head.method[:20]}", ("Allow: GET",))
+    host, origin = head.headers.get("host", ""), head.headers.get("origin", "")
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        place = urlsplit(origin).netloc
+        target = urlsplit(head.target)
+    except ValueError as error:  # brackets that do not close
+        return Refusal("400 Bad Request", f"Host, Origin or address cannot be read: {error}")
     if local_only and name not in _LOOPBACK_NAMES:  # a name that somebody else resolves to this machine
         return Refusal("403 Forbidden", f"this viewer is served as localhost, not as {name[:80]!r}")
-    origin = head.headers.get("origin", "")
-    if origin and urlsplit(origin).netloc != host:
+    if origin and place != host:
         return Refusal("403 Forbidden", "pages of other places may not look through this viewer")
     if not token:
         return None
-    target = urlsplit(head.target)
     given = parse_qs(target.query, keep_blank_values=True)
     if "token" in given:
         if not hmac.compare_digest(given.pop("token")[-1].encode(), token.encode()):
@@ -114,12 +120,12 @@ def examine(head: Head, token: str, cookie_name: str, local_only: bool) -> Refus
 
 
 class WebGate:
-    """Listens, in a thread of its own, and hands connections on to ``127.0.0.1:inner_port``.
+    """Listens, in a thread of its own, and hands connections on to the socket file of the server behind.
 
     Args:
         host: to listen on.
         port: to listen on; 0 = any free one.
-        inner_port: of the server behind.
+        inner: socket file of the server behind.
         token: that a client must show; empty = none is needed.
         max_viewers: sockets at a time; further ones are answered 503. Of all connections together, also those that say
             nothing, :data:`_PER_VIEWER` times as many are let in and no more: each takes files of the process.
@@ -127,8 +133,8 @@ class WebGate:
     Raises :class:`PortTakenError` when it cannot listen there.
     """
 
-    def __init__(self, host: str, port: int, inner_port: int, token: str = "", max_viewers: int = MAX_VIEWERS) -> None:
-        self._inner_port = inner_port
+    def __init__(self, host: str, port: int, inner: str, token: str = "", max_viewers: int = MAX_VIEWERS) -> None:
+        self._inner = inner
         self._token = token
         self._max_viewers = max_viewers
         self._local_only = is_loopback(host)
@@ -208,7 +214,7 @@ class WebGate:
         await writer.drain()
 
     async def _hand_on(self, head: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self._inner_port)
+        inner_reader, inner_writer = await asyncio.open_unix_connection(self._inner)
         inner_writer.write(head)
         try:
             await _first_of(_copy(reader, inner_writer), _copy(inner_reader, writer))

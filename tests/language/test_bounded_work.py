@@ -1,0 +1,57 @@
+"""Work and memory of a sentence are bounded by its length, however it nests."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from embodied_perceptron.language.parser import Meaning, ObjectPhrase, parse
+from embodied_perceptron.language.query import MAX_QUERY_CHARACTERS
+
+LABELS = ("chair", "table", "window", "lamp", "couch", "door", "box", "cabinet")
+LIMIT = 40_000  # phrases that a walk over everything that is said meets, in a sentence of the longest length
+PARTS = (
+    *("the chair between ", "chair window between ", "next to the ", "left of the lamp ", "under the table "),
+    *("that is not ", "with a lamp on it ", "and ", ", ", "closest to the door ", "which is between the box and "),
+)
+
+
+def phrases_met(meaning: Meaning) -> int:
+    """How many phrases a walk over the meaning meets; the walk ends at twice the limit."""
+    waiting: list[ObjectPhrase] = [a for c in meaning.constraints for a in c.anchors]
+    met = 0
+    while waiting and met <= 2 * LIMIT:
+        phrase = waiting.pop()
+        met += 1
+        waiting += [a for c in phrase.constraints for a in c.anchors]
+    return met
+
+
+def longest(unit: str) -> str:
+    return (unit * MAX_QUERY_CHARACTERS)[:MAX_QUERY_CHARACTERS].strip()
+
+
+@pytest.mark.parametrize("repetitions", [2, 14, 40])
+def test_nested_betweens_do_not_double(repetitions: int) -> None:
+    meaning = parse("the chair between " + "chair window between " * repetitions, LABELS)
+    assert meaning.target is not None
+    assert phrases_met(meaning) <= LIMIT
+
+
+def test_repetitions_of_any_kind_stay_small() -> None:
+    draw = random.Random(7)
+    for _ in range(60):
+        unit = "".join(draw.choice(PARTS) for _ in range(draw.randint(1, 4)))
+        assert phrases_met(parse(longest(unit), LABELS)) <= LIMIT, unit
+
+
+def test_three_levels_are_kept() -> None:
+    """What people do say: a landmark of a landmark of a landmark."""
+    meaning = parse("the chair next to the table under the lamp near the window", LABELS)
+    nouns, level = [], [a for c in meaning.constraints for a in c.anchors]
+    while level:
+        nouns.append({a.noun for a in level})
+        level = [a for phrase in level for c in phrase.constraints for a in c.anchors]
+    assert nouns[0] >= {"table"}
+    assert {"lamp"} <= set().union(*nouns)
