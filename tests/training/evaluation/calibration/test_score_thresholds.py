@@ -42,7 +42,7 @@ from embodied_perceptron_training.evaluation.calibration.score_thresholds import
     tour_config,
     write_calibration,
 )
-from embodied_perceptron_training.evaluation.calibration.score_thresholds import score_thresholds as calibration
+from embodied_perceptron_training.evaluation.calibration import score_thresholds as calibration
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from embodied_perceptron_training.evaluation import options, report
+from embodied_perceptron_training.evaluation.runner import options, report
 from embodied_perceptron_training.evaluation.runner.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import Cluster
