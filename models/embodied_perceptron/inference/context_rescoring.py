@@ -12,7 +12,7 @@ the map. Each name reads the likeliest box of every other name in each of :data:
 middle within :data:`NEAR_M`, or claims the same place (IoU of more than 0.25; such a box is in no other relation).
 ``own`` are standardised numbers of the box itself, and the squares and products of those that say how large and how
 high it is. Few numbers a name (the rows of ``reads`` and ``tells``) share what they learn: with one weight for each
-pair of names, or two layers of attention, the homes of the fit are learned instead of homes (``docs/training.md``).
+pair of names, or two layers of attention, the homes of the fit are learned instead of homes.
 """
 
 from __future__ import annotations
