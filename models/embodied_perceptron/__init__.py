@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "ConfigError",
     "Grounding",

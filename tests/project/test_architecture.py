@@ -221,3 +221,38 @@ def test_standard_library_only_where_promised() -> None:
         tree = ast.parse(script.read_text())
         names = {name.split(".")[0] for name in imports(tree, "setup", is_package=False)}
         assert names <= set(sys.stdlib_module_names), names
+
+
+def test_what_is_imported_of_our_own_is_there() -> None:
+    """Also inside of functions, which run only when a command does."""
+    folders = [*(path.parent for path in SOURCES.values()), *(ROOT / f for f in ("benchmarks", "tests", "examples"))]
+    absent = []
+    for path in sorted(p for folder in folders for p in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in SOURCES:
+                there = _names_in(node.module or "")
+                absent += [f"{path.relative_to(ROOT)}: {node.module}.{a.name}" for a in node.names
+                           if a.name not in {*there, "*"} and _file_of(f"{node.module}.{a.name}") is None]  # fmt: skip
+    assert absent == []
+
+
+def _file_of(module: str) -> Path | None:
+    """A module's file, or the folder of a package; None where there is neither."""
+    base = SOURCES[module.split(".")[0]].parent.joinpath(*module.split("."))
+    return next((p for p in (base.with_suffix(".py"), base / "__init__.py", base) if p.exists()), None)
+
+
+def _names_in(module: str) -> set[str]:
+    """Every name that a module binds anywhere."""
+    path = _file_of(module)
+    if path is None or path.is_dir():
+        return set()
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return found

@@ -17,7 +17,7 @@ import typer
 from embodied_perceptron.apps.cli import build_app
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), ROOT / "CONTRIBUTING.md"]
 OWN = ("embodied-perceptron ", "make ", "ros2 launch embodied_perceptron ")
 _HOOK = ROOT / "docs" / "reference_pages.py"
 
@@ -63,9 +63,9 @@ def words_of(line):
 
 def parse(words):
     """Let click read a command line as it would, without running it."""
-    command, context = typer.main.get_command(build_app()), None
+    command, context, name = typer.main.get_command(build_app()), None, "embodied-perceptron"
     while True:
-        context = click.Context(command, parent=context, info_name=words[0] if context else "embodied-perceptron")
+        context = click.Context(command, parent=context, info_name=name)
         if not hasattr(command, "commands"):  # typer may bring a click of its own, whose groups are no click.Group
             given, _, _ = command.make_parser(context).parse_args(args=list(words))
             needed = {p.name for p in command.params if p.required}
@@ -112,7 +112,7 @@ def test_what_a_test_is_said_to_run_stands_on_a_page():
     assert set(RUN_BY_A_TEST) <= typed
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if "docs" in p.parts], ids=lambda page: page.name)
 def test_what_needs_more_than_the_project_says_so(page):
     """Each block of commands is one that a test runs as it stands, or follows a line that names what it needs."""
     for lines, before in blocks(page.read_text()):
@@ -120,6 +120,78 @@ def test_what_needs_more_than_the_project_says_so(page):
         paragraph = before.rstrip().rpartition("\n\n")[2].lstrip()
         if ours and not all(line in RUN_BY_A_TEST for line in ours):
             assert paragraph.startswith("*Needs "), f"{page.name}: nothing says what this needs: {ours[0]}"
+
+
+def scripts():
+    """Every benchmark that a page tells to run."""
+    for page in PAGES:
+        for lines, _ in blocks(page.read_text()):
+            for line in lines:
+                words = words_of(line) if "python" in line else []
+                words = [word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)]
+                if words[:1] == ["python"]:
+                    yield pytest.param(words[1:], id=f"{page.name}: {line[:60]}")
+
+
+@pytest.mark.parametrize("words", list(scripts()))
+def test_benchmarks_on_the_pages_exist_with_their_options(words):
+    source = (ROOT / words[0]).read_text()
+    for word in words[1:]:
+        assert not word.startswith("--") or f'"{word}"' in source, f"{words[0]} has no {word}"
+
+
+def test_figures_are_those_of_the_records():
+    """docs/results.md and the README's table are what the records in docs/results/ render to."""
+    from embodied_perceptron_training.evaluation.runner import results
+
+    folder = ROOT / "docs" / "results"
+    intro, sections = results.read_layout(folder)
+    records = results.read_records(folder)
+    for name, record in records.items():
+        assert set(results.keys_of(sections, name)) <= set(record.figures)
+    page, readme = ROOT / "docs" / "results.md", (ROOT / "README.md").read_text()
+    assert page.read_text() == results.render_page(intro, sections, records), "run: embodied-perceptron results"
+    assert readme == results.render_readme(readme, sections, records), "run: embodied-perceptron results"
+    table = readme.partition(results.README_BEGIN)[2].partition(results.README_END)[0]
+    rows = re.findall(r"^\| \[.*?\]\(docs/results\.md#(.*?)\)", table, re.M)
+    assert len(rows) == 10
+    headings = {results.anchor(title) for title in re.findall(r"^## (.*)$", page.read_text(), re.M)}
+    assert set(rows) <= headings
+
+
+def test_the_card_of_the_shipped_weights_is_what_the_records_say():
+    from embodied_perceptron.weights import weights_file
+    from embodied_perceptron_training.evaluation.runner.model_card import model_card
+
+    weights = weights_file("tiny")
+    records = [ROOT / "docs" / "results" / f"test_homes_{version}.json" for version in (1, 2)]
+    text = model_card(weights, records, [weights.with_name("tiny.training.json")])
+    assert weights.with_suffix(".md").read_text() == text, "run: embodied-perceptron evaluate card, see CONTRIBUTING"
+
+
+def test_pages_are_short():
+    """A reader has five minutes."""
+    words = {page: len((ROOT / page).read_text().split()) for page in ("README.md", "docs/training.md")}
+    assert words["README.md"] <= 1000
+    assert words["docs/training.md"] <= 1200
+    assert len((ROOT / "models/embodied_perceptron/weights/tiny.md").read_text().split()) <= 500
+    releases = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1:]
+    assert all(len(re.findall(r"^- ", release, re.M)) <= 10 for release in releases)
+
+
+def test_files_that_the_architecture_names_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    short = {
+        "models/": "models/embodied_perceptron/",
+        "ros/": "ros_ws/src/embodied_perceptron_ros/embodied_perceptron_ros/",
+        "training/": "training/embodied_perceptron_training/",
+    }
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", page))
+    assert len(named) > 40
+    for file in named:
+        places = [file, *(full + file.removeprefix(name) for name, full in short.items())]
+        assert any((ROOT / place).is_file() for place in places), f"docs/architecture.md names {file}"
+    assert "CAMERA_PRESETS" in (ROOT / short["ros/"] / "players" / "launch_options.py").read_text()
 
 
 def test_reasons_on_the_troubleshooting_page_are_those_of_the_node():

@@ -51,11 +51,11 @@ def test_what_cannot_be_fitted_is_refused(curve, n, y, noise, message):
         curve.fit_power_law(n, y, noise)
 
 
-def test_the_page_tells_what_the_program_prints(curve):
+def test_the_published_record_is_what_the_program_prints(curve):
     result = curve.study(json.loads(curve.DATA.read_text(encoding="utf-8")))
-    page = (FILE.parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
-    ways = [result["since the last change of rules"], result["since the first step"]]
-    for times in ("10", "100"):
-        cells = [" / ".join(f"{v:.0f}" for v in way["after"][times]) for way in ways]
-        assert f"| {times} times the training | {cells[0]} | {cells[1]} |" in page
-    assert " | ".join(f"{n:,}" for n, _ in result["points"]) in page
+    record = FILE.parents[1] / "docs" / "results" / "learning_curve.json"
+    figures = json.loads(record.read_text(encoding="utf-8"))["figures"]
+    assert len(figures) == 3
+    for key, value in figures.items():
+        way, after, times, place = key.split("/")
+        assert value == pytest.approx(result[way][after][times][int(place)], abs=1e-6)

@@ -37,7 +37,8 @@ def main() -> int:
         table.add_row(name, *shown, f"{outcome.kept} of {outcome.ids}", *counts, verdict)
     console.print(table)
     OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=1))
+    result = {"as_they_must_be": len(names) - failed, "of": len(names), "scenarios": rows}
+    OUT.write_text(json.dumps(result, indent=1))
     console.print(f"{len(names) - failed} of {len(names)} as they must be; wrote {OUT}")
     return 1 if failed else 0
 

@@ -12,7 +12,7 @@ values, of which the query takes what concerns it:
 middle within :data:`NEAR_M`, or overlaps (:data:`~embodied_perceptron.geometry.suppression.CONFLICT_IOU`; such a box is
 in no other relation). ``own`` are standardised numbers of the box itself (:data:`FORM`), and the squares and products
 of those that say how large and how high it is. Few numbers a name share what they learn: with one weight for each pair
-of names, or two layers of attention, the homes of the fit are learned instead of homes (``docs/training.md``).
+of names, or two layers of attention, the homes of the fit are learned instead of homes.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def shelves_and_stools(rng) -> JudgedBoxes:
 
 def test_the_slopes_are_those_of_the_loss(monkeypatch):
     """The optimiser is told the gradient: it has to be that of the loss."""
-    from embodied_perceptron_training.evaluation.calibration.score_thresholds import context_fit as company_fit
+    from embodied_perceptron_training.evaluation.calibration import context_fit as company_fit
 
     asked = {}
 

@@ -25,6 +25,7 @@ from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.calibration import score_thresholds as calibration
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import (
     EVEN,
     PERIOD_NS,
@@ -42,7 +43,6 @@ from embodied_perceptron_training.evaluation.calibration.score_thresholds import
     tour_config,
     write_calibration,
 )
-from embodied_perceptron_training.evaluation.calibration.score_thresholds import score_thresholds as calibration
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError

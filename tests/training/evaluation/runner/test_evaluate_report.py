@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from embodied_perceptron_training.evaluation.runner.pictures import (
     rank_scenes,
     save_picture,
 )
+from embodied_perceptron_training.evaluation.runner.results import new_record, read_record, write_record
 from embodied_perceptron_training.evaluation.runner.scene_tasks import SceneResult
 
 CHAIR, TABLE = DETECTION_CLASSES.index("chair"), DETECTION_CLASSES.index("table")
@@ -156,12 +158,14 @@ def test_a_card_says_what_was_run(weights: Path, tmp_path: Path) -> None:
     }
     training.write_text(json.dumps(record))
     text = model_card(weights, [plain, turned], [training])
-    assert "| AP25, all categories | 41.3 | 40 |" in text
-    assert "| AP25, largest side at least 0.5 m | 55.5 | 55 |" in text
-    assert text.count("| AP25, all categories | 41.3 |") == 2
-    assert "every scene turned and moved" in text
+    assert "| % | A | B |" in text
+    assert "| AP25, all categories | 41.3 | 41.3 |" in text
+    assert "| AP25, largest side at least 0.5 m | 55.5 | 55.5 |" in text
+    assert "mIoU" not in text  # a row that no evaluation has
+    assert "A: 100 scenes (test: synthetic/900000 to synthetic/900099), 20 views each; `embodied-perceptron" in text
+    assert "20 views each, every scene turned and moved at random" in text
     assert "count as missed: piano" in text
-    assert "4 of detection: chair, table, bed, lamp." in text
+    assert "## Classes\n\nchair, table, bed, lamp." in text
     assert "seed 7, commit abc1234" in text
     assert "3 synthetic homes, seeds 100000 to 100002 (train), 20 views of 320x240" in text
     assert "train --resume out" in text
@@ -171,34 +175,32 @@ def test_a_card_says_what_was_run(weights: Path, tmp_path: Path) -> None:
     assert "/tmp" not in text
 
 
-def test_targets_are_those_of_the_homes_that_were_scored(weights: Path, tmp_path: Path) -> None:
+def test_a_card_tells_data_and_stages(weights: Path, tmp_path: Path) -> None:
     tensors = state_digest(load_checkpoint(weights).state)
-    figures = {"AP25": 35.0, "AP50": 22.1, "AP25_seen": 34.8, "AP25_furniture_unseen": 41.7, "mIoU": 20.4}
+    second = evaluation(tmp_path / "second", tensors, generator_version=2)
+    (second / "metrics.json").write_text(json.dumps({"detection/AP25": 35.0}))  # as with several tasks
+    stages = tmp_path / "small.training.json"
+    stages.write_text(json.dumps({"stages": [{"task": t, "commands": []} for t in ("images", "multi", "multi")]}))
+    text = model_card(weights, [second], [stages])
+    assert "A: 100 homes of version 2 (test: " in text
+    assert "| AP25, all categories | 35.0 |" in text
+    assert "3 stages: images (1), multi (2). Their commands, in order, stand in `small.training.json`." in text
+    taught = evaluation(tmp_path / "taught", tensors, classes_that_the_benchmark_lacks={"tall plant": 3})
+    assert "Classes of the network that the benchmark lacks are left out of the figures: tall plant." in model_card(
+        weights, [taught]
+    )
 
-    def card(name: str, more: dict[str, float] | None = None, **run: object) -> str:
-        folder = evaluation(tmp_path / name, tensors, **run)
-        (folder / "metrics.json").write_text(json.dumps({**figures, **(more or {})}))
-        return model_card(weights, [folder])
 
-    second = card("second", generator_version=2)
-    assert "100 homes of version 2 (test: " in second
-    for row in (
-        "| AP25, all categories | 35.0 | 38 |",
-        "| AP50, all categories | 22.1 | 20 |",
-        "| AP25, families that training shows | 34.8 | 40 |",
-        "| AP25, largest side at least 0.5 m, families that training never shows | 41.7 | 45 |",
-        "| mIoU, with occupied against free as one class | 20.4 | 28 |",
-    ):
-        assert row in second, row
-    assert "| AP25, all categories | 35.0 | 40 |" in card("first", generator_version=1)
-    assert "| AP25, all categories | 35.0 |  |" in card("scans", generator_version=None)  # data of another kind
-    assert "| AP25, all categories | 35.0 |  |" in card("third", generator_version=3)
-    assert "| AP25, all categories | 35.0 | 38 |" in card("older", {"AP25/sensor stereo": 37.8})  # it did not tell
-    assert "| AP25, all categories | 35.0 | 40 |" in card("oldest")
-    turned = card("turned", generator_version=2, turn_seed=1)
-    assert "| AP25, all categories | 35.0 |  |" in turned
-    told = card("taught", classes_that_the_benchmark_lacks={"tall plant": 3})
-    assert "Classes of the network that the benchmark lacks are left out of the figures: tall plant." in told
+def test_a_record_serves_as_an_evaluation(weights: Path, tmp_path: Path) -> None:
+    tensors = state_digest(load_checkpoint(weights).state)
+    folder = evaluation(tmp_path / "plain", tensors)
+    record = new_record(folder, ["AP25"], "1.0.0", "", "a lap top", "2026-01-02")
+    write_record(tmp_path / "plain.json", record)
+    assert read_record(tmp_path / "plain.json") == record
+    assert "| AP25, all categories | 41.3 |" in model_card(weights, [tmp_path / "plain.json"])
+    write_record(tmp_path / "other.json", dataclasses.replace(record, weights="0" * 64))
+    with pytest.raises(EvaluationError, match="is no evaluation of"):
+        model_card(weights, [tmp_path / "other.json"])
 
 
 def test_a_card_speaks_of_no_other_weights(weights: Path, tmp_path: Path) -> None:

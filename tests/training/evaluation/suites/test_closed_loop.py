@@ -21,6 +21,7 @@ from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.results import Detections, SceneObject
 from embodied_perceptron_training.evaluation.runner.evaluate_command import register
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError
+from embodied_perceptron_training.evaluation.suites import closed_loop as suites
 from embodied_perceptron_training.evaluation.suites.arkitscenerefer import (
     FIGURES,
     Answer,
@@ -39,7 +40,6 @@ from embodied_perceptron_training.evaluation.suites.closed_loop import (
     presence_of,
     structure_of,
 )
-from embodied_perceptron_training.evaluation.suites.closed_loop import closed_loop as suites
 from embodied_perceptron_training.evaluation.suites.grounded_questions import KINDS
 from embodied_perceptron_training.evaluation.suites.openlex3d import RANKING, TIERS, Prompts, TieredLabels, read_labels
 from embodied_perceptron_training.evaluation.suites.pope import FIGURES as POPE_FIGURES

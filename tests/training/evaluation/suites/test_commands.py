@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.testing import CliRunner
 
-from embodied_perceptron_training.evaluation import options, report
+from embodied_perceptron_training.evaluation.runner import options, report
 from embodied_perceptron_training.evaluation.runner.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
 from embodied_perceptron_training.evaluation.runner.parallel import Cluster
@@ -75,8 +75,9 @@ def test_help_is_the_suites_own():
 
 def test_an_option_that_several_commands_have_is_declared_once():
     """What the same option of two commands says was typed out up to four times, and could come to differ."""
-    folder = Path(options.__file__).parent
-    sources = [(folder / name).read_text() for name in ("options.py", "evaluate_command.py", "suite_commands.py")]
+    folder = Path(options.__file__).parents[1]
+    files = ("runner/options.py", "runner/evaluate_command.py", "suites/commands.py")
+    sources = [(folder / name).read_text() for name in files]
     declared = re.findall(r'Annotated\[[^\[\]]*(?:\[[^\]]*\])?[^\[\]]*help="([^"]+)"', "\n".join(sources))
     assert len(declared) > 20
     assert [text for text, times in Counter(declared).items() if times > 1] == []

@@ -31,6 +31,7 @@ from embodied_perceptron_training.evaluation.runner.options import (
     with_common_options,
 )
 from embodied_perceptron_training.evaluation.runner.parallel import known_everywhere
+from embodied_perceptron_training.evaluation.runner.results_command import results
 from embodied_perceptron_training.evaluation.suites.commands import register as register_suites
 from embodied_perceptron_training.evaluation.suites.grand_command import grand
 from embodied_perceptron_training.evaluation.suites.referring import referring
@@ -210,3 +211,4 @@ def register(app: typer.Typer) -> None:
     """Add the sub-commands to ``app``."""
     app.add_typer(evaluate_app, name="evaluate")
     app.command("label")(label)
+    app.command("results")(results)

@@ -1,12 +1,12 @@
-"""The model card of shipped weights, written from what was run: nothing in it is typed by hand but the limits.
+"""The model card of shipped weights: one page, written from what was run; only the limits are typed by hand.
 
-model_card(weights, results, training)   weights file, folders of evaluations, run.json files of the training
+model_card(weights, results, training)   weights file, evaluations, records of the training
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,75 +14,27 @@ from typing import Any
 from embodied_perceptron.weights.checkpoint import Checkpoint, load_checkpoint, state_digest
 from embodied_perceptron.weights.shipping import without_folders
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
-from embodied_perceptron_training.evaluation.runner.report import METRICS, RUN
+from embodied_perceptron_training.evaluation.runner.results import Record, read_json, read_record
 
-# what is asked of the shipped weights, percent on test homes, by version of their generator
-TARGETS: Mapping[int, Mapping[str, float]] = {
-    1: {
-        "AP25_furniture": 55.0,
-        "AP50_furniture": 30.0,
-        "AP25": 40.0,
-        "AR25": 70.0,
-        "mIoU": 30.0,
-        "top1_acc25": 50.0,
-        "top1_acc25/hard": 35.0,
-        "neural/top1_acc25": 40.0,
-    },
-    2: {
-        "AP25": 38.0,
-        "AP50": 20.0,
-        "AP25_furniture_seen": 55.0,
-        "AP25_seen": 40.0,
-        "AP25_furniture_unseen": 45.0,
-        "AP25_unseen": 33.0,
-        "mIoU": 28.0,
-        "top1_acc25": 45.0,
-    },
-}
+# figure -> its row; with several tasks in one evaluation a figure may stand below its task
 _ROWS: Mapping[str, str] = {
     "AP25": "AP25, all categories",
     "AP50": "AP50, all categories",
     "AR25": "AR25, all categories",
-    "AR50": "AR50, all categories",
     "AP25_furniture": "AP25, largest side at least 0.5 m",
-    "AP50_furniture": "AP50, largest side at least 0.5 m",
-    "AP25_head": "AP25, head classes",
-    "AP25_common": "AP25, common classes",
-    "AP25_tail": "AP25, tail classes",
-    "AP25_furniture_seen": "AP25, largest side at least 0.5 m, families that training shows",
-    "AP25_seen": "AP25, families that training shows",
-    "AP25_furniture_unseen": "AP25, largest side at least 0.5 m, families that training never shows",
-    "AP25_unseen": "AP25, families that training never shows",
-    "AP25_small": "AP25, small (< 0.5 m)",
-    "AP25_medium": "AP25, medium (0.5 to 1 m)",
-    "AP25_large": "AP25, large (> 1 m)",
+    "AP25_small": "AP25, largest side below 0.5 m",
     "last/AP25": "AP25 after the last view",
-    "mIoU": "mIoU, with occupied against free as one class",
-    "mIoU_classes": "mIoU of the classes alone",
-    "IoU/empty": "IoU, occupied against free",
-    "top1_acc25": "top-1 Acc@.25, as deployed",
-    "top1_acc25/easy": "top-1 Acc@.25, easy",
-    "top1_acc25/hard": "top-1 Acc@.25, hard (more than 3 distractors)",
-    "top1_acc25/view_dependent": "top-1 Acc@.25, view dependent",
-    "top1_acc25/view_independent": "top-1 Acc@.25, view independent",
-    "top1_acc50": "top-1 Acc@.5, as deployed",
-    "neural/top1_acc25": "top-1 Acc@.25, decoder alone",
-    "neural/top1_acc25/hard": "top-1 Acc@.25, decoder alone, hard",
-    "neural/top10_acc25": "top-10 Acc@.25, decoder alone (the released code's 'AP')",
-    "relations/top1_acc25": "top-1 Acc@.25, categories and relations alone",
-    "relations/top1_acc25/hard": "top-1 Acc@.25, categories and relations alone, hard",
-    "negatives/not_found": "sentences about what is not there answered NOT_FOUND",
-    "objects/AP25": "AP25 of the objects in the map",
-    "objects/AR25": "AR25 of the objects in the map",
+    "mIoU": "mIoU of occupancy",
+    "top1_acc25": "sentences, top-1 Acc@.25",
+    "negatives/not_found": "sentences about nothing, NOT_FOUND",
 }
+_TASKS = ("detection", "continuous-detection", "monocular-detection", "occupancy", "continuous-occupancy", "grounding")
 LIMITS = (
-    "Trained on synthetic homes alone. On real rooms expect less: see the figures on real frames in the repository, "
-    "and judge on your own before you rely on it.",
-    "Indoor rooms of homes; nothing was trained on offices, shops, streets, people or animals.",
-    "Objects smaller than about 0.1 m are mostly missed: input sites are 0.04 m wide.",
-    "Boxes are upright in training but for few tilted objects; a box does not tell which of its sides is the front.",
+    "Trained on simulated homes alone: expect less in rooms that exist, and judge on your own.",
+    "Indoor rooms of homes; no offices, shops, streets, people or animals.",
+    "Things smaller than 0.1 m are mostly missed: input sites are 0.04 m wide.",
+    "Boxes do not tell which side is the front; tilted things are rare in training.",
     "Sentences in English.",
-    "Scores are no probabilities unless the file carries a calibration.",
     "Not for decisions that can hurt somebody.",
 )
 
@@ -94,38 +46,41 @@ def model_card(
 
     Args:
         weights: the file.
-        results: folders of ``embodied-perceptron evaluate``; each must have evaluated these very tensors.
-        training: ``run.json`` of the training, first stage first.
+        results: folders of ``embodied-perceptron evaluate``, or records of ``embodied-perceptron results``; each must
+            have evaluated these very tensors.
+        training: ``run.json`` of the training, first stage first; or one file that lists ``stages`` with their
+            ``task`` and ``commands``, which the card counts and names.
         limits: what a user has to know.
 
-    Raises :class:`EvaluationError` when a folder evaluated other weights or is incomplete, ``CheckpointError`` for a
+    Raises :class:`EvaluationError` when an evaluation is of other weights or incomplete, ``CheckpointError`` for a
     file that is none, ``OSError`` for what cannot be read.
     """
     checkpoint = load_checkpoint(weights)
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     tensors = state_digest(checkpoint.state)
-    parts = [_head(weights, checkpoint, digest), _training(training), _classes(checkpoint)]
-    for folder in results:
-        run, figures = _read(folder / RUN), _read(folder / METRICS)
-        if run.get("weights", {}).get("tensors") != tensors:
-            raise EvaluationError(f"{folder} is no evaluation of {weights}: its weights hold other tensors")
-        parts.append(_figures(run, figures))
-    parts.append("## Limits\n\n" + "\n".join(f"- {line}" for line in limits))
+    records = [read_record(path) for path in results]
+    for path, record in zip(results, records, strict=True):
+        if record.weights != tensors:
+            raise EvaluationError(f"{path} is no evaluation of {weights}: its weights hold other tensors")
+    parts = [_head(weights, checkpoint), *([_figures(records)] if records else []), _training(training)]
+    parts += [f"## Classes\n\n{', '.join(checkpoint.classes)}.{_cells(checkpoint)}"]
+    parts += ["## Limits\n\n" + "\n".join(f"- {line}" for line in limits)]
     return "\n\n".join(parts) + "\n"
 
 
-def _head(weights: Path, checkpoint: Checkpoint, digest: str) -> str:
+def _head(weights: Path, checkpoint: Checkpoint) -> str:
     config = checkpoint.config
     heads = [name for name in ("detection", "occupancy", "grounding") if config.get(name) is not None]
     count = sum(v.numel() for v in checkpoint.state.values() if v.is_floating_point())
-    lines = [
-        f"# {weights.stem}",
-        "",
-        f"Preset `{config.get('name')}`, modality `{config.get('modality')}`, heads: {', '.join(heads)}.",
-        f"{count:,} parameters, {weights.stat().st_size / 2**20:.1f} MiB, SHA-256 `{digest}`.",
-        f"License: that of the repository.{_image_encoder(checkpoint)}",
-    ]
-    return "\n".join(lines)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    return "\n".join(
+        [
+            f"# {weights.stem}",
+            "",
+            f"Preset `{config.get('name')}`, modality `{config.get('modality')}`, heads: {', '.join(heads)}. {count:,} "
+            f"parameters, {weights.stat().st_size / 2**20:.1f} MiB, SHA-256 `{digest}`. License: that of the "
+            f"repository.{_image_encoder(checkpoint)}",
+        ]
+    )
 
 
 def _image_encoder(checkpoint: Checkpoint) -> str:
@@ -142,21 +97,31 @@ def _training(training: Sequence[Path]) -> str:
         return "## Training\n\nNo record of the training was given."
     lines = ["## Training", ""]
     for path in training:
-        run = _read(path)
-        request, settings = run.get("request", {}), run.get("settings", {})
-        lines += [
-            f"**{request.get('task', '?')}**, seed {request.get('seed', '?')}, commit "
-            f"{run.get('versions', {}).get('commit', '?')}, torch {run.get('versions', {}).get('torch', '?')}:",
-            "",
-            f"    {without_folders(str(run.get('command', '?')))}",
-            *(f"    {without_folders(str(again.get('command', '?')))}" for again in run.get("resumed", ())),
-            "",
-            f"Batch {settings.get('batch', '?')} x {settings.get('accumulate', 1)} in "
-            f"{run.get('processes', 1)} process(es), learning rate "
-            f"{settings.get('learning_rate', '?')} ({settings.get('schedule', '?')}), {settings.get('device', '?')}.",
-        ]
-        lines += [f"Data: {line}" for line in _data(request)] + [""]
+        run = read_json(path)
+        lines += _stages(path, run["stages"]) if "stages" in run else _run(run)
     return "\n".join(lines).rstrip()
+
+
+def _stages(path: Path, stages: Sequence[Mapping[str, Any]]) -> list[str]:
+    counts = ", ".join(f"{task} ({count})" for task, count in Counter(str(s["task"]) for s in stages).items())
+    return [f"{len(stages)} stages: {counts}. Their commands, in order, stand in `{path.name}`.", ""]
+
+
+def _run(run: Mapping[str, Any]) -> list[str]:
+    request, settings, versions = (run.get(name, {}) for name in ("request", "settings", "versions"))
+    return [
+        f"**{request.get('task', '?')}**, seed {request.get('seed', '?')}, commit {versions.get('commit', '?')}, torch "
+        f"{versions.get('torch', '?')}:",
+        "",
+        f"    {without_folders(str(run.get('command', '?')))}",
+        *(f"    {without_folders(str(again.get('command', '?')))}" for again in run.get("resumed", ())),
+        "",
+        f"Batch {settings.get('batch', '?')} x {settings.get('accumulate', 1)} in {run.get('processes', 1)} "
+        f"process(es), learning rate {settings.get('learning_rate', '?')} ({settings.get('schedule', '?')}), "
+        f"{settings.get('device', '?')}.",
+        *(f"Data: {line}" for line in _data(request)),
+        "",
+    ]
 
 
 def _data(request: Mapping[str, Any]) -> list[str]:
@@ -170,7 +135,7 @@ def _data(request: Mapping[str, Any]) -> list[str]:
         if not overview.is_file():
             lines.append(f"{key}: {Path(folder).name}")
             continue
-        homes = _read(overview)
+        homes = read_json(overview)
         spec = homes.get("spec", {})
         for split, listed in homes.get("splits", {}).items():
             seeds = sorted(int(seed) for seed in listed)
@@ -183,64 +148,25 @@ def _data(request: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _classes(checkpoint: Checkpoint) -> str:
-    names = ", ".join(checkpoint.classes)
-    text = f"## Classes\n\n{len(checkpoint.classes)} of detection: {names}."
+def _cells(checkpoint: Checkpoint) -> str:
     cells = checkpoint.extra.get("occupancy_classes")
-    return text + (f"\n\n{len(cells)} of occupancy: {', '.join(cells)}." if isinstance(cells, list) else "")
+    return f" Cells have {len(cells)} classes." if isinstance(cells, list) else ""
 
 
-def _figures(run: Mapping[str, Any], figures: Mapping[str, float]) -> str:
-    unknown = run.get("true_classes_unknown_to_the_network", [])
-    turned = "" if run.get("turn_seed") is None else ", every scene turned and moved at random"
-    lines = [
-        f"## {', '.join(run['tasks'])}{turned}",
-        "",
-        f"    {without_folders(str(run.get('command', '?')))}",
-        "",
-        f"{run['scenes']} {_what(run)} ({run['split']}: {run['first_scene']} to {run['last_scene']}), {run['views']} "
-        f"views each, {run['seconds']} s.",
-    ]
-    if unknown:
-        lines.append(f"True classes that the network does not know count as missed: {', '.join(unknown)}.")
-    outside = run.get("classes_that_the_benchmark_lacks", {})
-    if outside:
-        names = ", ".join(outside)
-        lines.append(f"Classes of the network that the benchmark lacks are left out of the figures: {names}.")
-    targets = {} if turned else TARGETS.get(_version(run, figures) or 0, {})
-    lines += ["", "| figure | % | target |", "|---|---:|---:|"]
-    for key, name in _ROWS.items():
-        for full in (key, *(f"{task}/{key}" for task in run["tasks"])):
-            if full in figures:
-                target = f"{targets[key]:g}" if key in targets else ""
-                lines.append(f"| {name} | {figures[full]:.1f} | {target} |")
-    for full in sorted(key for key in figures if "AP25/sensor " in key):
-        lines.append(f"| AP25, {full.split('/')[-1]} | {figures[full]:.1f} | |")
-    return "\n".join(lines)
+def _figures(records: Sequence[Record]) -> str:
+    """A table with a column for each evaluation, and what each was of."""
+    found = [{name: _figure(record.figures, key) for key, name in _ROWS.items()} for record in records]
+    letters = [chr(ord("A") + place) for place in range(len(records))]
+    lines = ["## Figures", "", f"| % | {' | '.join(letters)} |", "|---|" + "---:|" * len(letters)]
+    for name in _ROWS.values():
+        values = [row[name] for row in found]
+        if any(value is not None for value in values):
+            lines.append(f"| {name} | {' | '.join('' if v is None else f'{v:.1f}' for v in values)} |")
+    lines.append("")
+    for letter, record in zip(letters, records, strict=True):
+        lines += [f"{letter}: {record.data}; `{record.command}`. {' '.join(record.notes)}".rstrip(), ""]
+    return "\n".join(lines).rstrip()
 
 
-def _what(run: Mapping[str, Any]) -> str:
-    """What the scenes are, where the run tells."""
-    version = run.get("generator_version")
-    return "scenes" if version is None else f"homes of version {version}"
-
-
-def _version(run: Mapping[str, Any], figures: Mapping[str, float]) -> int | None:
-    """Version of the generator of the scenes; None for scenes that are no such homes.
-
-    Runs did not always tell. Those of homes tell the sensors from version 2 on.
-    """
-    if "generator_version" in run:
-        found = run["generator_version"]
-        return found if isinstance(found, int) else None
-    return 2 if any("/sensor " in key for key in figures) else 1
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise EvaluationError(f"{path} is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise EvaluationError(f"{path} must hold an object, got {type(data).__name__}")
-    return data
+def _figure(figures: Mapping[str, float], key: str) -> float | None:
+    return next((figures[full] for full in (key, *(f"{task}/{key}" for task in _TASKS)) if full in figures), None)

@@ -41,16 +41,16 @@ def pope(
     ] = None,
 ) -> None:
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
-    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
     spec = common.spec(seed, training)
     _suite(
         "pope",
         common,
         spec,
-        suites.run_pope if answers is None and scene_list is None else None,
-        lambda: suite_files.score_pope_files(spec, scene_list, answers, common.out),
-        suite_files.write_pope,
+        closed_loop.run_pope if answers is None and scene_list is None else None,
+        lambda: files.score_pope_files(spec, scene_list, answers, common.out),
+        files.write_pope,
     )
 
 
@@ -65,15 +65,15 @@ def arkitscenerefer(
     ] = None,
 ) -> None:
     """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
-    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
     _suite(
         "arkitscenerefer",
         common,
         common.spec(seed),
-        suites.run_arkitscenerefer if answers is None and references is None else None,
-        lambda: suite_files.score_refer_files(references, answers),
-        suite_files.write_refer,
+        closed_loop.run_arkitscenerefer if answers is None and references is None else None,
+        lambda: files.score_refer_files(references, answers),
+        files.write_refer,
     )
 
 
@@ -84,16 +84,16 @@ def openlex3d(
     ] = None,
 ) -> None:
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
-    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
     spec = common.spec()
     _suite(
         "openlex3d",
         common,
         spec,
-        suites.run_openlex3d if predictions is None else None,
-        lambda: suite_files.score_openlex3d_files(spec, predictions, common.out),
-        suite_files.write_openlex3d,
+        closed_loop.run_openlex3d if predictions is None else None,
+        lambda: files.score_openlex3d_files(spec, predictions, common.out),
+        files.write_openlex3d,
     )
 
 
@@ -109,7 +109,7 @@ def robustness(
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
     from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation import robustness as axes  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import robustness as axes  # torch loads only when needed
 
     suite = common.spec()
 
