@@ -10,22 +10,19 @@ difference from the kernel on that share stands beside them.
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from scipy.spatial import ConvexHull, HalfspaceIntersection, QhullError
 
 from embodied_perceptron.geometry import boxes as bx
 from embodied_perceptron.geometry.suppression import nms
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "boxes.json"
 ROOM_M = 5.0
 
 
@@ -44,14 +41,14 @@ def decoder_boxes(n: int, objects: int, generator: torch.Generator) -> torch.Ten
 
 
 def best_of(call: Callable[[], Any], repeats: int = 5) -> float:
-    """Seconds; the first call, which may compile, is not counted."""
+    """Milliseconds; the first call, which may compile, is not counted."""
     call()
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
-    return min(times)
+    return 1e3 * min(times)
 
 
 def halfspace_iou(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -90,19 +87,19 @@ def near_pairs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (torch.cdist(a[:, :3], b[:, :3]) < reach).nonzero()
 
 
-def overlap_rows(generator: torch.Generator) -> list[dict[str, Any]]:
-    a, b = room_boxes(1000, generator), room_boxes(1000, generator)
+def overlap_rows(n: int, sampled: int, generator: torch.Generator) -> list[dict[str, Any]]:
+    a, b = room_boxes(n, generator), room_boxes(n, generator)
     exact = bx.box_iou(a, b)
     rows = [
         {
-            "what": "IoU 1000 x 1000, spread over 5 m",
+            "what": f"IoU {n} x {n}, spread over 5 m",
             "how": "box_iou",
-            "seconds": best_of(lambda: bx.box_iou(a, b)),
+            "ms": best_of(lambda: bx.box_iou(a, b)),
             "note": f"{int((exact > 0).sum())} pairs overlap",
         }
     ]
     pairs = near_pairs(a, b)
-    sample = pairs[torch.randperm(len(pairs), generator=generator)[:300]]
+    sample = pairs[torch.randperm(len(pairs), generator=generator)[:sampled]]
     unit = torch.rand(1000, 3, generator=generator) - 0.5
     for name, iou_of in (
         ("half spaces, pair by pair", halfspace_iou),
@@ -110,22 +107,20 @@ def overlap_rows(generator: torch.Generator) -> list[dict[str, Any]]:
     ):
         start = time.perf_counter()
         values = torch.tensor([iou_of(a[i], b[j]) for i, j in sample.tolist()])
-        seconds = (time.perf_counter() - start) * len(pairs) / len(sample)
+        ms = 1e3 * (time.perf_counter() - start) * len(pairs) / len(sample)
         worst = float((values - exact[sample[:, 0], sample[:, 1]]).abs().max())
-        rows.append(
-            {"what": rows[0]["what"], "how": name, "seconds": seconds, "note": f"scaled; differs by up to {worst:.1e}"}
-        )
+        rows.append({"what": rows[0]["what"], "how": name, "ms": ms, "note": f"scaled; differs by up to {worst:.1e}"})
     some = pairs[torch.randperm(len(pairs), generator=generator)[:20_000]]
     p, q = a[some[:, 0]].clone().requires_grad_(), b[some[:, 1]]
     start = time.perf_counter()
     twin = bx.paired_iou(p, q)
-    seconds = (time.perf_counter() - start) * len(pairs) / len(some)
+    ms = 1e3 * (time.perf_counter() - start) * len(pairs) / len(some)
     worst = float((twin.detach() - exact[some[:, 0], some[:, 1]]).abs().max())
     rows.append(
         {
             "what": rows[0]["what"],
             "how": "torch twin (with gradient)",
-            "seconds": seconds,
+            "ms": ms,
             "note": f"scaled; differs by {worst:.1e}",
         }
     )
@@ -142,47 +137,45 @@ def plain_nms(boxes: torch.Tensor, scores: torch.Tensor, threshold: float) -> li
     return kept
 
 
-def suppression_rows(generator: torch.Generator) -> list[dict[str, Any]]:
+def suppression_rows(n: int, generator: torch.Generator) -> list[dict[str, Any]]:
     rows = []
     for name, boxes, classes in (
-        ("NMS 4000, 30 objects, one class", decoder_boxes(4000, 30, generator), 1),
-        ("NMS 4000, 100 objects, 20 classes", decoder_boxes(4000, 100, generator), 20),
-        ("NMS 4000 spread, one class (worst)", room_boxes(4000, generator), 1),
+        (f"NMS {n}, 30 objects, one class", decoder_boxes(n, 30, generator), 1),
+        (f"NMS {n}, 100 objects, 20 classes", decoder_boxes(n, 100, generator), 20),
+        (f"NMS {n} spread, one class (worst)", room_boxes(n, generator), 1),
     ):
-        scores = torch.rand(4000, generator=generator)
-        labels = torch.randint(0, classes, (4000,), generator=generator)
+        scores = torch.rand(n, generator=generator)
+        labels = torch.randint(0, classes, (n,), generator=generator)
         kept = nms(boxes, scores, labels, 0.5)
-        seconds = best_of(lambda b=boxes, s=scores, k=labels: nms(b, s, k, 0.5))  # type: ignore[misc]
-        rows.append({"what": name, "how": "nms", "seconds": seconds, "note": f"{len(kept)} kept"})
+        ms = best_of(lambda b=boxes, s=scores, k=labels: nms(b, s, k, 0.5))  # type: ignore[misc]
+        rows.append({"what": name, "how": "nms", "ms": ms, "note": f"{len(kept)} kept"})
         if classes == 1:
             start = time.perf_counter()
             plain = plain_nms(boxes, scores, 0.5)
-            seconds = time.perf_counter() - start
-            rows.append({"what": name, "how": "row by row", "seconds": seconds, "note": f"{len(plain)} kept"})
+            ms = 1e3 * (time.perf_counter() - start)
+            rows.append({"what": name, "how": "row by row", "ms": ms, "note": f"{len(plain)} kept"})
     return rows
 
 
-def main() -> None:
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument(
+        "--boxes", type=int, default=1000, help="of each of the two sets; suppression has four times as many"
+    )
+    parser.add_argument("--sampled", type=int, default=300, help="pairs that the slow peers do")
+    options = report.parse(parser, boxes=100, sampled=30)
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
-    rows = overlap_rows(generator) + suppression_rows(generator)
-    points, boxes = ROOM_M * torch.rand(100_000, 3, generator=generator), room_boxes(50, generator)
-    rows.append(
-        {
-            "what": "100,000 points in 50 boxes",
-            "how": "points_in_boxes",
-            "seconds": best_of(lambda: bx.points_in_boxes(points, boxes), 3),
-            "note": "",
-        }
-    )
-    table = Table("what", "how", "ms", "note", title="boxes, one core")
-    for before, row in zip([None, *rows], rows, strict=False):
-        what = "" if before is not None and before["what"] == row["what"] else row["what"]
-        table.add_row(what, row["how"], f"{1000 * row['seconds']:,.1f}", row["note"])
-    Console(width=120).print(table)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    rows = overlap_rows(options.boxes, options.sampled, generator) + suppression_rows(4 * options.boxes, generator)
+    n = 100 * options.boxes
+    points, boxes = ROOM_M * torch.rand(n, 3, generator=generator), room_boxes(50, generator)
+    ms = best_of(lambda: bx.points_in_boxes(points, boxes), 3)
+    rows.append({"what": f"{n} points in 50 boxes", "how": "points_in_boxes", "ms": ms, "note": ""})
+    report.show("boxes, one core", rows)
+    report.write(options, {"boxes": options.boxes, "rows": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

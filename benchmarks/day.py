@@ -15,8 +15,6 @@ No network: its cost per update is the matter of online.py.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
 import tempfile
@@ -26,10 +24,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 
@@ -43,7 +40,6 @@ from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.results import GroundingStatus
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "day.json"
 K = Intrinsics(34.0, 34.0, 31.5, 23.5, 64, 48)
 S = 1_000_000_000
 PERCEIVE_EVERY, WINDOW_S, MOVE_EVERY_S, CORRECT_EVERY_S, SAVE_EVERY_S = 10, 600, 600, 900, 3600
@@ -307,30 +303,21 @@ def summarise(day: Day, frames: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Live through it; exit code 1 when something is not as it should be."""
+    parser = report.parser(__doc__)
     parser.add_argument("--frames", type=int, default=3600, help="seconds of the day")
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
-    if args.frames < WINDOW_S:
+    options = report.parse(parser, frames=WINDOW_S)
+    if options.frames < WINDOW_S:
         parser.error(f"--frames must be at least {WINDOW_S}")
-    console = Console(width=120)
     warm_up()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for day in live_through(args.frames, Path(folder)):
+        for day in live_through(options.frames, Path(folder)):
             done = day.windows[-1].end_s
             result = summarise(day, done)
-            args.out.write_text(json.dumps(result, indent=2) + "\n")  # a day that is cut short has its figures
-            if done % 3600 == 0 or done == args.frames:
-                console.print(
-                    f"{done / 3600:.1f} h, {result['frames_per_s']} frames/s: {day.windows[-1]}", soft_wrap=True
-                )
-    table = Table("figure", "value")
-    for name, value in result.items():
-        if name != "windows":
-            table.add_row(name, str(value))
-    console.print(table)
+            report.write(options, result)  # a day that is cut short has its figures
+            report.console.print(f"{done / 3600:.1f} h, {result['frames_per_s']} frames/s: {day.windows[-1]}")
+    report.show("a day", result)
     return 0 if result["healthy"] else 1
 
 

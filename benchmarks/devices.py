@@ -12,20 +12,17 @@ once as devices do; the ratio is of the same sites in the same process.
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import _report as report
 import numpy as np
 from online import again, every_frame, frames_of
-from rich.console import Console
-from rich.table import Table
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 
@@ -38,8 +35,7 @@ from embodied_perceptron.inference.loading import load_inference
 from embodied_perceptron.perceptron import Perceptron
 from embodied_perceptron.sensors.frame import PosedFrame
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "devices.json"
-FRAMES, WARM_UP = 24, 8
+WARM_UP = 8
 SENTENCES = ("the chair that is closest to the door", "the largest cabinet", "a box to the left of the table")
 Row = dict[str, Any]
 
@@ -67,7 +63,7 @@ def chain(frames: list[PosedFrame], device: str, whole: bool, weights: str) -> t
     it = Perceptron(config, inference=load_inference(weights, device))
     spent: dict[str, list[float]] = defaultdict(list)
     for i, frame in enumerate(frames):
-        counts = spent if i >= WARM_UP else defaultdict(list)
+        counts = spent if i >= min(WARM_UP, len(frames) // 2) else defaultdict(list)
         with timed(counts, "integrate and encode", device):
             it.integrate(again(frame, 200_000_000 * (i + 1)))
         with timed(counts, "perceive", device):
@@ -115,48 +111,47 @@ def convolutions(it: Perceptron, device: str) -> Row:
     return {"device": device, "predict_ms": ms, "ratio": ms["offsets"] / ms["whole"]}
 
 
-def show(console: Console, results: Row) -> None:
-    rows = results["chains"]
-    table = Table("ms, median", *(f"{row['device']}, volume on {row['volume']}" for row in rows), title="stages")
-    for name in rows[0]["ms"]:
-        table.add_row(name, *(f"{row['ms'].get(name, float('nan')):.1f}" for row in rows))
-    console.print(table)
-    for name, found in results["same"].items():
-        console.print(f"{name}: {found['same']} boxes of {found['left']} and {found['right']} are the same")
-    for row in results["convolutions"]:
-        console.print(f"a look on {row['device']}: {row['predict_ms']}, offset by offset {row['ratio']:.2f}x")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
     parser.add_argument("--devices", default="cpu,cuda")
     parser.add_argument("--weights", default="tiny", help="a shipped name or a file")
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
+    parser.add_argument("--frames", type=int, default=24)
+    options = report.parse(parser, frames=3)
     torch.set_num_threads(min(torch.get_num_threads(), 4))  # of small products more threads make no less time
-    devices = [d for d in arguments.devices.split(",") if d == "cpu" or torch.cuda.is_available()]
-    results: Row = {"chains": [], "same": {}, "convolutions": []}
+    devices = [d for d in options.devices.split(",") if d == "cpu" or torch.cuda.is_available()]
+    chains, same, ways = [], [], []
     first: Perceptron | None = None
-    frames = frames_of(2, FRAMES)
+    frames = frames_of(2, options.frames)
     for device in devices:
         for whole in (False,) if device == "cpu" else (False, True):
-            row, it = chain(frames, device, whole, arguments.weights)
-            results["chains"].append(row)
+            row, it = chain(frames, device, whole, options.weights)
+            chains.append(row)
             if first is None:
                 first = it
             else:
-                results["same"][f"{device}, volume on {row['volume']}"] = same_boxes(first, it)
+                same.append({"device": device, "volume": row["volume"], **same_boxes(first, it)})
         if device != "cpu":
-            results["convolutions"].append(convolutions(it, device))
-    results["machine"] = {
+            ways.append(convolutions(it, device))
+    results: Row = {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "chains": chains,
+        "same_boxes": same,
+        "convolutions": ways,
     }
-    show(Console(width=110), results)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    stages = [
+        {"stage": name, **{f"{r['device']}, volume on {r['volume']}": r["ms"].get(name) for r in chains}}
+        for name in chains[0]["ms"]
+    ]
+    report.show("stages, ms, median", stages)
+    if same:
+        report.show("boxes beside those of the first chain", same)
+        report.show("a prediction, offset by offset and whole", ways)
+    report.write(options, results)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -16,7 +16,6 @@ and the node's clock for waiting is ours. Memory is measured after each twentiet
 
 from __future__ import annotations
 
-import argparse
 import array
 import gc
 import json
@@ -34,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import cv2
 import numpy as np
 import rclpy
@@ -47,8 +47,6 @@ from rcl_interfaces.srv import SetParameters
 from rclpy.context import Context
 from rclpy.parameter import Parameter
 from rclpy.serialization import serialize_message
-from rich.console import Console
-from rich.table import Table
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import String
 from std_srvs.srv import Trigger
@@ -80,7 +78,6 @@ from embodied_perceptron_ros.players.playback import image_qos
 from embodied_perceptron_ros.players.processes import Supervisor, module_command, ros_environment
 from embodied_perceptron_ros.players.replaying import choose_domain
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "faults.json"
 GROWTH_LIMIT_MIB = 40.0  # over the second half of a run
 PATIENCE_S = 20.0  # for one input; a busy machine is slow, a hang is for ever
 HISTORY = 64  # inputs before a fault that are tried again when it does not come alone
@@ -1151,11 +1148,11 @@ class Tally:
             "inputs": self.inputs,
             "seconds": round(self.seconds, 1),
             "inputs_per_s": round(self.inputs / self.seconds, 1) if self.seconds else None,
-            "kinds": self.rows(),
-            "reasons": {f"{kind}: {what}": n for (kind, what), n in self.reasons.most_common()},
+            "kinds": [{"kind": kind, **fates} for kind, fates in self.rows().items()],
+            "reasons": [{"kind": kind, "reason": what, "inputs": n} for (kind, what), n in self.reasons.most_common()],
             "memory_mib": [round(m, 1) for m in self.memory_mib],
             "growth_mib_of_second_half": round(self.growth_mib, 1),
-            "faults": self.faults,
+            "faults": [{"signature": signature, **fault} for signature, fault in self.faults.items()],
             "healthy": self.healthy,
         }
 
@@ -1171,6 +1168,7 @@ def run(
     """Meet all cases in one node; after a fault with a fresh one."""
     tally, start_s, history = Tally(), time.monotonic(), []  # type: ignore[var-annotated]
     rig = Rig(folder)
+    rig.meet(Case("query", {"text": "frame the red box next to the table"}))  # what sentences load once is no growth
     every = max(total // 20, 1)
     try:
         for number, case in enumerate(inputs, 1):
@@ -1302,26 +1300,22 @@ def over_topics(inputs: Iterator[Case], total: int, folder: Path, on_progress: C
     return tally
 
 
-def show(console: Console, tally: Tally) -> None:
-    table = Table("kind", "inputs", *FATES)
-    for kind, fates in tally.rows().items():
-        table.add_row(kind, str(sum(fates.values())), *(str(fates[fate]) for fate in FATES))
-    sums = [sum(fates[fate] for fates in tally.rows().values()) for fate in FATES]
-    table.add_row("all", str(tally.inputs), *map(str, sums), style="bold")
-    console.print(table)
+def show(tally: Tally) -> None:
+    report.show("fates", tally.to_json()["kinds"])
     if tally.memory_mib:
         span = f"{tally.memory_mib[0]:.0f} ... {tally.memory_mib[-1]:.0f} MiB"
-        console.print(f"memory {span}, {tally.growth_mib:+.1f} MiB in the second half")
+        report.console.print(f"memory {span}, {tally.growth_mib:+.1f} MiB in the second half")
     if tally.seconds:
-        console.print(f"{tally.inputs / tally.seconds:.0f} inputs/s; healthy: {tally.healthy}")
+        report.console.print(f"{tally.inputs / tally.seconds:.0f} inputs/s; healthy: {tally.healthy}")
     for signature, fault in tally.faults.items():
-        console.print(f"\n[bold red]unexplained[/]: {signature}", highlight=False)
-        console.print("\n".join(fault["cases"]), soft_wrap=True, markup=False)
-        console.print(fault["seen"], markup=False)
+        report.console.print(f"\n[bold red]unexplained[/]: {signature}", highlight=False)
+        report.console.print("\n".join(fault["cases"]), soft_wrap=True, markup=False)
+        report.console.print(fault["seen"], markup=False)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Try, print, write; exit code 1 when something is unexplained or memory grows."""
+    parser = report.parser(__doc__)
     parser.add_argument("--inputs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
@@ -1329,27 +1323,25 @@ def main() -> int:
         "--case", action="append", default=[], help="JSON of a case, as a fault prints it; again for more"
     )
     parser.add_argument("--topics", action="store_true", help="frames, transforms and queries over real topics")
-    parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
-    console = Console()
+    options = report.parse(parser, inputs=400)
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # damaged images are meant here
     with tempfile.TemporaryDirectory() as folder:
-        if args.case:
-            given = [Case(**json.loads(text)) for text in args.case]
+        if options.case:
+            given = [Case(**json.loads(text)) for text in options.case]
             tally = run(given, len(given), Path(folder), minimising=False)
         else:
 
             def progress(t: Tally) -> None:
-                rate = t.inputs / t.seconds
-                console.print(f"{t.inputs} inputs, {rate:.0f}/s, {len(t.faults)} faults, {t.memory_mib[-1]:.0f} MiB")
+                done = f"{t.inputs} inputs, {t.inputs / t.seconds:.0f}/s, {len(t.faults)} faults"
+                report.console.print(f"{done}, {t.memory_mib[-1]:.0f} MiB")
 
-            kinds = [k for k in args.kinds if k in ("frame", "transform", "query")] if args.topics else args.kinds
-            inputs = cases(args.seed, args.inputs, kinds)
-            drive = over_topics if args.topics else run
-            tally = drive(inputs, args.inputs, Path(folder), on_progress=progress)
-    show(console, tally)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"seed": args.seed, **tally.to_json()}, indent=2) + "\n")
+            on_topics = ("frame", "transform", "query")
+            kinds = [k for k in options.kinds if k in on_topics or not options.topics]
+            inputs = cases(options.seed, options.inputs, kinds)
+            drive = over_topics if options.topics else run
+            tally = drive(inputs, options.inputs, Path(folder), on_progress=progress)
+    show(tally)
+    report.write(options, {"seed": options.seed, **tally.to_json()})
     return 0 if tally.healthy else 1
 
 

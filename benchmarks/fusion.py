@@ -2,9 +2,9 @@
 
     python benchmarks/fusion.py                 # everything: peers, a loop of 10,000 frames, a long drive
     python benchmarks/fusion.py --laps 10       # a shorter loop
-    python benchmarks/fusion.py --no-peers      # without Open3D and OctoMap (extra `bench`)
 
-Table on the screen, figures in out/bench/fusion.json. Frames are 640 x 480: the recording in
+Table on the screen, figures in out/bench/fusion.json. Peers that are not installed (extra `bench`) are left out, and
+their figures are null. Frames are 640 x 480: the recording in
 $EMBODIED_DATA_DIR/kitchen (default ../shared/data/kitchen), or a synthetic room where that is absent.
 
 All contenders take the same frames in turn, pinned to one core, so that whatever else the machine does hits all of
@@ -27,22 +27,16 @@ import time
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[_name] = "1"  # read when the libraries load
 
-import argparse
-import importlib.metadata
-import json
-import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from embodied_perceptron.config import KeyframeConfig, VolumeConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, back_project, invert_transform, transform_points
@@ -50,8 +44,6 @@ from embodied_perceptron.mapping.volume import FeatureVolume
 from embodied_perceptron.recordings.tum import read_tum_camera
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
-REPO = Path(__file__).resolve().parents[1]
-OUT = REPO / "out" / "bench" / "fusion.json"
 FRAME_NS = 33_333_333
 GOAL_MS, GOAL_OPEN3D, GOAL_OCTOMAP, GOAL_DRIFT, GOAL_GROWTH_MB = 16.0, 2.0, 10.0, 0.10, 5.0
 
@@ -75,7 +67,7 @@ def kitchen_frames(folder: Path) -> list[PosedFrame]:
     ]
 
 
-def synthetic_frames(count: int = 100) -> list[PosedFrame]:
+def synthetic_frames(count: int) -> list[PosedFrame]:
     """A walk in a circle through a 6 x 5 x 2.6 m room with eight boxes, with depth noise."""
     k = Intrinsics(585.0, 585.0, 319.5, 239.5, 640, 480)
     rng = np.random.default_rng(0)
@@ -239,15 +231,13 @@ def summary(times: NDArray[np.float64]) -> dict[str, float]:
     }
 
 
-def compare(frames: list[PosedFrame], contenders: list[Contender], progress: Progress) -> list[dict[str, Any]]:
+def compare(frames: list[PosedFrame], contenders: list[Contender]) -> list[dict[str, Any]]:
     """All contenders over the same frames, frame by frame in turn."""
     times: list[list[tuple[float, float]]] = [[] for _ in contenders]
-    task = progress.add_task("peers", total=len(frames))
     for i, frame in enumerate(frames):
         for contender, rows in zip(contenders, times, strict=True):
             if i % contender.every == 0:
                 rows.append(timed(contender.fuse, contender.prepare(frame)))
-        progress.advance(task)
     results = []
     for contender, rows in zip(contenders, times, strict=True):
         voxels, memory = contender.size()
@@ -255,14 +245,11 @@ def compare(frames: list[PosedFrame], contenders: list[Contender], progress: Pro
     return results
 
 
-def loop(
-    frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: float, progress: Progress, name: str
-) -> dict[str, Any]:
+def loop(frames: list[PosedFrame], config: VolumeConfig, laps: int, step_m: float, name: str) -> dict[str, Any]:
     """The same poses again and again; with ``step_m`` each lap lies that much further along x."""
     old, young = FeatureVolume(config, KeyframeConfig()), FeatureVolume(config, KeyframeConfig())
     # laps that a volume must have seen to hold all that an older one holds: one, or as many as fill the radius
     needed = 1 if step_m == 0 else int(2 * config.radius_m / step_m) + 1
-    task = progress.add_task(name, total=laps)
     laps_ms, resident = [], []
 
     def drive(lap: int, volumes: list[FeatureVolume]) -> NDArray[np.float64]:
@@ -275,7 +262,6 @@ def loop(
     for lap in range(laps - 1):
         laps_ms.append(np.median(drive(lap, [old])[:, 0], axis=0))
         resident.append(resident_mb())
-        progress.advance(task)
     for lap in range(max(0, laps - 1 - needed), laps - 1):
         drive(lap, [young])
     last = drive(laps - 1, [old, young])
@@ -303,150 +289,85 @@ def loop(
 # output
 
 
-def print_tables(console: Console, result: dict[str, Any]) -> None:
-    table = Table(title=f"Fusion, {result['frames_from']}, {result['voxel_size_m']} m, one core, ms per frame")
-    for column in (
-        "",
-        "wall median",
-        "wall p99",
-        "CPU median",
-        "CPU p99",
-        "frames",
-        "voxels",
-        "map MB",
-        "CPU ratio",
-    ):
-        table.add_column(column, justify="right" if column else "left")
-    ours = result["contenders"][0]
-    for c in result["contenders"]:
-        table.add_row(
-            c["name"],
-            *(f"{c[k]:,.1f}" for k in ("wall_ms_median", "wall_ms_p99", "cpu_ms_median", "cpu_ms_p99")),
-            f"{c['frames']}",
-            f"{c['voxels']:,}",
-            f"{c['memory_mb']:,.0f}",
-            f"{c['cpu_ms_median'] / ours['cpu_ms_median']:.1f}",
-        )
-    console.print(table)
-    table = Table(title="Long runs of FeatureVolume: the last lap beside a young volume, and memory of the process")
-    columns = ("", "frames", "young, CPU ms", "old, CPU ms", "ratio", "MB lap 2", "MB half way", "MB last", "blocks")
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left")
-    for r in result["loops"]:
-        mb = r["resident_mb"]
-        table.add_row(
-            r["name"],
-            f"{r['frames']:,}",
-            f"{r['young_cpu_ms']:.2f}",
-            f"{r['old_cpu_ms']:.2f}",
-            f"{r['old_over_young']:.3f}",
-            f"{mb[min(1, len(mb) - 1)]:.0f}",
-            f"{mb[len(mb) // 2]:.0f}",
-            f"{mb[-1]:.0f}",
-            f"{r['blocks']:,}",
-        )
-    console.print(table)
-    table = Table("goal", "measured", "", title="Goals")
-    for goal in result["goals"]:
-        table.add_row(goal["goal"], goal["measured"], "[green]met" if goal["met"] else "[red]missed")
-    console.print(table)
-
-
 def goals(result: dict[str, Any]) -> list[dict[str, Any]]:
-    ours, *peers = result["contenders"]
-    # of one core: the wall time of a core that is shared with others says nothing about the work
-    cpu_ms, wall_ms = ours["cpu_ms_median"], ours["wall_ms_median"]
-    unit = f"ms of one core ({wall_ms:.1f} ms wall)"
-    rows = [("<= 16 ms per frame, clearing included", cpu_ms, unit, cpu_ms <= GOAL_MS)]
-    for kind, least in (("Open3D", GOAL_OPEN3D), ("OctoMap", GOAL_OCTOMAP)):
-        found = [p["cpu_ms_median"] for p in peers if p["name"].startswith(kind)]
-        if found:
-            ratio = min(found) / ours["cpu_ms_median"]
-            rows.append((f">= {least:g} x faster than {kind}", ratio, "x", ratio >= least))
+    """Of one core: the wall time of a core that is shared with others says nothing about the work."""
+    ours_ms = result["ours_ms"]
+    rows = [report.goal("ms per frame, clearing included", ours_ms, most=GOAL_MS)]
+    for kind, least in (("open3d", GOAL_OPEN3D), ("octomap", GOAL_OCTOMAP)):
+        if result[f"{kind}_ms"] is not None:
+            rows.append(report.goal(f"times faster than {kind}", result[f"{kind}_ms"] / ours_ms, least=least))
     for r in result["loops"]:
         drift, growth = r["old_over_young"] - 1, r["growth_second_half_mb"]
-        rows.append((f"{r['name']}: an old volume within 10 % of a young one", 100 * drift, "%", drift <= GOAL_DRIFT))
-        rows.append((f"{r['name']}: memory flat in the second half", growth, "MB", growth <= GOAL_GROWTH_MB))
-    return [{"goal": g, "measured": f"{v:.1f} {u}", "met": bool(met)} for g, v, u, met in rows]
+        rows.append(report.goal(f"{r['name']}: an old volume slower than a young one by", drift, most=GOAL_DRIFT))
+        rows.append(report.goal(f"{r['name']}: memory growth in the second half, MB", growth, most=GOAL_GROWTH_MB))
+    return rows
 
 
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo").read_text().splitlines()
-    versions = {}
-    for name in ("numpy", "numba", "torch", "open3d", "pyoctomap"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "absent"
-    return {
-        "cpu": next((x.split(":")[1].strip() for x in info if x.startswith("model name")), platform.machine()),
-        "cores": os.cpu_count(),
-        "load_average": os.getloadavg(),
-        "versions": versions,
-    }
+def has(module: str) -> bool:
+    """Whether a peer can be imported; says why not."""
+    try:
+        __import__(module)
+    except (ImportError, OSError) as error:  # Open3D looks for libraries of the system
+        report.console.print(f"without {module}: {error}", markup=False)
+        return False
+    return True
 
 
-def check_peers() -> list[str]:
-    """Names of peers that cannot be imported, with the reason."""
-    problems = []
-    for module in ("open3d", "pyoctomap"):
-        try:
-            __import__(module)
-        except (ImportError, OSError) as error:
-            problems.append(f"{module}: {error}")
-    return problems
+def fastest_ms(compared: list[dict[str, Any]], kind: str) -> float | None:
+    """CPU milliseconds of the fastest contender of a kind, None where none is installed."""
+    return min((c["cpu_ms_median"] for c in compared if c["name"].startswith(kind)), default=None)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--laps", type=int, default=100, help="laps of the loop, 100 frames each, at least 3")
-    parser.add_argument("--drive-laps", type=int, default=20, help="laps of the long drive; 0 = none")
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--frames", type=int, default=100, help="of a lap, at most those of the recording")
+    parser.add_argument("--laps", type=int, default=100, help="of the loop, at least 3")
+    parser.add_argument("--drive-laps", type=int, default=20, help="of the long drive, at least 3; 0 = none")
     parser.add_argument("--octomap-every", type=int, default=10, help="OctoMap takes every n-th frame")
     parser.add_argument("--voxel-size", type=float, default=0.02, help="metres")
-    parser.add_argument("--no-peers", action="store_true", help="leave Open3D and OctoMap out")
     parser.add_argument("--synthetic", action="store_true", help="use the synthetic room")
-    arguments = parser.parse_args()
-    if arguments.laps < 3 or arguments.drive_laps in (1, 2):
+    options = report.parse(parser, frames=10, laps=3, drive_laps=3, synthetic=True)
+    if options.laps < 3 or options.drive_laps in (1, 2):
         parser.error("a run needs at least 3 laps")
-    console = Console(width=140)
-    if not arguments.no_peers and (problems := check_peers()):
-        console.print("[red]a peer is missing:", *problems, "install the extra 'bench', or pass --no-peers", sep="\n  ")
-        return 1
     core = pin_to_idlest_core()
     torch.set_num_threads(1)
-    kitchen = Path(os.environ.get("EMBODIED_DATA_DIR", REPO.parent / "shared" / "data")) / "kitchen"
-    use_kitchen = kitchen.is_dir() and not arguments.synthetic
-    frames = kitchen_frames(kitchen) if use_kitchen else synthetic_frames()
-    config = VolumeConfig(voxel_size_m=arguments.voxel_size)
+    kitchen = None if options.synthetic else report.data_folder("kitchen")
+    frames = synthetic_frames(options.frames) if kitchen is None else kitchen_frames(kitchen)[: options.frames]
+    config = VolumeConfig(voxel_size_m=options.voxel_size)
 
     warm = FeatureVolume(config)  # compiles the kernels
     for frame in frames[:3]:
         warm.integrate(frame)
     del warm
     contenders = [volume_contender(config)]
-    if not arguments.no_peers:
+    if has("open3d"):
         contenders += [open3d_contender(config, 8), open3d_contender(config, 16)]
-        contenders += [octomap_contender(config, arguments.octomap_every)]
-    with Progress(console=console, transient=True) as progress:
-        compared = compare(frames, contenders, progress)
-        contenders.clear()
-        loops = [loop(frames, config, arguments.laps, 0.0, progress, "loop over the same poses")]
-        if arguments.drive_laps:
-            loops.append(loop(frames, config, arguments.drive_laps, 3.0, progress, "drive, 3 m further each lap"))
+    if has("pyoctomap"):
+        contenders += [octomap_contender(config, options.octomap_every)]
+    compared = compare(frames, contenders)
+    contenders.clear()
+    loops = [loop(frames, config, options.laps, 0.0, "loop over the same poses")]
+    if options.drive_laps:
+        loops.append(loop(frames, config, options.drive_laps, 3.0, "drive, 3 m further each lap"))
     result: dict[str, Any] = {
-        "machine": {**machine(), "pinned_to_core": core},
-        "frames_from": "kitchen" if use_kitchen else "synthetic room",
-        "voxel_size_m": arguments.voxel_size,
+        "pinned_to_core": core,
+        "frames_from": "synthetic room" if kitchen is None else "kitchen",
+        "voxel_size_m": options.voxel_size,
+        "ours_ms": fastest_ms(compared, "FeatureVolume"),
+        "open3d_ms": fastest_ms(compared, "Open3D"),
+        "octomap_ms": fastest_ms(compared, "OctoMap"),
         "contenders": compared,
         "loops": loops,
     }
     result["goals"] = goals(result)
-    print_tables(console, result)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    m = result["machine"]
-    load = ", ".join(f"{x:.1f}" for x in m["load_average"])
-    console.print(f"{m['cpu']}, {m['cores']} cores, pinned to one, load average {load}; figures in {OUT}")
+    report.show(f"fusion, {result['frames_from']}, {options.voxel_size} m, one core, per frame", compared)
+    report.show(
+        "long runs of FeatureVolume: the last lap beside a young volume, and memory of the process",
+        [{name: value for name, value in row.items() if not isinstance(value, (list, dict))} for row in loops],
+    )
+    report.show("goals", result["goals"])
+    report.write(options, result)
     return 0
 
 

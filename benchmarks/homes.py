@@ -1,6 +1,7 @@
 """Synthetic homes: seconds per stage on one core, renderers beside each other, and whole homes per minute.
 
-    python benchmarks/homes.py [--homes N] [--workers N] [--version 1|2]      # tables, and out/bench/homes.json
+    python benchmarks/homes.py                    # tables, and out/bench/homes.json
+    python benchmarks/homes.py --homes 20 --workers 4 --version 1
 
 Stages are timed on one core (processor seconds, so that other load on the machine does not count); homes per minute is
 wall time with everything written, start of the worker processes included.
@@ -8,17 +9,15 @@ wall time with everything written, start of the worker processes included.
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -35,10 +34,8 @@ from embodied_perceptron_training.homes.sensing import measured_color, measured_
 from embodied_perceptron_training.homes.sensor_model import SENSORS, draw_rig
 from embodied_perceptron_training.homes.trajectories import rgbd_camera, view_set
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "homes.json"
 
-
-def processor_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
+def processor_ms(call: Callable[[], Any], repeats: int) -> float:
     """Median over ``repeats``; the first call, which may compile, is not counted."""
     call()
     times = []
@@ -46,39 +43,38 @@ def processor_seconds(call: Callable[[], Any], repeats: int = 3) -> float:
         start = time.process_time()
         call()
         times.append(time.process_time() - start)
-    return float(np.median(times))
+    return 1e3 * float(np.median(times))
 
 
-def stages(seed: int, version: int) -> dict[str, float]:
-    """Processor milliseconds of every stage for one home of three rooms."""
-    spec = HomeSpec(3, version=version)
+def stages(seed: int, spec: HomeSpec, views: int, repeats: int) -> dict[str, float]:
+    """Processor milliseconds of every stage for one home."""
     home = build_home(seed, spec)
     scene = home.render_scene()
     caster, space = RayCastRenderer(scene), free_space(home)
-    poses = view_set(space, caster, 5, seed)
+    poses = view_set(space, caster, min(views, 5), seed)
     rows = {
-        "build a home of 3 rooms": lambda: build_home(seed, spec),
+        f"build a home of {spec.rooms} rooms": lambda: build_home(seed, spec),
         "prepare ray casting": lambda: RayCastRenderer(home.render_scene()),
-        "choose 20 views": lambda: view_set(space, caster, 20, seed),
+        f"choose {views} views": lambda: view_set(space, caster, views, seed),
         "occupancy truth": lambda: occupancy_truth(home, ALL_CATEGORIES),
         "60 prompts": lambda: make_prompts(
             make_scene(home, range(len(home.objects))), "x", PromptSpec(), np.random.default_rng(0)
         ),
     }
-    result = {name: processor_seconds(call) * 1000 for name, call in rows.items()}
+    result = {name: processor_ms(call, repeats) for name, call in rows.items()}
     view = caster.render(rgbd_camera(320, 240), poses[0])
     rng = np.random.default_rng(0)
-    result["structured-light noise 320x240"] = 1000 * processor_seconds(
-        lambda: noisy_depth(view.depth_m, view.incidence, "structured-light", rng)
+    result["structured-light noise 320x240"] = processor_ms(
+        lambda: noisy_depth(view.depth_m, view.incidence, "structured-light", rng), repeats
     )
     kinds = surface_kinds(home, scene)
-    for sensor in SENSORS if version > 1 else ():
+    for sensor in SENSORS if spec.version > 1 else ():
         rig = draw_rig(seed, 320, 240, NoiseModel(sensor=sensor))
-        result[f"depth by {sensor}, 320x240"] = 1000 * processor_seconds(
-            lambda rig=rig: measured_depth(view, kinds, rig, rng)
+        result[f"depth by {sensor}, 320x240"] = processor_ms(
+            lambda rig=rig: measured_depth(view, kinds, rig, rng), repeats
         )
-        result[f"colour beside {sensor}, 320x240"] = 1000 * processor_seconds(
-            lambda rig=rig: measured_color(view, rig, rng)
+        result[f"colour beside {sensor}, 320x240"] = processor_ms(
+            lambda rig=rig: measured_color(view, rig, rng), repeats
         )
     for size in ((320, 240), (640, 480)):
         k = rgbd_camera(*size)
@@ -88,7 +84,7 @@ def stages(seed: int, version: int) -> dict[str, float]:
                 renderer.render(k, T)
 
         name = f"view {size[0]}x{size[1]}"
-        result[f"{name}, ray caster"] = 1000 * processor_seconds(lambda v=views: v(caster)) / len(poses)
+        result[f"{name}, ray caster"] = processor_ms(lambda v=views: v(caster), repeats) / len(poses)
         try:
             gl = GlRenderer(scene)
         except GlUnavailableError:
@@ -101,42 +97,37 @@ def stages(seed: int, version: int) -> dict[str, float]:
     return result
 
 
-def main() -> None:
-    """Measure, print and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--homes", type=int, default=8)
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--homes", type=int, default=8, help="generated by all workers")
+    parser.add_argument("--alone", type=int, default=4, help="homes generated on one core")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--version", type=int, default=2, choices=VERSIONS)
-    options = parser.parse_args()
-    numbers: dict[str, Any] = {"version": options.version, "stages_ms": stages(7, options.version)}
-    table = Table("stage", "ms on one core")
-    for name, ms in numbers["stages_ms"].items():
-        table.add_row(name, f"{ms:.1f}")
-    console = Console()
-    console.print(table)
+    parser.add_argument("--rooms", type=int, default=0, help="of a home; 0: three for the stages, any for the others")
+    parser.add_argument("--views", type=int, default=20, help="of a home")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = report.parse(parser, homes=1, alone=1, workers=1, rooms=1, views=2, repeats=1)
+    numbers: dict[str, Any] = {"version": options.version, "views": options.views}
+    numbers["stages_ms"] = stages(
+        7, HomeSpec(options.rooms or 3, version=options.version), options.views, options.repeats
+    )
     noise = NoiseModel() if options.version == 1 else NoiseModel(sensor="mixed")
-    spec = HomeSampleSpec(home=HomeSpec(0, version=options.version), noise=noise)
+    spec = HomeSampleSpec(views=options.views, home=HomeSpec(options.rooms, version=options.version), noise=noise)
     with tempfile.TemporaryDirectory() as folder:
         start = time.process_time()
-        for seed in range(100, 104):
+        for seed in range(100, 100 + options.alone):
             write_sample(seed, Path(folder) / "one", spec)
-        numbers["sample_processor_s"] = (time.process_time() - start) / 4
+        numbers["sample_processor_s"] = (time.process_time() - start) / options.alone
         start = time.perf_counter()
         generate(Path(folder) / "many", range(200, 200 + options.homes), spec, workers=options.workers)
         wall = time.perf_counter() - start
     numbers |= {"homes": options.homes, "workers": options.workers, "wall_s": wall}
     numbers["homes_per_minute"] = 60 * options.homes / wall
-    console.print(
-        f"a sample (20 views at 320x240, everything written): {numbers['sample_processor_s']:.2f} s on one core, that "
-        f"is {60 / numbers['sample_processor_s']:.0f} homes a minute and core"
-    )
-    console.print(
-        f"{options.homes} homes with {options.workers} workers: {wall:.1f} s wall, "
-        f"{numbers['homes_per_minute']:.0f} homes a minute (goal on 2 cores: 15 of version 1, 2.5 of version 2)"
-    )
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(numbers, indent=1))
+    report.show(f"homes of version {options.version}, views at 320x240, everything written", numbers)
+    report.write(options, numbers)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,9 +14,8 @@ over 2,000 objects is measured always. Writes out/bench/language.json.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
+import sys
 import time
 import zlib
 from collections import defaultdict
@@ -27,12 +26,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import _report as report
 import cv2
 import numpy as np
 import robot_sentences
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.geometry.boxes import Bounds
 from embodied_perceptron.language import parser
@@ -50,10 +48,7 @@ from embodied_perceptron_training.homes.paraphrases import HELD_OUT, PARAPHRASES
 from embodied_perceptron_training.homes.prompts import FREE, all_facts, plural
 from embodied_perceptron_training.homes.relations import make_scene
 
-ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "out" / "bench" / "language.json"
 SPOKEN = Path(__file__).parent / "data" / "spoken_forms.json"
-console = Console()
 
 
 def iou_aabb(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
@@ -233,10 +228,6 @@ def ablate(path: Path, step: int) -> dict[str, dict[str, float]]:
     for part, left_out in parts.items():
         with left_out():
             rows[f"without {part}"] = measure()
-    table = Table("human sentences, tuned half, Acc@.25 %", *rows["everything"])
-    for part, row in rows.items():
-        table.add_row(part, *(str(value) for value in row.values()))
-    console.print(table)
     return rows
 
 
@@ -249,16 +240,12 @@ def ablate_robot() -> dict[str, dict[str, float]]:
     def measure(scenes: dict[str, Any]) -> dict[str, float]:
         answers = answer_file({**data, "scenes": scenes})["answers"]
         everything = robot_sentences.table_of(data, answers, "tune")["all"]
-        return {key: everything[key] for key in ("right", "confidently wrong")}
+        return {key: everything[key] for key in ("right", "confidently_wrong")}
 
     rows = {"everything": measure(data["scenes"]), "without the robot's pose": measure(nowhere)}
     for part in ("synonyms", "the learned reader", "all relations, sizes and places"):
         with WHOLE_PARTS[part]():
             rows[f"without {part}"] = measure(data["scenes"])
-    table = Table("a robot user's sentences, tuned half, %", *rows["everything"])
-    for part, row in rows.items():
-        table.add_row(part, *(str(value) for value in row.values()))
-    console.print(table)
     return rows
 
 
@@ -387,29 +374,10 @@ def homes(folder: Path, split: str, errors: int) -> dict[str, Any]:
             refused = grounding.status == GroundingStatus.NOT_FOUND
             tally.add(["absent", f"  absent {prompt['reason']}"], refused)
         results[name] = tally.percent() | {
-            "status": {k: [len(v), round(100 * float(np.mean(v)), 1)] for k, v in status.values.items()},
+            "status": {k: {"n": len(v), "right": round(100 * float(np.mean(v)), 1)} for k, v in status.values.items()},
             "calibration": reliability(confidence),
         }
     return results
-
-
-def print_homes(results: dict[str, Any]) -> None:
-    names = list(results)
-    table = Table("top-1, %", *names, title="prompts of synthetic homes")
-    for row in results[names[0]]:
-        if row not in ("status", "calibration"):
-            table.add_row(row, *(str(results[n].get(row, "")) for n in names))
-    console.print(table)
-    for n in names:
-        console.print(n, results[n]["status"], results[n]["calibration"])
-
-
-def print_human(results: dict[str, Any]) -> None:
-    table = Table("human descriptions, %", "Acc@.25", "Acc@.5")
-    for row, value in results["acc25"].items():
-        table.add_row(row, str(value), str(results["acc50"][row]))
-    console.print(table)
-    console.print({k: v for k, v in results.items() if not k.startswith("acc")})
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -458,13 +426,6 @@ def _gap(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return float(SceneGeometry(np.stack([a, b])).every.gap[0, 1])
 
 
-def print_paraphrases(results: dict[str, dict[str, float]]) -> None:
-    table = Table("top-1, %", *results, title="one fact in many words")
-    for row in next(iter(results.values())):
-        table.add_row(row, *(str(column.get(row, "")) for column in results.values()))
-    console.print(table)
-
-
 # --------------------------------------------------------------------------------------------------------------------
 # what sentences cost over many objects
 
@@ -483,7 +444,7 @@ _OF_MANY = (
 )
 
 
-def many_objects(repeats: int = 15) -> dict[str, float]:
+def many_objects(repeats: int) -> dict[str, float]:
     """Median CPU milliseconds of sentences over :data:`MANY` objects of ten kinds on 60 x 60 m, asked by a robot."""
     rng = np.random.default_rng(0)
     objects = []
@@ -502,45 +463,39 @@ def many_objects(repeats: int = 15) -> dict[str, float]:
     return rows
 
 
-def print_many(rows: dict[str, float]) -> None:
-    table = Table(f"{MANY:,} objects", "CPU ms")
-    for text, value in rows.items():
-        table.add_row(text, str(value))
-    console.print(table)
-
-
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--homes", type=Path, help="folder of generated homes")
-    options.add_argument("--split", default="val")
-    options.add_argument("--errors", type=int, default=0)
-    options.add_argument(
+def main() -> int:
+    """Ask, judge, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--homes", type=Path, help="folder of generated homes")
+    parser.add_argument("--split", default="val")
+    parser.add_argument("--errors", type=int, default=0)
+    parser.add_argument(
         "--ablation", type=int, nargs="?", const=1, default=0, metavar="STEP", help="each part left out"
     )
-    options.add_argument("--paraphrases", type=int, default=0, metavar="HOMES", help="facts of so many homes, reworded")
-    options.add_argument("--limit", type=int, help="so many human descriptions only")
-    arguments = options.parse_args()
+    parser.add_argument("--paraphrases", type=int, default=0, metavar="HOMES", help="facts of so many homes, reworded")
+    parser.add_argument("--limit", type=int, help="so many human descriptions only")
+    parser.add_argument("--repeats", type=int, default=15, help="of each sentence over many objects")
+    options = report.parse(parser, paraphrases=1, limit=100, repeats=1)
     results: dict[str, Any] = {}
-    described = Path(os.environ.get("EMBODIED_DATA_DIR", ROOT.parent / "shared" / "data")) / "scanrefer_nr3d_dev.json"
-    if described.is_file():
-        results["human"] = human(described, arguments.errors, arguments.limit)
-        print_human(results["human"])
-        if arguments.ablation:
-            results["ablation"] = ablate(described, arguments.ablation)
-    if arguments.ablation:
-        results["ablation of a robot's sentences"] = ablate_robot()
-    if arguments.homes is not None:
-        results["homes"] = homes(arguments.homes, arguments.split, arguments.errors)
-        print_homes(results["homes"])
-    if arguments.paraphrases:
-        results["paraphrases"] = paraphrases(arguments.paraphrases)
-        print_paraphrases(results["paraphrases"])
-    results["2,000 objects, CPU ms"] = many_objects()
-    print_many(results["2,000 objects, CPU ms"])
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(results, indent=1))
-    console.print(f"wrote {OUT}")
+    described = report.data_folder("scanrefer_nr3d_dev.json")
+    if described is not None:
+        results["human"] = human(described, options.errors, options.limit)
+        if options.ablation:
+            results["ablation"] = ablate(described, options.ablation)
+    if options.ablation:
+        results["ablation_robot"] = ablate_robot()
+    if options.homes is not None:
+        results["homes"] = homes(options.homes, options.split, options.errors)
+    if options.paraphrases:
+        results["paraphrases"] = paraphrases(options.paraphrases)
+    results["objects"] = MANY
+    results["cpu_ms_over_many_objects"] = many_objects(options.repeats)
+    for name, value in results.items():
+        if isinstance(value, dict):
+            report.show(name, value)
+    report.write(options, results)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,19 +12,17 @@ rules, or from its first step of all: nobody knows how much of what came before 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import _report as report
 import numpy as np
-import typer
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 DATA = Path(__file__).resolve().parent / "data" / "learning_curve.json"
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "learning_curve.json"
 LIMITS, POWERS = (55.0, 100.0), (0.03, 3.0)  # percent; exponents
 _STEPS = 400
 QUANTILES = (0.05, 0.5, 0.95)
@@ -109,34 +107,27 @@ def study(data: dict[str, Any], times: Sequence[float] = (1.0, 10.0, 100.0)) -> 
     return result
 
 
-def main(
-    data: Annotated[Path, typer.Option(help="Points, as in benchmarks/data/learning_curve.json.")] = DATA,
-    out: Annotated[Path, typer.Option(help="JSON.")] = OUT,
-) -> None:
-    """See the module docstring."""
-    say = Console()
-    read = json.loads(data.read_text(encoding="utf-8"))
-    result = study(read)
-    say.print(f"points (windows, {read['figure']}): {result['points']}, noise {read['noise']:g}")
-    ways = [name for name in result if name != "points"]
-    table = Table("5 % / 50 % / 95 %", *ways, title=f"{read['figure']}(n) = A - B n^-c")
-
-    def shown(values: Sequence[float], digits: int) -> str:
-        return " / ".join(f"{v:.{digits}f}" for v in values)
-
-    table.add_row("A", *(shown(result[w]["limit"], 1) for w in ways))
-    table.add_row("c", *(shown(result[w]["power"], 2) for w in ways))
-    for times in result[ways[0]]["after"]:
-        table.add_row(f"{times} x the training", *(shown(result[w]["after"][times], 1) for w in ways))
-    say.print(table)
-    for way in ways:
-        best = result[way]["likeliest"]
-        say.print(f"{way}: likeliest A {best['A']:.1f}, B {best['B']:.4g}, c {best['c']:.2f}; residuals "
-                  + ", ".join(f"{r:+.1f}" for r in result[way]["residuals"]))  # fmt: skip
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    say.print(f"wrote {out}")
+def main() -> int:
+    """Fit, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--data", type=Path, default=DATA, help="points, as in benchmarks/data/learning_curve.json")
+    options = report.parse(parser)  # nothing is smaller: it takes a second
+    data = json.loads(options.data.read_text(encoding="utf-8"))
+    result = study(data)
+    rows = []
+    for way in [name for name in result if name != "points"]:
+        found = result[way]
+        said = {"A": found["limit"], "c": found["power"]}
+        said |= {f"{times} x the training": value for times, value in found["after"].items()}
+        rows += [
+            {"counted": way, "figure": name, **dict(zip(("low", "middle", "high"), value, strict=True))}
+            for name, value in said.items()
+        ]
+    report.show(f"{data['figure']}(n) = A - B n^-c, 5 %, 50 % and 95 % of the posterior", rows)
+    points = [{"windows": n, "value": value} for n, value in result["points"]]
+    report.write(options, {"figure": data["figure"], "noise": data["noise"], "points": points, "rows": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(main())

@@ -1,23 +1,25 @@
 """What lifting a keyframe's 2-D detections into the map costs, beside the detector itself.
 
+    python benchmarks/lifting.py                                     # a simulated drive, and a stand-in for a detector
     python benchmarks/lifting.py RECORDING --detector FILE.onnx --detector-layout nanodet
 
-The recording is replayed as the robot drives: after every few frames all that is new is lifted, joined with what other
-views saw and completed by the map. Costs are CPU time of the thread, so that other programs do not count, and the
-detector's own time is left out. The first round compiles and is not counted. Prints the parts per keyframe, and
-writes out/bench/lifting.json.
+The stand-in calls a dozen places of each picture something. The recording is replayed as the robot drives: after every
+few frames all that is new is lifted, joined with what other views saw and completed by the map. Costs are CPU time of
+the thread, so that other programs do not count, and the detector's own time is left out. The first round compiles and
+is not counted.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import _report as report
 import numpy as np
+from _inputs import simulated_drive
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 from embodied_perceptron.config import LiftOptions, PerceptronConfig
@@ -33,7 +35,21 @@ from embodied_perceptron.scene.map_copy import MapCopy
 from embodied_perceptron.sensors.camera_rig import LatestCameraPoses
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "lifting.json"
+SEED = 700_036
+
+
+class _StandIn:
+    """A dozen boxes in each picture, of a few names, by a seed of its stamp."""
+
+    vocabulary = frozenset({"chair", "table", "lamp"})
+
+    def detect(self, frame: RgbdFrame) -> tuple[Detections2d, Counter[str]]:
+        rng = np.random.default_rng(frame.stamp_ns % 2**32)
+        size = np.array([frame.color.shape[1], frame.color.shape[0]])
+        low = rng.uniform(0.0, 0.7, (12, 2)) * size
+        boxes_px = np.concatenate([low, low + rng.uniform(0.1, 0.3, (12, 2)) * size], axis=1)
+        labels = tuple(rng.choice(sorted(self.vocabulary), 12).tolist())
+        return Detections2d(frame.camera, frame.stamp_ns, boxes_px, np.linspace(0.9, 0.4, 12), labels), Counter()
 
 
 class _Remembering:
@@ -82,26 +98,27 @@ def _round(frames: Sequence[PosedFrame], detector: _Remembering, every: int) -> 
     }
 
 
-def main() -> None:
+def main() -> int:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recording", type=Path)
-    parser.add_argument("--detector", type=Path, required=True)
-    parser.add_argument("--detector-layout", required=True)
-    parser.add_argument("--every", type=int, default=4, help="Frames from one look at the map to the next.")
-    args = parser.parse_args()
-    options = LiftOptions(detector=str(args.detector), layout=args.detector_layout)
-    inner = OnnxDetector(args.detector, args.detector_layout, limits=limits_from_options(options))
+    parser = report.parser(__doc__)
+    parser.add_argument("recording", type=Path, nargs="?", help="default: a simulated drive")
+    parser.add_argument("--detector", type=Path, help="an ONNX file; default: a stand-in")
+    parser.add_argument("--detector-layout", default="", help="needed with --detector")
+    parser.add_argument("--every", type=int, default=4, help="frames from one update to the next")
+    options = report.parse(parser)
+    inner: Detector = _StandIn()
+    if options.detector is not None:
+        lift = LiftOptions(detector=str(options.detector), layout=options.detector_layout)
+        inner = OnnxDetector(options.detector, options.detector_layout, limits=limits_from_options(lift))
     detector = _Remembering(inner)
-    recording = open_recording(args.recording)
+    recording = open_recording(options.recording or simulated_drive(SEED, short=options.quick))
     frames = list(PosedFrameStream(recording, PerceptronConfig().assembler))
-    rounds = [_round(frames, detector, args.every) for _ in range(2)]
-    figures = rounds[-1]
-    for name, value in figures.items():
-        print(f"{name:26} {value}")
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    figures = {"detector": "stand-in" if options.detector is None else options.detector.stem}
+    figures |= [_round(frames, detector, options.every) for _ in range(2)][-1]
+    report.show("lifting 2-D detections", figures)
+    report.write(options, figures)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

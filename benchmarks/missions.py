@@ -13,15 +13,14 @@ published. What lies between these two is the threshold's; what lies between the
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from _inputs import simulated_drive
+from _report import console
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 from embodied_perceptron.apps.replay import ReplayResult, replay
@@ -29,16 +28,13 @@ from embodied_perceptron.config import NetworkOptions, PerceptronConfig
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.results import SceneObject
 from embodied_perceptron_ros.demo.mission import MissionQuestion, TimedAnswer, is_right, read_questions
-from embodied_perceptron_ros.demo.simulated import render, simulated_recording
 from embodied_perceptron_training.evaluation.recordings.final_map import score_objects, score_occupancy
 from embodied_perceptron_training.evaluation.runner.scene_tasks import predict_everywhere
 from embodied_perceptron_training.homes.mission import MissionError, make_questions
 from embodied_perceptron_training.homes.recording import Tour, watch_recording
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "missions.json"
 PERCEIVE_S = 0.4  # as often as two slow cores do beside fusion
 SHOWN = ("AP25", "AP25_furniture", "AP50", "AR25", "mIoU", "look", "look, sure")
-console = Console()
 
 
 def questions_of(tour: Tour) -> tuple[MissionQuestion, ...]:
@@ -79,10 +75,9 @@ def last_look(result: ReplayResult, tour: Tour) -> dict[str, float]:
     return figures
 
 
-def missions(seed: int, weights: str, shares: Sequence[float]) -> Iterator[dict[str, Any]]:
+def missions(seed: int, weights: str, shares: Sequence[float], short: bool) -> Iterator[dict[str, Any]]:
     """Figures of one home, in percent, and which answers are right, for each share that the window lies ahead."""
-    source = simulated_recording(seed)
-    render(source, seed)
+    source = simulated_drive(seed, short)
     tour = watch_recording(source)
     questions = questions_of(tour)
     for ahead in shares:
@@ -92,37 +87,46 @@ def missions(seed: int, weights: str, shares: Sequence[float]) -> Iterator[dict[
         figures = score_objects(tour, result.perception.objects) | score_occupancy(tour, result.perception.semantic)
         figures |= last_look(result, tour)
         shown = {name: round(figures[name], 1) for name in SHOWN}
-        yield {"seed": seed, "window_ahead": ahead, **shown, "answers": ask(result, tour, questions)}
+        yield {"seed": seed, "window_ahead": ahead, **shown, "right": ask(result, tour, questions)}
 
 
-def print_table(rows: list[dict[str, Any]], ahead: float) -> None:
-    table = Table("home", *SHOWN, "answers right", title=f"missions, window_ahead {ahead}")
-    for row in rows:
-        right = row["answers"].values()
-        table.add_row(str(row["seed"]), *(str(row[n]) for n in SHOWN), f"{sum(right)} of {len(right)}" if right else "")
-    asked = [right for row in rows for right in row["answers"].values()]
-    means = (f"{np.mean([row[n] for row in rows]):.1f}" for n in SHOWN)
-    table.add_section()
-    table.add_row("mean", *means, f"{sum(asked)} of {len(asked)}")
-    console.print(table)
+def means(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Over homes, and how many answers are right."""
+    asked = [right for row in rows for right in row["right"].values()]
+    figures = {name: float(np.mean([row[name] for row in rows])) for name in SHOWN}
+    return {**figures, "answers_right": sum(asked), "answers": len(asked)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
     parser.add_argument("--homes", type=int, default=4)
     parser.add_argument("--seed", type=int, default=700_101, help="of the first home")
     parser.add_argument("--weights", default=NetworkOptions.weights)
     parser.add_argument("--ahead", type=float, nargs="+", default=[NetworkOptions.window_ahead], metavar="SHARE")
-    arguments = parser.parse_args()
+    options = report.parse(parser, homes=1)
     rows: list[dict[str, Any]] = []
-    for seed in range(arguments.seed, arguments.seed + arguments.homes):
-        rows += missions(seed, arguments.weights, arguments.ahead)
-    for ahead in arguments.ahead:
-        print_table([row for row in rows if row["window_ahead"] == ahead], ahead)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=1))
-    console.print(f"wrote {OUT}")
+    for seed in range(options.seed, options.seed + options.homes):
+        rows += missions(seed, options.weights, options.ahead, options.quick)
+    figures = {
+        f"window_ahead_{ahead:g}": means([row for row in rows if row["window_ahead"] == ahead])
+        for ahead in options.ahead
+    }
+    report.show("missions, percent", rows)
+    report.show("mean of the homes", figures)
+    first, *others = figures
+    report.write(
+        options,
+        {
+            "homes": options.homes,
+            "weights": options.weights,
+            **figures[first],
+            **{name: figures[name] for name in others},
+            "rows": rows,
+        },
+    )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

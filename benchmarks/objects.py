@@ -9,22 +9,18 @@ misses a few. The last column compares with the smallest house; 1.2 is the targe
 
 from __future__ import annotations
 
-import argparse
-import json
+import sys
 import time
-from pathlib import Path
 
+import _report as report
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.config import ScorePolicy
 from embodied_perceptron.geometry.manhattan import Region
 from embodied_perceptron.results import Detections, VoxelSnapshot
 from embodied_perceptron.scene.object_map import ObjectMap
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "objects.json"
 VOXEL_M, SPACING_M, REACH_M = 0.02, 1.5, 10.0
 ROOM = Region(np.array([-3.2, -3.2, -np.inf]), np.array([3.2, 3.2, np.inf]))
 NAMES = ("chair", "table", "lamp", "cabinet", "plant")
@@ -115,21 +111,17 @@ def measure(known: list[int], rounds: int) -> list[dict[str, float]]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
     parser.add_argument("--known", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--rounds", type=int, default=60)
-    arguments = parser.parse_args()
-    rows = measure(sorted(arguments.known), arguments.rounds)
-    table = Table("objects known", "median ms", "90 % ms", "times the first", title="update of the map of objects")
-    for row in rows:
-        table.add_row(f"{row['known']:,}", f"{row['median_ms']:.1f}", f"{row['p90_ms']:.1f}", f"{row['ratio']:.2f}")
-    console = Console()
-    console.print(table)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=1))
-    console.print(f"wrote {OUT}")
+    options = report.parse(parser, known=[50, 200], rounds=5)
+    rows = measure(sorted(options.known), options.rounds)
+    report.show("update of the map of objects", rows)
+    report.write(options, {"ratio_of_most_to_fewest": rows[-1]["ratio"], "rows": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,7 +1,6 @@
 """Online perception: cost of an update at every prefix against the paper's protocol, cost over laps, rates, stages.
 
     python benchmarks/online.py                    # table, and out/bench/online.json
-    python benchmarks/online.py --quick            # smaller, for CI
     python benchmarks/online.py --weights FILE     # a trained network; else the shipped one, else random weights
 
 Prefixes: one sequence of 50 frames in one run. (a) the paper's protocol: at a prefix of n frames all n images are
@@ -11,6 +10,9 @@ anew from all depth images, which (a) would have to do, is not counted, fusing t
 boxes of both are compared. What is new differs from frame to frame, and the speed of a machine from second to second:
 the ratios are those of the sums over the ten prefixes of 41 to 50 frames, each of which both protocols take in turn.
 
+Standing still: the robot stays at its last pose for as many frames as it drove; at each of the last ten both protocols
+take their turn again. Nothing new is seen, so ours has next to nothing to encode.
+
 Laps: a tour of several rooms, again and again; an update at the same poses must cost the same in the last lap as in the
 second. Rates: one thread fuses at 30 Hz, another perceives as fast as it can.
 
@@ -19,21 +21,18 @@ One torch thread. Ratios are of CPU time, which does not see what else the machi
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
+import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Collection
 from typing import Any
 from unittest.mock import patch
 
+import _report as report
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 import embodied_perceptron  # noqa: F401  (sets the OpenMP waiting policy, before torch loads)
 
@@ -51,16 +50,14 @@ from embodied_perceptron.mapping.volume import FeatureVolume, warm_up
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import network_config
 from embodied_perceptron.perceptron import Perceptron
+from embodied_perceptron.results import Detections
 from embodied_perceptron.sensors.camera_rig import ViewDirection
 from embodied_perceptron.sensors.frame import PosedFrame, RgbdFrame
 from embodied_perceptron.weights import available
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "online.json"
 K = Intrinsics(280.0, 280.0, 159.5, 119.5, 320, 240)
 ROOM_M = (4.5, 4.0)
-LAST = 10  # prefixes that the ratios are taken over
-GOALS = {"encode_fuse_speedup_at_50": 20.0, "update_speedup_at_50": 5.0, "lap_cost_growth": 0.15, "perception_hz": 2.0}
 Row = dict[str, Any]
 
 
@@ -149,9 +146,14 @@ def every_frame(count: int) -> KeyframeConfig:
 # prefixes
 
 
-def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]:
-    """Costs of the update at each prefix, ours and the paper's protocol, over the same voxels, windows and views."""
+def prefixes(inference: Predictor, count: int, at: Collection[int], still: int = 0) -> list[Row]:
+    """Costs of an update by ours and the paper's protocol, over the same voxels, windows and views.
+
+    The robot drives for ``count`` frames and then stands for ``still`` more, of which none is a new view; the paper's
+    protocol takes its turn ``at`` some of the first, and at all of the last.
+    """
     frames = frames_of(1, count)
+    standing = [again(frames[-1], frames[-1].frame.stamp_ns + 200_000_000 * (i + 1)) for i in range(still)]
     features = image_features(inference)
     assert features is not None
     volume = FeatureVolume(None, every_frame(count), features=features)
@@ -161,11 +163,12 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
     )
     clock = _Clock()
     rows: list[Row] = []
-    for n, frame in enumerate(frames, 1):
+    for n, frame in enumerate((*frames, *standing), 1):
         with clock("integrate"):
             volume.integrate(frame)
         keyframe = volume.keyframes.newest
         assert keyframe is not None
+        encoded = features.encoded
         with clock("encode"):
             features.prefetch(keyframe)
         copy = volume.copy()
@@ -173,8 +176,8 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
         timed_lookup = _timed(StreamingLookup.__call__, clock)
         with patch.object(StreamingLookup, "__call__", timed_lookup), clock("predict"):
             ours = predictor.predict(copy, view_direction, 0.0)
-        row = {"frames": n, "ours": _stages(clock)}
-        if n in at:
+        row = {"frames": n, "standing": n > count, "images_encoded": features.encoded - encoded, "ours": _stages(clock)}
+        if n in at or n > count:
             with clock("encode"):
                 views = [inference.view(f) for f in frames[:n]]
             lookup = _timed(inference.network.lookup([views]), clock)
@@ -185,15 +188,23 @@ def prefixes(inference: Predictor, count: int, at: tuple[int, ...]) -> list[Row]
                     predictor._site_voxels, window=window, features=inference.site_features, floor_z_m=0.0
                 )
                 scene = inference.encode(sites, lookup)
-                found = inference.detections(scene, inference.scores.decode)
+                found = inference.boxes(scene, inference.scores.decode)  # as the predictor: before any is left out
                 inference.occupancy(scene, [*(0.5 * (ours.region.lower_m[:2] + ours.region.upper_m[:2])), 0.0])
             row["paper"] = _stages(clock)
             assert ours.detections is not None
-            row["same_boxes"] = len(found) == len(ours.detections) and bool(
-                np.allclose(found.boxes, ours.detections.boxes, atol=1e-3)
-            )
+            row["boxes"] = len(found)
+            row["same_boxes"] = same_boxes(found, ours.detections)
         rows.append(row)
     return rows
+
+
+def same_boxes(a: Detections, b: Detections) -> bool:
+    """Whether two protocols found the same, to a millimetre and a thousandth of the score."""
+    return (
+        a.labels == b.labels
+        and bool(np.allclose(a.boxes, b.boxes, atol=1e-3))
+        and bool(np.allclose(a.scores, b.scores, atol=1e-3))
+    )
 
 
 def _timed(lookup: Callable[..., torch.Tensor], clock: _Clock) -> Callable[..., torch.Tensor]:
@@ -339,71 +350,68 @@ def total(spent: Row, *names: str) -> float:
     return sum(spent[name] for name in names)
 
 
-def show(console: Console, results: Row) -> None:
-    table = Table("frames", "", "encode", "fuse", "network, heads", "sum", title="an update, CPU ms, one thread")
-    early = [(str(row["frames"]), [row]) for row in results["prefixes"][:-LAST] if "paper" in row]
-    for frames, rows in (*early, (f"mean of the last {LAST}", results["prefixes"][-LAST:])):
-        for who in ("paper", "ours"):
-            spent = [float(np.mean([row[who][name] for row in rows])) for name in ("encode", "fuse", "network")]
-            table.add_row(frames, who, *(f"{ms:.0f}" for ms in spent), f"{sum(spent):.0f}")
-    console.print(table)
-    lap = results["laps"]
-    medians = "  ".join(f"{ms:.0f}" for ms in lap["median_ms"])
-    console.print(f"laps of {lap['rooms']} rooms, median CPU ms of an update: {medians}")
-    rate = results["rates"]
-    console.print(
-        f"while fusing {rate['fusion_hz']:.1f} Hz: perceiving {rate['perception_hz']:.2f} Hz, "
-        f"integrate p50 {rate['integrate_ms']['p50']:.0f} p99 {rate['integrate_ms']['p99']:.0f} ms; "
-        f"one perception {rate['perceive_cpu_ms']:.0f} ms of CPU (load of the machine {rate['load']:.1f})"
-    )
-    stages = Table("stage", "median ms", title="stages, wall time, both threads busy")
-    for name, ms in sorted(rate["stage_ms"].items()):
-        stages.add_row(name, f"{ms:.1f}")
-    console.print(stages)
-    goals = Table("figure", "value", "goal", "")
-    for name, goal in GOALS.items():
-        value = results[name]
-        met = value <= goal if name == "lap_cost_growth" else value >= goal
-        goals.add_row(name, f"{value:.2f}", f"{goal:g}", "met" if met else "missed")
-    console.print(goals)
+def show(results: Row) -> None:
+    driven = [row for row in results["prefixes"] if "paper" in row]
+    report.show("an update, CPU ms, one thread; first and last prefixes", [*driven[:2], *driven[-2:]])
+    report.show("an update by lap, at the same poses", results["laps"])
+    report.show("while one thread fuses and one perceives, wall time", results["rates"])
+    report.show("goals", results["goals"])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer prefixes, shorter laps, shorter rates")
+def main() -> int:
+    """Measure, print, write; exit code 1 when the two protocols give different boxes."""
+    parser = report.parser(__doc__)
     parser.add_argument("--weights", default="", help="a shipped name or a file")
-    args = parser.parse_args()
+    parser.add_argument("--frames", type=int, default=50, help="of the longest prefix")
+    parser.add_argument("--last", type=int, default=10, help="so many of the last prefixes make the ratios")
+    parser.add_argument("--rooms", type=int, default=4, help="of a lap")
+    parser.add_argument("--poses", type=int, default=100, help="of a lap")
+    parser.add_argument("--laps", type=int, default=4, help="at least 3")
+    parser.add_argument("--seconds", type=float, default=15.0, help="for the rates")
+    options = report.parse(parser, frames=6, last=2, rooms=1, poses=10, laps=3, seconds=2.0)
     torch.set_num_threads(1)
-    console = Console(width=110)
-    inference, name = network(args.weights)
+    inference, name = network(options.weights)
     warm_up()
     prefixes(inference, 3, (3,))  # compiles what is left
-    early = () if args.quick else (10, 20, 30, 40)
-    rows = prefixes(inference, 50, (*early, *range(51 - LAST, 51)))
+    first_of_last = options.frames + 1 - options.last
+    at = {*range(10, first_of_last, 10), *range(first_of_last, options.frames + 1)}
+    rows = prefixes(inference, options.frames, at, options.last)
 
-    def ratio(*names: str) -> float:
-        paper, ours = (sum(total(row[who], *names) for row in rows[-LAST:]) for who in ("paper", "ours"))
+    def ratio(rows: list[Row], *names: str) -> float:
+        paper, ours = (sum(total(row[who], *names) for row in rows) for who in ("paper", "ours"))
         return paper / ours
 
-    lap = laps(inference, 2 if args.quick else 4, 40 if args.quick else 100, 3 if args.quick else 4)
-    rate = rates(inference, 2, 40, 6.0 if args.quick else 15.0)
+    last, standing = rows[-2 * options.last : -options.last], rows[-options.last :]
+    everything = ("encode", "fuse", "network", "geometry")
+    lap = laps(inference, options.rooms, options.poses, options.laps)
+    rate = rates(inference, min(options.rooms, 2), min(options.poses, 40), options.seconds)
     results: Row = {
         "weights": name,
-        "encode_fuse_speedup_at_50": ratio("encode", "fuse"),
-        "update_speedup_at_50": ratio("encode", "fuse", "network", "geometry"),
+        "frames": options.frames,
+        "encode_fuse_speedup_at_50": ratio(last, "encode", "fuse"),
+        "update_speedup_at_50": ratio(last, *everything),
+        "standing_still_speedup": ratio(standing, *everything),
         "lap_cost_growth": lap["median_ratio_at_same_poses"] - 1.0,
         "perception_hz": rate["perception_hz"],
         "same_boxes": all(row["same_boxes"] for row in rows if "paper" in row),
+        "boxes_compared": sum(row["boxes"] for row in rows if "paper" in row),
         "prefixes": rows,
         "laps": lap,
         "rates": rate,
     }
-    show(console, results)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    results["goals"] = [
+        report.goal("encode_fuse_speedup_at_50", results["encode_fuse_speedup_at_50"], least=20.0),
+        report.goal("update_speedup_at_50", results["update_speedup_at_50"], least=5.0),
+        report.goal("lap_cost_growth", results["lap_cost_growth"], most=0.15),
+        report.goal("perception_hz", results["perception_hz"], least=2.0),
+    ]
+    show(results)
+    report.write(options, results)
     if not results["same_boxes"]:
-        raise SystemExit("the two protocols give different boxes")
+        report.console.print("[red]the two protocols give different boxes")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

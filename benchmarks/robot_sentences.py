@@ -10,27 +10,24 @@
 Right: one of the statuses that the sentence allows, and for FOUND the right object first (where every one is asked
 for: all of them and no other), for AMBIGUOUS at least two and all of them right, for "how many" the right count.
 Confidently wrong: FOUND, not right, and the score of the first is 0.5 or more. Writes
-out/bench/<name of the list>.json.
+out/bench/robot_sentences.json; --out FILE for a file per list.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.language.scene_file import answer_file
 
-ROOT = Path(__file__).resolve().parents[1]
-SENTENCES = ROOT / "benchmarks" / "data" / "robot_sentences.json"
-OUT = ROOT / "out" / "bench" / "robot_sentences.json"
+SENTENCES = Path(__file__).parent / "data" / "robot_sentences.json"
 SURE = 0.5
 
 
@@ -75,7 +72,7 @@ def table_of(data: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], half
         kind: {
             "n": len(found),
             "right": round(100 * found.count("right") / max(len(found), 1), 1),
-            "confidently wrong": round(100 * found.count("confidently wrong") / max(len(found), 1), 1),
+            "confidently_wrong": round(100 * found.count("confidently wrong") / max(len(found), 1), 1),
         }
         for kind, found in verdicts.items()
     }
@@ -95,37 +92,37 @@ def show_errors(data: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], h
             print(f"    got {answer['status']} {given} count {answer.get('count')}; {answer['reason']}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Ask, judge, print, write."""
+    parser = report.parser(__doc__)
     parser.add_argument("--half", choices=("tune", "end", "all"), default="all")
     parser.add_argument("--answers", type=Path, help="answers instead of asking")
     parser.add_argument("--sentences", type=Path, default=SENTENCES, help="the list")
     parser.add_argument("--list", type=int, help="only the sentences of this list, in a file of several")
+    parser.add_argument("--limit", type=int, help="only so many sentences")
     parser.add_argument("--errors", type=int, default=0, help="show so many wrong answers")
-    arguments = parser.parse_args()
-    console = Console()
-    data = json.loads(arguments.sentences.read_text(encoding="utf-8"))
-    if arguments.list is not None:
-        data["queries"] = [query for query in data["queries"] if query.get("list") == arguments.list]
+    options = report.parse(parser, limit=60)
+    data = json.loads(options.sentences.read_text(encoding="utf-8"))
+    if options.list is not None:
+        data["queries"] = [query for query in data["queries"] if query.get("list") == options.list]
         if not data["queries"]:
-            parser.error(f"{arguments.sentences} has no list {arguments.list}")
-    answers = (answer_file(data) if arguments.answers is None else json.loads(arguments.answers.read_text()))["answers"]
-    show_errors(data, answers, arguments.half, arguments.errors)
-    results = {half: table_of(data, answers, half) for half in ("tune", "end")}
-    for half, rows in results.items():
-        if arguments.half not in ("all", half):
-            continue
-        table = Table("kind", "n", "right %", "confidently wrong %", title=f"sentences of a robot's user: {half}")
-        for kind, row in rows.items():
-            table.add_row(kind, str(row["n"]), str(row["right"]), str(row["confidently wrong"]))
-        console.print(table)
+            parser.error(f"{options.sentences} has no list {options.list}")
+    data["queries"] = data["queries"][: options.limit]
+    answers = (answer_file(data) if options.answers is None else json.loads(options.answers.read_text()))["answers"]
+    answers = answers[: options.limit]
+    show_errors(data, answers, options.half, options.errors)
+    figures: dict[str, Any] = {"sentences": options.sentences.stem, "list": options.list}
+    rows: list[dict[str, Any]] = []
+    for half in ("tune", "end"):
+        if options.half in ("all", half):
+            table = table_of(data, answers, half)
+            rows += [{"half": half, "kind": kind, **row} for kind, row in table.items()]
+            figures[half] = table["all"]
+    report.show("sentences of a robot's user, percent", rows)
     ms = float(np.median([a["ms"] for a in answers]))
-    console.print(f"{ms:.2f} ms in the middle")
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    out = OUT.with_stem(arguments.sentences.stem)
-    out.write_text(json.dumps({**results, "ms_p50": round(ms, 3)}, indent=1) + "\n")
-    console.print(f"wrote {out}")
+    report.write(options, {**figures, "ms_p50": ms, "rows": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
@@ -30,8 +30,6 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
-from rich.console import Console
-from rich.table import Table
 from sensor_msgs.msg import CameraInfo, Image, PointCloud2
 from tf2_msgs.msg import TFMessage
 from vision_msgs.msg import Detection3DArray
@@ -42,8 +40,6 @@ from embodied_perceptron_ros.conversion.values import make_camera_info, make_ima
 from embodied_perceptron_ros.node.health import read_diagnostics
 from embodied_perceptron_ros.players.processes import ros_environment
 
-REPO = Path(__file__).resolve().parents[1]
-OUT = REPO / "out" / "bench" / "ros_latency.json"
 GOAL_OVERHEAD_MS = 8.0
 TOPICS = ("color/image_raw", "depth/image_raw", "color/camera_info")
 MODES = {
@@ -54,9 +50,9 @@ MODES = {
 }
 
 
-def load_frames(folder: Path) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, Intrinsics]]:
+def load_frames(folder: Path | None) -> list[tuple[np.ndarray, np.ndarray, np.ndarray, Intrinsics]]:
     """(colour, raw depth, T_world_camera, intrinsics) of each frame."""
-    if not folder.is_dir():
+    if folder is None:
         k = Intrinsics(585.0, 585.0, 319.5, 239.5, 640, 480)
         T = np.array([[0.0, 0, 1, 0], [-1, 0, 0, 0], [0, -1, 0, 1], [0, 0, 0, 1]])
         wall = (np.full((480, 640, 3), 120, np.uint8), np.full((480, 640), 2000, np.uint16), T, k)
@@ -104,7 +100,7 @@ class Publisher:
         while (left := end - time.monotonic()) > 0:
             self._executor.spin_once(timeout_sec=left)
 
-    def wait_active(self, timeout_s: float = 120.0) -> None:
+    def wait_active(self, timeout_s: float = 300.0) -> None:
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             self.spin_for(0.1)
@@ -200,37 +196,31 @@ def _cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=15.0)
     parser.add_argument("--hz", type=float, default=30.0)
     parser.add_argument("--perception-hz", type=float, default=2.0)
     parser.add_argument("--mode", action="append", choices=list(MODES), help="only this")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--no-viewers", action="store_true", help="nobody listens to the outputs")
-    args = parser.parse_args()
-    if args.child:
-        data = Path(os.environ.get("EMBODIED_DATA_DIR", REPO.parent / "shared" / "data"))
-        print(json.dumps(run(args.mode[-1], load_frames(data / "kitchen"), args)))
-        return
-    console = Console()
+    options = report.parse(parser, seconds=2.0, hz=5.0)
+    if options.child:
+        kitchen = None if options.quick else report.data_folder("kitchen")
+        print(json.dumps(run(options.mode[-1], load_frames(kitchen), options)))
+        return 0
     results = []
-    for mode in args.mode or list(MODES):
-        with console.status(f"{mode}: {args.seconds:g} s at {args.hz:g} Hz"):
-            results.append(run_in_child(mode))
-    table = Table(title=f"640 x 480 colour + depth at {args.hz:g} Hz; milliseconds p50 / p99")
-    for column in ("transport", "sent", "fused", "on the wire", "fusion", "image -> map", "overhead", "image -> boxes"):
-        table.add_column(column, justify="right" if column != "transport" else "left")
-    for r in results:
-        pair = lambda key, r=r: f"{r[key]['p50']:.1f} / {r[key]['p99']:.1f}"  # noqa: E731
-        timings = (pair(k) for k in ("transport_ms", "fusion_ms", "fused_ms", "overhead_ms", "boxes_ms"))
-        table.add_row(r["mode"], str(r["frames_sent"]), str(r["frames_fused"]), *timings)
-    console.print(table)
-    console.print(f"goal: overhead p50 <= {GOAL_OVERHEAD_MS:g} ms; CPU of the node: {results[0]['node_cpu']:.2f} cores")
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    OUT.write_text(json.dumps({"goal_overhead_ms": GOAL_OVERHEAD_MS, "machine": machine, "results": results}, indent=2))
+    for mode in options.mode or list(MODES):
+        report.console.print(f"{mode}: {options.seconds:g} s at {options.hz:g} Hz")
+        results.append(run_in_child(mode))
+    first = results[0]
+    overhead = first["overhead_ms"]["p50"]
+    report.show(f"640 x 480 colour + depth at {options.hz:g} Hz", results)
+    report.show("goals", [report.goal("overhead_ms.p50, the first way", overhead, most=GOAL_OVERHEAD_MS)])
+    report.write(options, {"overhead_p50_ms": overhead, "node_cpu": first["node_cpu"], "modes": results})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -13,38 +13,21 @@ Table on the screen, figures in out/bench/ros_overhead.json. The recording is $E
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from _inputs import simulated_drive
 
 from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import ColorSample
-from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, render, simulated_recording
+from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
 from embodied_perceptron_ros.players.replaying import ReplayOutcome, ReplayPlan, replay_over_ros
 
-REPO = Path(__file__).resolve().parents[1]
-OUT = REPO / "out" / "bench" / "ros_overhead.json"
-RATES_HZ = (3.0, 10.0, 30.0)
 GOAL_MS = 8.0
-
-
-def default_source() -> Path:
-    """The real recording, or a simulated drive."""
-    kitchen = Path(os.environ.get("EMBODIED_DATA_DIR", REPO.parent / "shared" / "data")) / "kitchen"
-    if kitchen.is_dir():
-        return kitchen
-    recording = simulated_recording(DEFAULT_SEED)
-    render(recording, DEFAULT_SEED)
-    return recording
 
 
 def frame_rate_hz(source: Path) -> float:
@@ -53,11 +36,11 @@ def frame_rate_hz(source: Path) -> float:
     return 1e9 / float(np.median(np.diff(stamps)))
 
 
-def measure(source: Path, rate: float, quiet: bool) -> ReplayOutcome:
+def measure(source: Path, rate: float, quiet: bool, max_frames: int) -> ReplayOutcome:
     """One run; ``quiet``: next to no perception beside fusing."""
     parameters = {"perception_hz": 0.05, "voxels_hz": 0.05} if quiet else {}
     with tempfile.TemporaryDirectory() as folder:
-        return replay_over_ros(ReplayPlan(source, Path(folder), rate, parameters=parameters))
+        return replay_over_ros(ReplayPlan(source, Path(folder), rate, parameters=parameters, max_frames=max_frames))
 
 
 def row_of(outcome: ReplayOutcome, rate_hz: float, quiet: bool) -> dict[str, Any]:
@@ -78,28 +61,23 @@ def row_of(outcome: ReplayOutcome, rate_hz: float, quiet: bool) -> dict[str, Any
 
 def main() -> int:
     """Measure, print, write; exit code 1 when frames were lost without a reason."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--source", type=Path)
-    parser.add_argument("--rates", type=float, nargs="+", default=RATES_HZ, help="frames a second")
-    options = parser.parse_args()
-    source = options.source or default_source()
+    parser = report.parser(__doc__)
+    parser.add_argument("--source", type=Path, help="a folder or bag")
+    parser.add_argument("--rates", type=float, nargs="+", default=[3.0, 10.0, 30.0], help="frames a second")
+    parser.add_argument("--frames", type=int, default=0, help="of a run; 0 = all")
+    options = report.parse(parser, rates=[10.0], frames=20)
+    source = options.source or (None if options.quick else report.data_folder("kitchen"))
+    source = source or simulated_drive(DEFAULT_SEED, short=options.quick)
     recorded_hz = frame_rate_hz(source)
-    console = Console()
-    table = Table("frames/s", "boxes", "fused", "transport", "image in -> fused", "fusion", "overhead p50")
     rows = []
     for quiet in (True, False):
         for rate_hz in options.rates:
-            row = row_of(measure(source, rate_hz / recorded_hz, quiet), rate_hz, quiet)
-            rows.append(row)
-            cells = [f"{row[k]['p50']:.1f} / {row[k]['p99']:.1f}" for k in ("transport_ms", "fused_ms", "fusion_ms")]
-            counts = (f"{rate_hz:g}", "off" if quiet else "on", f"{row['fused']} of {row['frames']}")
-            table.add_row(*counts, *cells, f"{row['overhead_p50_ms']:.1f} ms")
-            console.print(f"{rate_hz:g} frames/s, perception {'off' if quiet else 'on'}: done")
-    table.title = f"Image in -> fused over ROS 2, {source.name}; ms p50 / p99; goal: overhead <= {GOAL_MS:g} ms"
-    console.print(table)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"cores": os.cpu_count(), "load": os.getloadavg()[0], "machine": platform.machine()}
-    OUT.write_text(json.dumps({"machine": machine, "source": source.name, "goal_ms": GOAL_MS, "runs": rows}, indent=1))
+            outcome = measure(source, rate_hz / recorded_hz, quiet, options.frames)
+            rows.append(row_of(outcome, rate_hz, quiet))
+    worst = max(row["overhead_p50_ms"] for row in rows)
+    report.show(f"image in -> fused over ROS 2, {source.name}, ms", rows)
+    report.show("goals", [report.goal("overhead_p50_ms, the worst run", worst, most=GOAL_MS)])
+    report.write(options, {"source": source.name, "overhead_p50_ms": worst, "runs": rows})
     return 1 if any(row["unexplained"] for row in rows) else 0
 
 

@@ -8,17 +8,15 @@ time grows with the map no faster than its voxels.
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
+import _report as report
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.config import PerceptronConfig
 from embodied_perceptron.geometry.transforms import pack_keys, unpack_keys, world_to_voxel
@@ -31,8 +29,6 @@ from embodied_perceptron.scene.segmentation.layers import separate_layers
 from embodied_perceptron.visualization.room_view import render_3d
 from embodied_perceptron.visualization.top_view import render_top_view
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "scene.json"
-VOXEL_M = 0.02
 ROOM_M = (6.0, 5.0)
 FURNITURE = (  # centre x, y, z and size
     *((x, y, 0.73, 1.6, 0.9, 0.04) for x, y in ((0.0, 0.0),)),
@@ -47,7 +43,7 @@ FURNITURE = (  # centre x, y, z and size
 ResultT = TypeVar("ResultT")
 
 
-def room_points() -> NDArray[np.float64]:
+def room_points(step_m: float) -> NDArray[np.float64]:
     """(N, 3) points of one room on all surfaces."""
     w, d = ROOM_M
     boxes = [(0, 0, 1.2, w, d, 2.4), *FURNITURE]
@@ -56,7 +52,7 @@ def room_points() -> NDArray[np.float64]:
         size = np.array([sx, sy, sz])
         for axis in range(3):
             i, j = [k for k in range(3) if k != axis]
-            u, v = np.meshgrid(*(np.arange(-size[k] / 2, size[k] / 2, 0.01) for k in (i, j)), indexing="ij")
+            u, v = np.meshgrid(*(np.arange(-size[k] / 2, size[k] / 2, step_m) for k in (i, j)), indexing="ij")
             for side in (-0.5, 0.5):
                 if len(parts) == 5 and size[2] == 2.4 and side > 0:  # no ceiling
                     continue
@@ -66,19 +62,19 @@ def room_points() -> NDArray[np.float64]:
     return np.concatenate(parts)
 
 
-def map_of(rooms: int) -> VoxelSnapshot:
+def map_of(rooms: int, voxel_m: float) -> VoxelSnapshot:
     """A map of ``rooms`` x ``rooms`` rooms."""
-    one = room_points()
+    one = room_points(0.5 * voxel_m)
     offsets = [(i * (ROOM_M[0] + 0.15), j * (ROOM_M[1] + 0.15), 0.0) for i in range(rooms) for j in range(rooms)]
     points = np.concatenate([one + o for o in offsets])
     points += np.random.default_rng(0).normal(0, 0.005, points.shape)
-    keys = pack_keys(torch.from_numpy(world_to_voxel(points, VOXEL_M))).numpy()
+    keys = pack_keys(torch.from_numpy(world_to_voxel(points, voxel_m))).numpy()
     unique, inverse, count = np.unique(keys, return_inverse=True, return_counts=True)
     mean = np.stack([np.bincount(inverse, points[:, i]) for i in range(3)], axis=1) / count[:, None]
     n = len(unique)
     height = np.clip(mean[:, 2:] * 90 + 60, 0, 255)
     return VoxelSnapshot(
-        VOXEL_M,
+        voxel_m,
         unpack_keys(torch.from_numpy(unique)).numpy().astype(np.int32),
         mean.astype(np.float32),
         np.repeat(height, 3, axis=1).astype(np.uint8),
@@ -95,7 +91,7 @@ def timed(times: dict[str, list[float]], name: str, call: Callable[[], ResultT])
     return result
 
 
-def measure(snapshot: VoxelSnapshot, repeats: int = 3) -> dict[str, Any]:
+def measure(snapshot: VoxelSnapshot, repeats: int) -> dict[str, Any]:
     """Best milliseconds by stage; the first round, which may compile, is not counted."""
     config = PerceptronConfig()
     objects = ObjectMap(config.objects.tracking)
@@ -118,35 +114,28 @@ def measure(snapshot: VoxelSnapshot, repeats: int = 3) -> dict[str, Any]:
     return {
         "voxels": len(snapshot),
         "objects": len(found),
-        "stage_ms": perceive,
+        **{f"{name}_ms": value for name, value in perceive.items()},
         "perceive_ms": sum(perceive.values()),
+        "us_per_voxel": 1e3 * sum(perceive.values()) / len(snapshot),
         "top_view_ms": min(times["top view"]),
         "room_view_ms": min(times["room view"]),
     }
 
 
-def main() -> None:
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--voxel-size", type=float, default=0.02, help="metres")
+    parser.add_argument("--edge", type=int, nargs="+", default=[1, 2, 3], help="rooms along an edge of each map")
+    parser.add_argument("--repeats", type=int, default=3)
+    options = report.parse(parser, voxel_size=0.06, edge=[1, 2], repeats=1)
     torch.set_num_threads(1)
-    rows = [{"rooms": n * n, **measure(map_of(n))} for n in (1, 2, 3)]
-    stages = list(rows[0]["stage_ms"])
-    table = Table(
-        "rooms", "voxels", "boxes", *stages, "perceive", "us/voxel", "top view", "3-D", title="CPU ms, one thread"
-    )
-    for row in rows:
-        table.add_row(
-            str(row["rooms"]),
-            f"{row['voxels']:,}",
-            str(row["objects"]),
-            *(f"{row['stage_ms'][s]:.0f}" for s in stages),
-            f"{row['perceive_ms']:.0f}",
-            f"{1e3 * row['perceive_ms'] / row['voxels']:.2f}",
-            f"{row['top_view_ms']:.0f}",
-            f"{row['room_view_ms']:.0f}",
-        )
-    Console(width=140).print(table)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    rows = [{"rooms": n * n, **measure(map_of(n, options.voxel_size), options.repeats)} for n in options.edge]
+    report.show("perception without a network, CPU ms, one thread", rows)
+    growth = rows[-1]["us_per_voxel"] / rows[0]["us_per_voxel"]
+    report.write(options, {"time_per_voxel_of_most_to_fewest_rooms": growth, "rows": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,7 +12,6 @@ objects keep their ids from lap to lap.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -21,10 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
+from _inputs import simulated_drive
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 from sensor_msgs.msg import CameraInfo, Image
 from tf2_msgs.msg import TFMessage
 
@@ -33,14 +32,13 @@ from embodied_perceptron.recordings.open import open_recording
 from embodied_perceptron.recordings.recording import PosedFrameStream
 from embodied_perceptron.sensors.frame import PosedFrame
 from embodied_perceptron_ros.conversion.values import make_camera_info, make_image, make_transform_stamped
-from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED, render, simulated_recording
+from embodied_perceptron_ros.demo.simulated import DEFAULT_SEED
 from embodied_perceptron_ros.node.monitor import NodeMonitor
 from embodied_perceptron_ros.players.launch_options import parameter_text
 from embodied_perceptron_ros.players.playback import image_qos
 from embodied_perceptron_ros.players.processes import Supervisor, module_command, ros_environment
 from embodied_perceptron_ros.players.replaying import choose_domain
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "soak.json"
 CAMERA_FRAME = "camera_color_optical_frame"
 APART_M = 40.0  # between homes
 GROWTH_LIMIT_MIB = 16.0  # a lap; allocators breathe
@@ -138,7 +136,7 @@ def laps(
         ids = objects
 
 
-def settle(monitor: NodeMonitor, sent: int, timeout_s: float = 15.0) -> None:
+def settle(monitor: NodeMonitor, sent: int, timeout_s: float = 60.0) -> None:
     """Until all frames have met their fate, and the last objects are there."""
     deadline = time.monotonic() + timeout_s
     while monitor.status.settled < sent and time.monotonic() < deadline:
@@ -146,11 +144,9 @@ def settle(monitor: NodeMonitor, sent: int, timeout_s: float = 15.0) -> None:
     monitor.spin(3.0)
 
 
-def soak(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+def soak(args: argparse.Namespace) -> dict[str, Any]:
     """Start the node, drive, and sum up."""
-    recordings = [simulated_recording(args.seed + k) for k in range(args.homes)]
-    for k, recording in enumerate(recordings):
-        render(recording, args.seed + k)
+    recordings = [simulated_drive(args.seed + k, args.quick) for k in range(args.homes)]
     frames = lap_frames(recordings)
     domain = choose_domain(None)
     environment = ros_environment() | {"ROS_DOMAIN_ID": str(domain)}
@@ -162,21 +158,22 @@ def soak(args: argparse.Namespace, console: Console) -> dict[str, Any]:
         parameters[f"qos_overrides./{topic}.subscription.reliability"] = "reliable"
         parameters[f"qos_overrides./{topic}.subscription.depth"] = 30
     options = [text for name, value in parameters.items() for text in ("-p", f"{name}:={parameter_text(value)}")]
-    OUT.parent.mkdir(parents=True, exist_ok=True)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    log = args.out.with_name("soak_node.log")
     done: list[Lap] = []
     with Supervisor() as processes, NodeMonitor(domain) as monitor:
         command = module_command("node", "--ros-args", *options)
-        processes.start("node", command, environment, OUT.with_name("soak_node.log"))
+        processes.start("node", command, environment, log)
         deadline = time.monotonic() + 180.0
         while monitor.status.state != "active":
             if time.monotonic() > deadline or processes.exit_codes()["node"] is not None:
-                raise RuntimeError(f"the node did not become active; log: {OUT.with_name('soak_node.log')}")
+                raise RuntimeError(f"the node did not become active; log: {log}")
             monitor.spin(0.2)
         feeder = Feeder(monitor)
         monitor.spin(1.0)
         for lap in laps(monitor, feeder, frames, args.hz, time.monotonic() + args.minutes * 60):
             done.append(lap)
-            console.print(f"lap {len(done)}: {asdict(lap)}", soft_wrap=True)
+            report.console.print(f"lap {len(done)}: {asdict(lap)}", soft_wrap=True)
             if processes.interrupted:
                 break
         dropped = dict(monitor.status.dropped)
@@ -208,7 +205,8 @@ def summarise(done: Sequence[Lap], dropped: dict[str, int], errors: int, args: a
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Drive, print, write; exit code 1 when the node is not healthy."""
+    parser = report.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--hz", type=float, default=30.0)
     parser.add_argument("--homes", type=int, default=1)
@@ -216,16 +214,11 @@ def main() -> int:
     parser.add_argument("--weights", default="", help="network; empty = class-agnostic boxes")
     parser.add_argument("--perception-hz", type=float, default=2.0)
     parser.add_argument("--backlog", type=int, default=3, help="frames that may wait for fusion")
-    args = parser.parse_args()
-    console = Console()
-    result = soak(args, console)
-    table = Table("lap", "s", "memory MiB", "sent", "fused", "dropped", "unexplained", "objects", "ids kept")
-    for number, lap in enumerate(result["laps"], 1):
-        table.add_row(str(number), *("" if value is None else str(value) for value in lap.values()))
-    console.print(table)
-    for name in ("memory_growth_mib_per_lap", "dropped", "unexplained", "ids_kept", "internal_errors", "healthy"):
-        console.print(f"{name}: {result[name]}")
-    OUT.write_text(json.dumps(result, indent=2) + "\n")
+    options = report.parse(parser, minutes=0.1, hz=10.0)
+    result = soak(options)
+    report.show("laps", result["laps"])
+    report.show("in all", result)
+    report.write(options, result)
     return 0 if result["healthy"] else 1
 
 

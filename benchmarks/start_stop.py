@@ -9,29 +9,23 @@ its peers are in them. The node is stopped as soon as it is active, by SIGINT. T
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron_ros.node.health import read_diagnostics
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "start_stop.json"
 GOALS = {"diagnostics_s": 2.0, "active_s": 15.0, "stop_s": 2.0}
 PATIENCE_S = 180.0
 
@@ -75,20 +69,25 @@ def run(domain: int, weights: str) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Measure, print, write; the worst exit code of the nodes."""
+    parser = report.parser(__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--weights", default="tiny", help="of the node: a shipped name, a path, or none")
-    arguments = parser.parse_args()
-    runs = [run(1 + (os.getpid() + i) % 100, arguments.weights) for i in range(arguments.runs)]
-    table = Table("", "median", "worst", "goal", title=f"{arguments.runs} runs, weights {arguments.weights}")
-    for name, goal in GOALS.items():
-        values = [r[name] for r in runs]
-        table.add_row(name, f"{np.median(values):.2f}", f"{max(values):.2f}", f"{goal:g}")
-    Console().print(table, f"exit codes: {[r['exit_code'] for r in runs]}")
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({"machine": platform.processor() or platform.machine(), "runs": runs}, indent=1))
-    return max(r["exit_code"] for r in runs)
+    options = report.parse(parser, runs=1, weights="none")
+    runs = [run(1 + (os.getpid() + i) % 100, options.weights) for i in range(options.runs)]
+    figures = {
+        name: {"median": float(np.median(values)), "worst": max(values)}
+        for name in GOALS
+        for values in [[r[name] for r in runs]]
+    }
+    report.show(f"{options.runs} runs, weights {options.weights}", figures)
+    report.show(
+        "goals", [report.goal(f"{name}, median", figures[name]["median"], most=most) for name, most in GOALS.items()]
+    )
+    code = max(r["exit_code"] for r in runs)
+    report.write(options, {"weights": options.weights, "exit_code": code, **figures, "runs": runs})
+    return code
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -8,15 +8,13 @@ stream costs beside the map.
 
 from __future__ import annotations
 
-import json
+import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.config import SynchronizerConfig
 from embodied_perceptron.geometry.transforms import Intrinsics, make_transform, quaternion_to_rotation
@@ -28,13 +26,12 @@ from embodied_perceptron.sensors.frame import canonical_depth
 from embodied_perceptron.sensors.poses import TransformTree, TreePoses
 from embodied_perceptron.sensors.synchronizer import RgbdSynchronizer
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "stream.json"
 WIDTH, HEIGHT = 640, 480
 INTRINSICS = Intrinsics(525.0, 525.0, 319.5, 239.5, WIDTH, HEIGHT)
 MS = 1_000_000
 
 
-def median_ms(call: Callable[[], Any], repeats: int = 60) -> float:
+def median_ms(call: Callable[[], Any], repeats: int) -> float:
     """Milliseconds; the first call is not counted."""
     call()
     times = []
@@ -85,7 +82,7 @@ class Robot:
             raise RuntimeError(f"no frame: {self.assembler.take_drops()}")
 
 
-def measure() -> dict[str, float]:
+def measure(repeats: int) -> dict[str, float]:
     """Milliseconds by step."""
     color, depth = smooth_images()
     metres = canonical_depth(depth, "16UC1")
@@ -107,25 +104,25 @@ def measure() -> dict[str, float]:
         "decode PNG to metres": lambda: canonical_depth(decode_png(png), "16UC1"),
         "rectify colour and depth": lambda: distorted.rectify(color, metres),
     }
-    result = {name: median_ms(call) for name, call in steps.items()}
+    result = {name: median_ms(call, repeats) for name, call in steps.items()}
     robot = Robot(plain)
     assemble = "4 transforms in, pair, look up pose, build frame"
-    result[assemble] = median_ms(lambda: robot.frame(color, metres))
+    result[assemble] = median_ms(lambda: robot.frame(color, metres), repeats)
     parts = ("decode rgb8", "decode 16UC1 to metres", assemble)
     result["one frame in all (rgb8, 16UC1)"] = sum(result[part] for part in parts)
     return result
 
 
-def main() -> None:
-    """Print the table and write the figures."""
-    result = measure()
-    table = Table("step", "ms", title=f"stream, {WIDTH} x {HEIGHT}, one core (median)")
-    for name, ms in result.items():
-        table.add_row(name, f"{ms:.2f}")
-    Console().print(table)
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps({name: round(ms, 4) for name, ms in result.items()}, indent=2) + "\n", encoding="utf-8")
+def main() -> int:
+    """Measure, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--repeats", type=int, default=60)
+    options = report.parse(parser, repeats=3)
+    figures = {"repeats": options.repeats, "ms": measure(options.repeats)}
+    report.show(f"stream, {WIDTH} x {HEIGHT}, one core, median", figures)
+    report.write(options, figures)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,11 +1,12 @@
 """Teaching a network one's own things: AP25 of five kinds that it does not know, before and after a few were corrected.
 
-    python benchmarks/teach.py [--things N] [--tests N] [--views N] [--weights NAME] [--seed N] [--data FOLDER]
+    python benchmarks/teach.py                    # table, and out/bench/teach.json
+    python benchmarks/teach.py --things 60 --tests 12 --weights tiny --seed 830000 --data FOLDER
 
 A user's way from end to end, in simulated homes from seeds: homes are walked through and mapped; in the maps of some,
 things of the five families are called what they are (``correct_object``), until ``--things`` were in all, the same
 number of each; ``embodied-perceptron learn --from MAP ...`` makes weights of these maps; and both weights look at
-other homes. Prints a table and writes ``out/bench/teach.json``; homes are kept in ``--data`` and made once.
+other homes. Homes are kept in ``--data`` and made once.
 
 Only what the network has a box for can be corrected, as on the page of the viewer. "Old name": AP25 under the name of
 the family's category that the network has; of that category's other things nothing is counted.
@@ -13,8 +14,6 @@ the family's category that the network has; of that category's other things noth
 
 from __future__ import annotations
 
-import argparse
-import json
 import subprocess
 import sys
 import time
@@ -24,11 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from embodied_perceptron.geometry.boxes import box_iou
 from embodied_perceptron.inference.loading import load_inference
@@ -54,7 +52,6 @@ from embodied_perceptron_training.homes.generate import (
 from embodied_perceptron_training.homes.noise import NoiseModel
 from embodied_perceptron_training.training.few_shot import boxes_of, classifier_rows, room_parts
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench"
 # kind -> its family in the generator, and what the network would call it
 KINDS = {
     "corner couch": ("seats.corner_couch", "couch"),
@@ -250,14 +247,14 @@ def learn(maps: list[Path], weights: str, out: Path) -> tuple[bool, str, float]:
 
 def main() -> int:
     """Teach, learn, look, print and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = report.parser(__doc__)
     parser.add_argument("--things", type=int, default=20, help="taught in all, the same number of each kind")
     parser.add_argument("--tests", type=int, default=6, help="things of each kind in the homes that are looked at")
     parser.add_argument("--views", type=int, default=20, help="of each home")
     parser.add_argument("--weights", default="tiny", help="a shipped name, or a weights file")
     parser.add_argument("--seed", type=int, default=830_000, help="of the first home")
-    parser.add_argument("--data", type=Path, default=OUT / "teach", help="folder of homes and maps")
-    options = parser.parse_args()
+    parser.add_argument("--data", type=Path, default=report.OUT / "teach", help="folder of homes and maps")
+    options = report.parse(parser, things=3 * len(KINDS), tests=1, views=5)
     if options.things < 3 * len(KINDS):
         parser.error(f"--things must be at least {3 * len(KINDS)}: three of each kind")
     start = time.monotonic()
@@ -275,29 +272,22 @@ def main() -> int:
         print("nothing was learned", file=sys.stderr)
         return 1
     figures = look(homes, old, load_inference(out), options.tests)
-    report = {
-        "options": {k: v for k, v in vars(options).items() if k != "data"},
+    rows = [{"kind": name, "taught": taught[name], **row} for name, row in figures.pop("kinds").items()]
+    mean = {key: float(np.mean([row[key] for row in rows])) for key in ("old_name", "after")}
+    report.show("AP25 of things that were taught, in other homes", rows)
+    found = {
+        "taught": sum(taught.values()),
         "maps": len(maps),
         "without_a_box": missed,
-        "learn_s": round(learn_s, 1),
+        "learn_s": learn_s,
+        "ap25_by_old_name": mean["old_name"],
+        "ap25_after": mean["after"],
         **figures,
-        "seconds": round(time.monotonic() - start),
+        "seconds": time.monotonic() - start,
+        "kinds": rows,
     }
-    table = Table("kind", "taught", "things in other homes", "AP25 before", "by its old name", "AP25 after")
-    for name, row in figures["kinds"].items():
-        row["taught"] = taught[name]
-        table.add_row(name, *(str(v) for v in (taught[name], row["things"], 0.0, row["old_name"], row["after"])))
-    mean = {
-        key: round(float(np.mean([row[key] for row in figures["kinds"].values()])), 1) for key in ("old_name", "after")
-    }
-    report["mean"] = mean
-    table.add_row("mean", str(sum(taught.values())), "", "0.0", str(mean["old_name"]), str(mean["after"]))
-    table.add_row("known classes", "", "", str(figures["known"]["before"]), "", str(figures["known"]["after"]))
-    Console().print(table)
-    print(
-        f"{len(maps)} maps, {missed} things without a box; {figures['homes']} other homes; learn took {learn_s:.0f} s"
-    )
-    (OUT / "teach.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    report.show("in all", found)
+    report.write(options, found)
     return 0
 
 

@@ -1,6 +1,7 @@
 """Are classes better told by their names' meaning? Two classifiers over the same frozen features, same budget.
 
-    python benchmarks/text_classes.py --train data/train --val data/val      # table, and out/bench/text_classes.json
+    python benchmarks/text_classes.py                                        # table, and out/bench/text_classes.json
+    python benchmarks/text_classes.py --train data/train --val data/val      # homes of your own
 
 The features are those that the shipped network's own classifier reads. ``linear`` is a row of weights per name;
 ``text`` projects the features into the space of a text encoder's sentence features, where the cosine to each name's
@@ -15,18 +16,18 @@ the network scores best by its own names is asked for the name. AP25 is of whole
 from __future__ import annotations
 
 import hashlib
-import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import _report as report
 import numpy as np
 import torch
-import typer
-from rich.console import Console
-from rich.table import Table
+from _inputs import simulated_homes
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -48,7 +49,6 @@ from embodied_perceptron_training.training.few_shot import (
     room_parts,
 )
 
-OUT = Path(__file__).resolve().parents[1] / "out" / "bench" / "text_classes.json"
 HIT_IOU = 0.25
 SITES_ASKED = 600  # of a window, the network's best: among them the box of each thing is looked for
 OTHER_SITES = 1500  # of a home that are no example
@@ -211,7 +211,7 @@ def left_out(train: Sequence[Sites], judged: Judged, count: int, seed: int = 5) 
 
 
 def study(
-    train: Sequence[Sites], judged: Judged, inference: Predictor, steps: int, hold_out: int, ap: bool, say: Console
+    train: Sequence[Sites], judged: Judged, inference: Predictor, steps: int, hold_out: int, ap: bool
 ) -> dict[str, Any]:
     """All figures."""
     names = sorted({label for home in train for label in home.labels})
@@ -252,7 +252,7 @@ def study(
     ):
         torch.manual_seed(0)
         loss, seconds = learned(model, everything)
-        say.print(f"{name}: loss {loss:.4f} after {steps} steps, {seconds:.0f} s")
+        report.console.print(f"{name}: loss {loss:.4f} after {steps} steps, {seconds:.0f} s")
         models[name] = over(model)
         table[name] = {"loss": loss, "seconds": seconds}
     for name, classify in models.items():
@@ -291,13 +291,17 @@ def study(
         "examples": int((label >= 0).sum()),
         "things_judged": len(judged.labels),
         "steps": steps,
-        "table": table,
+        "classifiers": [{"classifier": name, **row} for name, row in table.items()],
         "zero_shot": zero_shot,
     }
 
 
 # --------------------------------------------------------------------------------------------------------------------
 # the program
+
+
+def _sites_of_home(data: EmbodiedScanDataset, name: str, views: int, inference: Predictor, seed: int) -> Sites:
+    return sites_of(see(data, name, views, inference), seed)
 
 
 def _cached(cache: Path | None, key: str, make: Callable[[], Any]) -> Any:
@@ -316,54 +320,47 @@ def _cached(cache: Path | None, key: str, make: Callable[[], Any]) -> Any:
     return sites
 
 
-def main(
-    train: Annotated[Path, typer.Option(help="Homes to learn from, EmbodiedScan's layout.")],
-    val: Annotated[Path, typer.Option(help="Homes to judge by.")],
-    weights: Annotated[str, typer.Option(help="Shipped name or file.")] = "tiny",
-    homes: Annotated[int, typer.Option(help="To learn from; 0 = all.")] = 0,
-    judged: Annotated[int, typer.Option(help="To judge by; 0 = all.")] = 0,
-    views: Annotated[int, typer.Option(help="Of each home.")] = 20,
-    steps: Annotated[int, typer.Option(help=f"Of {BATCH} sites.")] = 3000,
-    hold_out: Annotated[int, typer.Option(help="Names to leave out of the learning.")] = 10,
-    ap: Annotated[bool, typer.Option(help="AP25 of whole scenes too.")] = True,
-    cache: Annotated[Path | None, typer.Option(help="Folder for features of homes that were looked at.")] = None,
-    out: Annotated[Path, typer.Option(help="JSON.")] = OUT,
-) -> None:
-    """See the module docstring."""
-    say = Console()
-    inference = load_inference(weights)
+def main() -> int:
+    """Learn, judge, print, write."""
+    parser = report.parser(__doc__)
+    parser.add_argument("--train", type=Path, help="to learn from, EmbodiedScan layout; default: simulated")
+    parser.add_argument("--val", type=Path, help="homes to judge by")
+    parser.add_argument("--weights", default="tiny", help="shipped name or file")
+    parser.add_argument("--homes", type=int, default=0, help="to learn from; 0 = all")
+    parser.add_argument("--judged", type=int, default=0, help="to judge by; 0 = all")
+    parser.add_argument("--views", type=int, default=20, help="of each home")
+    parser.add_argument("--steps", type=int, default=3000, help=f"of {BATCH} sites")
+    parser.add_argument("--hold-out", type=int, default=10, help="names to leave out of the learning")
+    parser.add_argument("--no-ap", action="store_true", help="without AP25 of whole scenes")
+    parser.add_argument("--cache", type=Path, help="folder for features of homes that were looked at")
+    options = report.parse(parser, views=5, steps=20, hold_out=2)
+    if options.train is None:
+        train, val = (2, 1) if options.quick else (24, 8)
+        options.train = simulated_homes(report.OUT / f"homes_{train}_{val}", train, val, options.views)
+    inference = load_inference(options.weights)
     torch.manual_seed(0)
 
     def names_of(folder: Path, split: str, most: int) -> tuple[EmbodiedScanDataset, list[str]]:
         data = EmbodiedScanDataset(folder, split)
         return data, [data[i].sample_idx for i in range(len(data) if most == 0 else min(most, len(data)))]
 
-    data, which = names_of(train, "train", homes)
+    data, which = names_of(options.train, "train", options.homes)
     learned = []
     for k, name in enumerate(which):
-        key = f"{train.resolve()} {name} {views} {weights}"
-        learned.append(_cached(cache, key, lambda k=k, name=name: sites_of(see(data, name, views, inference), k)))
-        say.print(f"looked at {k + 1} of {len(which)} homes", end="\r")
-    data, which = names_of(val, "val", judged)
-    rooms = [see(data, name, views, inference) for name in which]
+        key = f"{options.train.resolve()} {name} {options.views} {options.weights}"
+        make = partial(_sites_of_home, data, name, options.views, inference, k)
+        learned.append(_cached(options.cache, key, make))
+    data, which = names_of(options.val or options.train, "val", options.judged)
+    rooms = [see(data, name, options.views, inference) for name in which]
     asked = [asked_sites(room, inference) for room in rooms]
     things = Judged(torch.cat([f for f, _ in asked]), [n for _, labels in asked for n in labels], rooms)
-    result = study(learned, things, inference, steps, hold_out, ap, say)
-    result |= {"homes": len(learned), "homes_judged": len(rooms), "views": views, "weights": weights}
-    result["things_seen"] = sum(len(room.labels) for room in rooms)
-    table = Table("classifier", "names right, %", "AP25", title=f"{result['names']} names, {len(learned)} homes")
-    for name, row in result["table"].items():
-        table.add_row(name, f"{row['accuracy']:.1f}", f"{row['AP25']:.1f}" if ap else "-")
-    say.print(table)
-    table = Table("names that were left out", "%", title=", ".join(result["zero_shot"]["names"]))
-    for name, value in result["zero_shot"].items():
-        if name != "names":
-            table.add_row(name, f"{value:.1f}")
-    say.print(table)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    say.print(f"wrote {out}")
+    result = study(learned, things, inference, options.steps, options.hold_out, not options.no_ap)
+    report.show(f"{result['names']} names, {len(learned)} homes, percent", result["classifiers"])
+    report.show("names that were left out, percent", result["zero_shot"])
+    result |= {"homes": len(learned), "homes_judged": len(rooms), "views": options.views, "weights": options.weights}
+    report.write(options, {**result, "things_seen": sum(len(room.labels) for room in rooms)})
+    return 0
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    sys.exit(main())

@@ -12,37 +12,23 @@ and workers start, do not count.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import _report as report
 import torch
-from rich.console import Console
-from rich.table import Table
+from _inputs import simulated_homes
 
-from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.tasks import SceneTask, build_task
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import TrainingRun
 
-ROOT = Path(__file__).resolve().parents[1]
-OUT = ROOT / "out" / "bench" / "training.json"
-SEEDS = range(700_000, 700_006)  # of nobody's training, validation or test
 WARM_UP = 3
-SPEEDS = ("seconds_per_step", "processor_s_per_step", "scenes_per_s")
-
-
-def homes(folder: Path) -> tuple[Path, Path]:
-    """Four homes to train on and two to validate on, kept between calls."""
-    for split, seeds in (("train", SEEDS[:4]), ("val", SEEDS[4:])):
-        generate(folder, list(seeds), HomeSampleSpec(), split)
-    return folder, folder
 
 
 class Timed(Trainer):
@@ -102,62 +88,34 @@ def measure(
     }
 
 
-def show(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="training")
-    for name in (
-        "preset",
-        "task",
-        "batch",
-        "steps",
-        "s/step",
-        "CPU s/step",
-        "scenes/s",
-        "waiting",
-        "validation scenes/s",
-        "M param.",
-    ):
-        table.add_column(name, justify="left" if name in ("preset", "task") else "right")
-    for r in rows:
-        table.add_row(
-            r["preset"],
-            r["task"],
-            str(r["batch"]),
-            str(r["steps"]),
-            *(f"{r[k]:.2f}" if r[k] is not None else "too few" for k in SPEEDS),
-            f"{100 * r['waiting']:.1f} %" if r["waiting"] is not None else "-",
-            f"{r['validation_scenes_per_s']:.2f}",
-            f"{r['parameters'] / 1e6:.2f}",
-        )
-    return table
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def main() -> int:
+    """Train, print, write."""
+    parser = report.parser(__doc__)
     parser.add_argument("--presets", default="tiny,base")
     parser.add_argument("--task", default="multi")
     parser.add_argument("--seconds", type=float, default=60.0, help="of training, per preset")
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path, help="default: six generated homes")
     parser.add_argument("--val", type=Path)
     parser.add_argument("--images", default="imagenet")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path, default=OUT)
-    arguments = parser.parse_args()
-    data, val = arguments.data, arguments.val or arguments.data
-    if data is None:
-        data, val = homes(arguments.out.parent / "training_homes")
+    options = report.parse(parser, presets="tiny", seconds=10.0)
+    data = options.data
+    if data is None and options.quick:
+        data = simulated_homes(report.OUT / "homes_quick", train=1, val=1, views=2)
+    elif data is None:
+        data = simulated_homes(report.OUT / "training_homes", train=4, val=2)
     rows = [
         measure(
-            *(arguments.task, preset, data, val, arguments.images),
-            *(arguments.seconds, arguments.workers, arguments.device),
+            *(options.task, preset, data, options.val or data, options.images),
+            *(options.seconds, options.workers, options.device),
         )
-        for preset in arguments.presets.split(",")
+        for preset in options.presets.split(",")
     ]
-    Console(width=120).print(show(rows))
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    machine = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "device": arguments.device}
-    arguments.out.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
+    report.show("training", rows)
+    report.write(options, {"device": options.device, "threads": torch.get_num_threads(), "presets": rows})
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

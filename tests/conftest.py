@@ -31,9 +31,3 @@ def data_dir() -> Path:
 def kitchen_dir(data_dir: Path) -> Path:
     """100 real RGB-D frames in TUM layout."""
     return _shared("EMBODIED_KITCHEN_DIR", data_dir / "kitchen")
-
-
-@pytest.fixture(scope="session")
-def golden_dir() -> Path:
-    """Recorded inputs and outputs of the released EmbodiedScan code."""
-    return _shared("EMBODIED_GOLDEN_DIR", REPO.parent / "shared" / "data" / "official_golden")

@@ -374,6 +374,7 @@ def benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pyproject.toml").touch()
     (folder / "quick.py").write_text('"""Measures nothing.\n\nMore."""\nprint("measured")\nopen("ran", "w")\n')
     (folder / "broken.py").write_text("raise SystemExit(4)\n")
+    (folder / "told.py").write_text('import sys\nopen("told", "w").write(" ".join(sys.argv[1:]))\n')
     (folder / "_helper.py").write_text("")
     monkeypatch.chdir(tmp_path)
     return folder
@@ -386,9 +387,10 @@ def test_bench_lists_and_runs_by_name(benchmarks: Path) -> None:
     assert RUN.invoke(app(), ["bench", "quick"]).exit_code == 0
     assert Path("ran").exists()
     unknown = RUN.invoke(app(), ["bench", "quicker"])
-    assert "unknown benchmark quicker; there are: broken, quick" in str(unknown.exception)
-    failed = RUN.invoke(app(), ["bench", "--all"])
-    assert "benchmark broken failed with exit code 4" in str(failed.exception)
+    assert "unknown benchmark quicker; there are: broken, quick, told" in str(unknown.exception)
+    failed = RUN.invoke(app(), ["bench", "--all", "--quick"])
+    assert "1 of 3 benchmarks failed: broken (exit code 4)" in str(failed.exception)
+    assert Path("told").read_text() == "--quick"  # those behind the broken one ran too
 
 
 def test_bench_outside_of_the_source_tree(monkeypatch: pytest.MonkeyPatch) -> None:

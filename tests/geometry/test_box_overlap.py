@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
+from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
@@ -245,8 +246,8 @@ def test_bad_boxes_are_named() -> None:
 
 
 @pytest.mark.golden
-def test_golden_overlap(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g7_box3d_overlap.npz")
+def test_golden_overlap() -> None:
+    z = np.load(GOLDEN / "box_overlap.npz")
     iou = bx.box_iou(torch.from_numpy(z["boxes1"]).double(), torch.from_numpy(z["boxes2"]).double()).numpy()
     np.testing.assert_allclose(iou, z["iou_exact"], atol=1e-6)
     np.testing.assert_allclose(iou, z["iou_p3d"], atol=5e-3)  # the release's kernel errs by up to 3.7e-3
@@ -316,8 +317,8 @@ def test_nms_names_bad_input() -> None:
 
 
 @pytest.mark.golden
-def test_golden_bird_eye_nms(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g4_nms_bev.npz")
+def test_golden_bird_eye_nms() -> None:
+    z = np.load(GOLDEN / "footprint_nms.npz")
     boxes = torch.cat([torch.from_numpy(z["boxes"]), torch.zeros(200, 2)], dim=1).double()
     flat = bx.flatten_boxes(boxes)
     np.testing.assert_allclose(bx.box_iou(flat, flat).numpy(), z["iou_exact"], atol=1e-6)

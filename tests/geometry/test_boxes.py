@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
+from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
@@ -221,8 +221,8 @@ def test_check_boxes_names_the_offender(boxes: torch.Tensor, message: str) -> No
 
 
 @pytest.mark.golden
-def test_golden_box_geometry(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g5_box_geometry.npz")
+def test_golden_box_geometry() -> None:
+    z = np.load(GOLDEN / "box_geometry.npz")
     g = {k: torch.from_numpy(z[k]) for k in z.files if z[k].ndim}
     boxes = g["boxes"]
     ours_from_released = [0, 1, 3, 2, 4, 5, 7, 6]  # the release walks around each x face
@@ -244,9 +244,9 @@ def test_golden_box_geometry(golden_dir: Path) -> None:
 
 
 @pytest.mark.golden
-def test_golden_mirror_agrees_where_the_release_is_right(golden_dir: Path) -> None:
+def test_golden_mirror_agrees_where_the_release_is_right() -> None:
     """The release mirrors yaw-only boxes rightly; tilted ones are right only here."""
-    z = np.load(golden_dir / "g5_box_geometry.npz")
+    z = np.load(GOLDEN / "box_geometry.npz")
     boxes = torch.from_numpy(z["boxes"]).double()
     yaw_only = (boxes[:, 7:] == 0).all(1)
     assert yaw_only.any()

@@ -325,7 +325,7 @@ def test_what_a_robots_user_says():
     end = table_of(data, answers, "end")["all"]
     assert tune["right"] >= 95
     assert end["right"] >= 75
-    assert tune["confidently wrong"] <= 2
+    assert tune["confidently_wrong"] <= 2
 
 
 def test_phrases_stand_for_objects() -> None:

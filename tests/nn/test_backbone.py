@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from support.golden import load_arrays, recorded_weights, relative_error
@@ -79,10 +77,10 @@ def test_configuration_names_what_is_wrong() -> None:
 # recorded outputs of the released network
 
 
-def released_network(golden_dir: Path) -> MinkResNet:
+def released_network() -> MinkResNet:
     net = MinkResNet(BackboneConfig()).eval()
     prefix = "backbone_3d."
-    weights = recorded_weights(golden_dir, "g8_keys_cont_det.json", lambda key: key.startswith(prefix))
+    weights = recorded_weights("detection", lambda key: key.startswith(prefix))
     missing, unexpected = net.load_state_dict({k.removeprefix(prefix): v for k, v in weights.items()}, strict=False)
     assert not unexpected
     assert all(key.endswith("num_batches_tracked") for key in missing)
@@ -102,32 +100,27 @@ def compare(levels: list[SparseTensor], name: str, arrays: dict[str, torch.Tenso
 
 
 @pytest.mark.golden
-def test_golden_levels(golden_dir: Path) -> None:
-    given = load_arrays(golden_dir, "g1_input")
-    x = SparseTensor.from_coords(given["voxel_coords"], given["points"])
-    net = released_network(golden_dir)
+def test_golden_levels() -> None:
+    given = load_arrays("backbone")
+    x = SparseTensor.from_coords(torch.floor(given["points"] / 0.01).long(), given["points"])
+    net = released_network()
     with torch.no_grad():
-        expected = {
-            **load_arrays(golden_dir, "g1_mink_resnet34_levels01"),
-            **load_arrays(golden_dir, "g1_mink_resnet34_levels23"),
-        }
-        compare(net(x), "g1", expected)
-        early = load_arrays(golden_dir, "g1_mink_resnet34_early")
+        compare(net(x), "backbone", given)
         y = net.conv1(x)
-        assert relative_error(y.feats[:, :16], early["conv1_ch16_feats"]) < 1e-4
+        assert relative_error(y.feats[::8, :16], given["conv1_ch16_feats_every_8"]) < 1e-4
         y = net.norm1(y)
-        assert relative_error(y.feats[:, :16], early["norm1_ch16_feats"]) < 1e-4
+        assert relative_error(y.feats[::8, :16], given["norm1_ch16_feats_every_8"]) < 1e-4
         assert net.maxpool is not None
         y = net.maxpool(y.replace(torch.relu(y.feats)))
-        assert torch.equal(y.coords, early["maxpool_ch16_coords"][:, 1:].long())
-        assert relative_error(y.feats[:, :16], early["maxpool_ch16_feats"]) < 1e-4
+        assert torch.equal(y.coords, given["maxpool_ch16_coords"][:, 1:].long())
+        assert relative_error(y.feats[::8, :16], given["maxpool_ch16_feats_every_8"]) < 1e-4
         y = net.get_submodule("layer1.0")(y)
-        assert relative_error(y.feats[:, :16], early["layer1_block0_ch16_feats"]) < 1e-4
+        assert relative_error(y.feats[::8, :16], given["layer1_block0_ch16_feats_every_8"]) < 1e-4
 
 
 @pytest.mark.golden
-def test_golden_first_point_of_a_voxel_is_kept(golden_dir: Path) -> None:
-    given = load_arrays(golden_dir, "g1b_duplicates")
+def test_golden_first_point_of_a_voxel_is_kept() -> None:
+    given = load_arrays("duplicate_points")
     points = given["points"]
     x = SparseTensor.from_coords(torch.floor(points / 0.01).long(), points, duplicates="first")
     assert torch.equal(x.coords, given["out_coords"][:, 1:].long())
@@ -135,11 +128,11 @@ def test_golden_first_point_of_a_voxel_is_kept(golden_dir: Path) -> None:
 
 
 @pytest.mark.golden
-def test_golden_batch_of_two(golden_dir: Path) -> None:
-    given = load_arrays(golden_dir, "g1c_batch2")
-    points = [given[f"points{i}"] for i in range(2)]
+def test_golden_batch_of_two() -> None:
+    given = load_arrays("backbone_batch")
+    points = [load_arrays("backbone")["points"], given["points1"]]
     both = torch.cat(points)
     samples = torch.repeat_interleave(torch.arange(2), torch.tensor([len(p) for p in points]))
     x = SparseTensor.from_coords(torch.floor(both / 0.01).long(), both, samples, duplicates="first")
     with torch.no_grad():
-        compare(released_network(golden_dir)(x), "g1c", given, "_ch32")
+        compare(released_network()(x), "batch of two", given, "_ch32_first_8")

@@ -361,8 +361,9 @@ def bench_command(
     ctx: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(help="Which ones; none = list them.")] = None,
     run_all: Annotated[bool, typer.Option("--all", help="Run all of them.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With small inputs: whether they run, not how fast.")] = False,
 ) -> None:
-    """Run benchmarks by name: tables on the screen, JSON in out/bench/."""
+    """Run benchmarks by name: tables on the screen, JSON in out/bench/. Those that fail are named at the end."""
     folder = benchmarks_folder()
     if folder is None:
         raise CommandError("benchmarks are part of the source tree: run this in a clone of the repository")
@@ -375,11 +376,15 @@ def bench_command(
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise CommandError(f"unknown benchmark {', '.join(unknown)}; there are: {', '.join(known) or 'none'}")
+    failed = []
     for name in chosen:
         console.rule(name)
-        code = subprocess.run([sys.executable, str(known[name])], check=False).returncode
+        command = [sys.executable, str(known[name]), *(["--quick"] if quick else [])]
+        code = subprocess.run(command, check=False).returncode
         if code != 0:
-            raise CommandError(f"benchmark {name} failed with exit code {code}", 1)
+            failed.append(f"{name} (exit code {code})")
+    if failed:
+        raise CommandError(f"{len(failed)} of {len(chosen)} benchmarks failed: {', '.join(failed)}", 1)
 
 
 def _first_line(path: Path) -> str:

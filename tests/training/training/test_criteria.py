@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from support.golden import GOLDEN, detection_head, level_inputs
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
@@ -107,8 +107,8 @@ def test_box_losses_of_no_boxes() -> None:
 
 
 @pytest.mark.golden
-def test_golden_corner_chamfer(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g5_box_geometry.npz")
+def test_golden_corner_chamfer() -> None:
+    z = np.load(GOLDEN / "box_geometry.npz")
     ours, target = BoxParts.of(torch.from_numpy(z["boxes"])), BoxParts.of(torch.from_numpy(z["cd_target"]))
     np.testing.assert_allclose(corner_chamfer(ours, target).numpy(), z["cd_l1_g8_none"].mean(1), atol=1e-5)
     assert corner_chamfer(ours, target).mean().item() == pytest.approx(float(z["cd_l1_g8_mean"]), abs=1e-6)
@@ -265,17 +265,17 @@ def test_presence_is_learned_at_things_of_every_name_and_of_none() -> None:
     assert torch.equal(presence.grad < 0, assigned.positive)  # rises there, falls elsewhere
 
 
-def test_golden_detection_losses(golden_dir: Path) -> None:
-    z, heads = np.load(golden_dir / "g4_targets_losses.npz"), np.load(golden_dir / "g4_head_outputs.npz")
-
-    def over_levels(name: str) -> torch.Tensor:
-        return torch.cat([torch.from_numpy(heads[f"l{i}_{name}"]) for i in range(4)])
-
+@pytest.mark.golden
+@torch.no_grad()
+def test_golden_detection_losses() -> None:
+    """From the recorded head's inputs on: what it says has tests of its own (tests/nn/test_heads_golden.py)."""
+    z, heads = np.load(GOLDEN / "detection_targets.npz"), np.load(GOLDEN / "detection_head.npz")
+    levels, _ = detection_head()(level_inputs())
     prediction = DetectionPrediction(
         [torch.from_numpy(heads[f"l{i}_points"]) for i in range(4)],
-        over_levels("center")[:, 0],
-        BoxParts.of(over_levels("decoded9")),
-        over_levels("cls"),
+        torch.cat([level.center_logits for level in levels])[:, 0],
+        BoxParts.of(torch.cat([torch.from_numpy(heads[f"l{i}_decoded9"]) for i in range(4)])),
+        torch.cat([level.class_logits for level in levels]),
     )
     target = BoxTarget(torch.from_numpy(z["gt_boxes"]), torch.from_numpy(z["gt_labels"]))
     for name in ("cfg", "low"):
@@ -347,9 +347,9 @@ def test_occupancy_scales_are_weighted_and_checked() -> None:
 
 
 @pytest.mark.golden
-def test_golden_occupancy_losses(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g6_occ_losses_small.npz")
-    for case in ("c0", "c1", "c2"):
+def test_golden_occupancy_losses() -> None:
+    z = np.load(GOLDEN / "occupancy_losses.npz")
+    for case in ("c0", "c1"):
         logits, target = torch.from_numpy(z[f"{case}_logits"]), torch.from_numpy(z[f"{case}_target"]).long()
         for released in (False, True):  # the same wherever nothing is missing
             assert occupancy_cross_entropy(logits, target, None, released).item() == pytest.approx(
@@ -367,8 +367,8 @@ def test_golden_occupancy_losses(golden_dir: Path) -> None:
 
 
 @pytest.mark.golden
-def test_golden_occupancy_scale(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g6_occ_neck_head.npz")
+def test_golden_occupancy_scale() -> None:
+    z = np.load(GOLDEN / "occupancy_head.npz")
     logits = torch.from_numpy(z["logits2_slice"])[None]
     for name in ("nomask", "mask"):
         target = torch.from_numpy(z[f"sup2_{name}"]).long()
@@ -446,8 +446,8 @@ def test_grounding_needs_embeddings_for_alignment() -> None:
 
 
 @pytest.mark.golden
-def test_golden_grounding_losses(golden_dir: Path) -> None:
-    z, decoder = np.load(golden_dir / "g8_grounding_loss.npz"), np.load(golden_dir / "g8_decoder.npz")
+def test_golden_grounding_losses() -> None:
+    z, decoder = np.load(GOLDEN / "grounding_losses.npz"), np.load(GOLDEN / "grounding_decoder.npz")
     layers = [
         GroundingLayer(torch.from_numpy(decoder["logits"][i]), torch.from_numpy(decoder["boxes"][i])) for i in range(6)
     ]

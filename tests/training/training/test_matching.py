@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.golden import GOLDEN
 from support.random_boxes import random_boxes
 
 from embodied_perceptron.geometry import boxes as bx
@@ -156,8 +156,8 @@ def test_minimum_size_gives_a_thin_box_its_points() -> None:
 
 
 @pytest.mark.golden
-def test_golden_assignment(golden_dir: Path) -> None:
-    z, heads = np.load(golden_dir / "g4_targets_losses.npz"), np.load(golden_dir / "g4_head_outputs.npz")
+def test_golden_assignment() -> None:
+    z, heads = np.load(GOLDEN / "detection_targets.npz"), np.load(GOLDEN / "detection_head.npz")
     levels = [torch.from_numpy(heads[f"l{i}_points"]) for i in range(4)]
     boxes, labels = torch.from_numpy(z["gt_boxes"]), torch.from_numpy(z["gt_labels"])
     for name in ("cfg", "low"):
@@ -170,8 +170,8 @@ def test_golden_assignment(golden_dir: Path) -> None:
 
 
 @pytest.mark.golden
-def test_golden_face_distances_right_where_only_alpha_is_set(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g5_box_geometry.npz")
+def test_golden_face_distances_right_where_only_alpha_is_set() -> None:
+    z = np.load(GOLDEN / "box_geometry.npz")
     boxes, points = torch.from_numpy(z["boxes"])[:10], torch.from_numpy(z["fd_points"])
     ours = bx.face_distances(points, boxes)
     released_boxes = bx.make_boxes(boxes[:, :3], boxes[:, 3:6], bx.euler_to_matrix(-boxes[:, 6:]).transpose(1, 2))
@@ -227,8 +227,8 @@ def test_matcher_knows_that_angles_wrap() -> None:
 
 
 @pytest.mark.golden
-def test_golden_matching(golden_dir: Path) -> None:
-    z, decoder = np.load(golden_dir / "g8_grounding_loss.npz"), np.load(golden_dir / "g8_decoder.npz")
+def test_golden_matching() -> None:
+    z, decoder = np.load(GOLDEN / "grounding_losses.npz"), np.load(GOLDEN / "grounding_decoder.npz")
     matcher = QueryMatcher(released=True)
     for sample in range(2):
         gt, positive = torch.from_numpy(z[f"gt{sample}"]), torch.from_numpy(z[f"posmap{sample}"])
@@ -272,8 +272,8 @@ def test_coarse_labels_name_bad_input() -> None:
 
 
 @pytest.mark.golden
-def test_golden_coarse_labels(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g6_occ_neck_head.npz")
+def test_golden_coarse_labels() -> None:
+    z = np.load(GOLDEN / "occupancy_head.npz")
     occupancy, mask = torch.from_numpy(z["gt_occupancy"]), torch.from_numpy(z["gt_mask"])
     for scale in range(3):
         for name, seen in (("nomask", None), ("mask", mask)):

@@ -13,6 +13,7 @@ import torch
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.golden import GOLDEN, load_json
 from support.random_boxes import random_boxes
 from typer.testing import CliRunner
 
@@ -208,15 +209,15 @@ def test_scene_boxes_name_bad_input() -> None:
 
 
 @pytest.mark.golden
-def test_golden_average_precision(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g7_average_precision.npz")
+def test_golden_average_precision() -> None:
+    z = np.load(GOLDEN / "average_precision.npz")
     for i in range(2):
         assert average_precision(z[f"rec{i}"], z[f"prec{i}"]) == pytest.approx(float(z["ap"][i]), abs=1e-6)
 
 
 @pytest.mark.golden
-def test_golden_detection(golden_dir: Path) -> None:
-    recorded = json.loads((golden_dir / "g7_indoor_eval.json").read_text())
+def test_golden_detection() -> None:
+    recorded = load_json("detection_metric")
     classes = [f"c{i}" for i in range(6)]
     for case in recorded["cases"]:
         truth, found = {}, {}
@@ -276,9 +277,9 @@ def test_occupancy_names_bad_input() -> None:
 
 
 @pytest.mark.golden
-def test_golden_occupancy(golden_dir: Path) -> None:
-    z = np.load(golden_dir / "g7_occupancy_metric.npz")
-    recorded = json.loads((golden_dir / "g7_occupancy_metric.json").read_text())
+def test_golden_occupancy() -> None:
+    z = np.load(GOLDEN / "occupancy_metric.npz")
+    recorded = load_json("occupancy_metric")
     scenes = []
     for i in range(3):
         truth = np.zeros(z[f"s{i}_pred"].shape, dtype=np.int64)
@@ -321,8 +322,8 @@ def test_grounding_names_bad_input() -> None:
 
 
 @pytest.mark.golden
-def test_golden_grounding(golden_dir: Path) -> None:
-    recorded = json.loads((golden_dir / "g7_grounding_metric.json").read_text())
+def test_golden_grounding() -> None:
+    recorded = load_json("grounding_metric")
     queries = []
     for s in recorded["scenes"]:
         order = np.argsort(-np.array(s["target_scores"]), kind="stable")
