@@ -180,7 +180,7 @@ class SegmentationConfig:
 
 @dataclass(frozen=True)
 class AssociationConfig:
-    """Which detection is which known object, beside the rules of :mod:`~embodied_perceptron.geometry.suppression`.
+    """Which detection is which known object, beside the rules of ``geometry/suppression.py``.
 
     Attributes:
         match_iou: overlap of boxes that keeps an id.
@@ -325,7 +325,7 @@ class EstimateConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """The persistent object map: objects over time; see :mod:`embodied_perceptron.scene.object_map`."""
+    """The persistent object map: objects over time (``scene/object_map.py``)."""
 
     association: AssociationConfig = field(default_factory=AssociationConfig, metadata=_FLAT)
     existence: ExistenceConfig = field(default_factory=ExistenceConfig, metadata=_FLAT)
