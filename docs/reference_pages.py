@@ -41,7 +41,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 def parameters_page() -> str:
     """Parameters of the node, and every value of the configuration file."""
-    from embodied_perceptron.config import PerceptronConfig
+    from embodied_perceptron.config import PerceptronConfig, config_parts
     from embodied_perceptron_ros.node.parameters import CAMERA_DECLARATIONS, DECLARATIONS
 
     def rows(declarations: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, ...]]:
@@ -67,20 +67,23 @@ def parameters_page() -> str:
         "The YAML file that `config_file` names, and `--config` of `replay` and `doctor`. Unknown keys are errors.",
     ]
     for section in dataclasses.fields(PerceptronConfig):
-        cls = type(getattr(PerceptronConfig(), section.name))
-        meanings = attribute_docs(cls)
-        fields = [
-            (
-                f"`{section.name}.{f.name}`",
-                f"`{_yaml(getattr(cls(), f.name))}`",
-                unit_of(f.name),
-                range_of(cls, f.name),
-                meanings[f.name],
-            )
-            for f in dataclasses.fields(cls)
-        ]
-        header = ("key", "default", "unit", "range", "meaning")
-        parts += [f"### {section.name}", _first_sentence(cls), table(header, fields)]
+        parts.append(f"### {section.name}")
+        for cls, names in config_parts(type(getattr(PerceptronConfig(), section.name))):
+            parts.append(_first_sentence(cls))
+            if not names:  # it is made of parts alone
+                continue
+            meanings = attribute_docs(cls)
+            fields = [
+                (
+                    f"`{section.name}.{name}`",
+                    f"`{_yaml(getattr(cls(), name))}`",
+                    unit_of(name),
+                    range_of(cls, name),
+                    meanings[name],
+                )
+                for name in names
+            ]
+            parts.append(table(("key", "default", "unit", "range", "meaning"), fields))
     return "\n\n".join(parts)
 
 

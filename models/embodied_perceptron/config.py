@@ -180,7 +180,7 @@ class SegmentationConfig:
 
 @dataclass(frozen=True)
 class AssociationConfig:
-    """Which detection is which known object, beside the rules of :mod:`~embodied_perceptron.geometry.suppression`.
+    """Which detection is which known object, beside the rules of ``geometry/suppression.py``.
 
     Attributes:
         match_iou: overlap of boxes that keeps an id.
@@ -325,7 +325,7 @@ class EstimateConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """The persistent object map: objects over time; see :mod:`embodied_perceptron.scene.object_map`."""
+    """The persistent object map: objects over time (``scene/object_map.py``)."""
 
     association: AssociationConfig = field(default_factory=AssociationConfig, metadata=_FLAT)
     existence: ExistenceConfig = field(default_factory=ExistenceConfig, metadata=_FLAT)
@@ -559,13 +559,17 @@ EVERY_SCORE = ScorePolicy()  # without a network: every box is an object
 ConfigT = TypeVar("ConfigT")
 
 
+def config_parts(cls: type) -> tuple[tuple[type, tuple[str, ...]], ...]:
+    """Dataclasses that share the section of ``cls``, itself the first, each with its own keys; flat parts have none."""
+    hints = typing.get_type_hints(cls)
+    flat = [f.name for f in dataclasses.fields(cls) if f.metadata.get("flat")]
+    own = tuple(f.name for f in dataclasses.fields(cls) if f.name not in flat)
+    return (cls, own), *(part for name in flat for part in config_parts(hints[name]))
+
+
 def config_keys(cls: type) -> tuple[str, ...]:
     """Keys of a section of dataclass ``cls``, those of its flat parts among them."""
-    hints = typing.get_type_hints(cls)
-    keys: list[str] = []
-    for f in dataclasses.fields(cls):
-        keys += config_keys(hints[f.name]) if f.metadata.get("flat") else (f.name,)
-    return tuple(keys)
+    return tuple(key for _, keys in config_parts(cls) for key in keys)
 
 
 def config_from_dict(cls: type[ConfigT], data: Any, path: str = "config") -> ConfigT:

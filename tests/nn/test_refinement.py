@@ -37,8 +37,8 @@ NAMES = tuple("abcdef"[:CLASSES])
 def looking_config(**changes: object) -> NetworkConfig:
     config = small_config("detection")
     assert config.detection is not None
-    look = RefinementConfig(channels=8, near_channels=8, whole_channels=12, hidden_channels=16, **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=look))
+    head = RefinementConfig(channels=8, near_channels=8, whole_channels=12, hidden_channels=16, **changes)  # type: ignore[arg-type]
+    return dataclasses.replace(config, detection=dataclasses.replace(config.detection, second_look=head))
 
 
 def seen_by(network: PerceptionNetwork, seed: int = 0) -> SharedFeatures:
@@ -119,9 +119,9 @@ def test_place_tells_height_above_the_floor() -> None:
     np.testing.assert_allclose(seen.place[0].numpy(), expected, rtol=1e-5)
 
 
-def one_source_after_the_other(look: RefinementHead, seen: Proposals) -> Tensor:
-    x = look.there((seen.rows >= 0).to(look.there.weight.dtype))
-    for s, (norm, project, feats) in enumerate(zip(look.norms, look.project, seen.sources, strict=True)):
+def one_source_after_the_other(head: RefinementHead, seen: Proposals) -> Tensor:
+    x = head.there((seen.rows >= 0).to(head.there.weight.dtype))
+    for s, (norm, project, feats) in enumerate(zip(head.norms, head.project, seen.sources, strict=True)):
         for p, g in (seen.rows[..., s] >= 0).nonzero().tolist():
             x[p, g] += project(norm(feats[seen.rows[p, g, s]].double()))
     return x
@@ -130,20 +130,20 @@ def one_source_after_the_other(look: RefinementHead, seen: Proposals) -> Tensor:
 def test_sources_are_read_together_as_one_after_the_other() -> None:
     """Values and gradients."""
     torch.manual_seed(5)
-    look = RefinementHead(RefinementConfig(channels=6), (8, 3), CLASSES).double()
+    head = RefinementHead(RefinementConfig(channels=6), (8, 3), CLASSES).double()
     scene = small_scene(3, count=3000, extent=20)
     coarse = SparseTensor(scene.sites.coarser(4), torch.rand(len(scene.sites.coarser(4)), 3))
     seen = propose([scene, coarse], 0, random_boxes(4, 4), torch.rand(4, CLASSES), VOXEL_M, 0.0, 5)
-    expected = one_source_after_the_other(look, seen)
+    expected = one_source_after_the_other(head, seen)
     weights = torch.rand_like(expected)
-    parts = [*look.there.parameters(), *look.project.parameters(), *look.norms.parameters()]
+    parts = [*head.there.parameters(), *head.project.parameters(), *head.norms.parameters()]
     wanted = torch.autograd.grad((expected * weights).sum(), parts)
-    read = look._read(seen)
+    read = head._sampled(seen)
     torch.testing.assert_close(read, expected)
     torch.testing.assert_close(torch.autograd.grad((read * weights).sum(), parts), wanted)
 
 
-def test_a_new_second_look_says_what_was_said_first() -> None:
+def test_a_new_head_says_what_was_detected() -> None:
     network = small_network(looking_config())
     assert network.second_look is not None
     fresh = PerceptionNetwork(looking_config()).second_look
@@ -212,11 +212,11 @@ def test_only_what_scores_enough_stays() -> None:
 
 def test_a_share_of_the_change_counts() -> None:
     network = small_network(looking_config(share=0.25))
-    look = network.second_look
-    assert look is not None
+    head = network.second_look
+    assert head is not None
     (seen,) = network.proposals(seen_by(network))
-    logits = look(seen)
-    found = refine(look, seen, 0.0, 1.0)  # nothing is suppressed
+    logits = head(seen)
+    found = refine(head, seen, 0.0, 1.0)  # nothing is suppressed
     expected = torch.cat([0.75 * seen.log_odds + 0.25 * logits[:, :-1], logits[:, -1:]], 1).sigmoid()
     torch.testing.assert_close(found.scores, expected.flatten().sort(descending=True).values)
 
@@ -270,14 +270,14 @@ def test_both_devices_see_the_same() -> None:
 def test_the_whole_is_read_as_its_convolution_would() -> None:
     """What the first layer that sees everything is given of the grid, against the convolution itself."""
     network = small_network(looking_config())
-    look = network.second_look
-    assert look is not None
+    head = network.second_look
+    assert head is not None
     seen = {}
-    look.near.register_forward_hook(lambda module, given, out: seen.update(near=out))
-    look.first.register_forward_pre_hook(lambda module, given: seen.update(joined=given[0]))
+    head.near.register_forward_hook(lambda module, given, out: seen.update(near=out))
+    head.first.register_forward_pre_hook(lambda module, given: seen.update(joined=given[0]))
     (proposals,) = network.proposals(seen_by(network), min_score=0.0)
     assert len(proposals) > 1
-    look(proposals)
-    expected = look.whole(seen["near"].relu()).relu().flatten(1)
+    head(proposals)
+    expected = head.whole(seen["near"].relu()).relu().flatten(1)
     assert torch.allclose(seen["joined"][:, : expected.shape[1]], expected, atol=1e-5)
     assert float(expected.abs().max()) > 1e-3
