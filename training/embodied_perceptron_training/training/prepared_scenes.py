@@ -2,7 +2,7 @@
 
 A prepared scene is what the deployed pipeline makes of all its views: the voxels of the map (mean point, colour, hits),
 the depth images for the occlusion test, the image encoder's features (where the encoder is frozen), the truth, and the
-sentences with their text features. Each training sample then moves it somewhere else (:mod:`augment`) and cuts a
+sentences with their text features. Each training sample then moves it somewhere else (:mod:`.augment`) and cuts a
 window, which costs milliseconds instead of seconds.
 """
 

@@ -25,6 +25,7 @@ from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, state_digest
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.evaluation.calibration import score_thresholds
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import (
     EVEN,
     PERIOD_NS,
@@ -42,7 +43,6 @@ from embodied_perceptron_training.evaluation.calibration.score_thresholds import
     tour_config,
     write_calibration,
 )
-from embodied_perceptron_training.evaluation.calibration.score_thresholds import score_thresholds as calibration
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec
 from embodied_perceptron_training.evaluation.runner.parallel import EvaluationError
@@ -135,11 +135,11 @@ def knowing(scene: EvaluationScene, inference: Predictor, every: int) -> list[Lo
 def test_the_score_parts_right_from_wrong_and_is_read_back(
     root: Path, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "predict_around", knowing)
+    monkeypatch.setattr(score_thresholds, "predict_around", knowing)
     before = load_checkpoint(weights)
     plugin = EntryPoint(
         "evaluate",
-        "embodied_perceptron_training.evaluation.runner.evaluate_command:register",
+        "embodied_perceptron_training.evaluation.evaluate_command:register",
         "embodied_perceptron.commands",
     )
     app = build_app([plugin])
@@ -174,7 +174,7 @@ def test_the_score_parts_right_from_wrong_and_is_read_back(
 
 
 def test_without_writing_the_file_stays(root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibration, "predict_around", knowing)
+    monkeypatch.setattr(score_thresholds, "predict_around", knowing)
     before = weights.read_bytes()
     found = calibrate(EvaluationSpec(str(root), "val", str(weights), ("detection",)), scores=(0.1, 0.4))
     assert [p.min_score for p in found.curve] == [0.1, 0.4]
@@ -188,13 +188,13 @@ def test_what_cannot_be_calibrated_is_said(root: Path, weights: Path, monkeypatc
         calibrate(spec, scores=(1.5,))
     with pytest.raises(ValueError, match="every"):
         calibrate(spec, every=0)
-    monkeypatch.setattr(calibration, "predict_around", lambda *_: [])
+    monkeypatch.setattr(score_thresholds, "predict_around", lambda *_: [])
     with pytest.raises(EvaluationError, match="no object is right"):
         calibrate(spec)
     with pytest.raises(EvaluationError, match="weights add"):
-        calibration.check_writable("tiny")
+        score_thresholds.check_writable("tiny")
     with pytest.raises(EvaluationError, match="no weights file"):
-        calibration.check_writable("nowhere.safetensors")
+        score_thresholds.check_writable("nowhere.safetensors")
 
 
 def test_a_new_calibration_replaces_the_old_one(weights: Path) -> None:
@@ -267,7 +267,7 @@ def test_objects_whose_names_the_benchmark_lacks_are_neither_right_nor_wrong(
         ]
 
     spec = EvaluationSpec(str(root), "val", str(weights), ("detection",))
-    monkeypatch.setattr(calibration, "predict_around", stranger)
+    monkeypatch.setattr(score_thresholds, "predict_around", stranger)
     (point,) = calibrate(spec, scores=(0.1,)).curve
     assert point.found == point.right == len(point.right_flags) > 0
     assert {len(scores) for scores in point.published} == {point.found}
@@ -308,7 +308,7 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
     stored = {"detection": {"min_score": 0.2, "nameless_min_score": 0.6}}
     save_network(path, small_network(config), KNOWN, {"occupancy_classes": list(CELLS), "calibration": stored})
     assert load_inference(path).naming.shift < 0
-    monkeypatch.setattr(calibration, "predict_around", unsure)
+    monkeypatch.setattr(score_thresholds, "predict_around", unsure)
     spec = EvaluationSpec(str(root), "val", str(path), ("detection",))
     found = calibrate(spec, scores=(0.1, 0.4), precision=0.8)
     assert found.nameless_min_score == pytest.approx(0.8)

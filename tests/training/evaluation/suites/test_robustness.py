@@ -15,7 +15,7 @@ from embodied_perceptron.detection2d.detections2d import Limits2d, accept_detect
 from embodied_perceptron.geometry.transforms import Intrinsics
 from embodied_perceptron.inference.loading import save_network
 from embodied_perceptron.weights.categories import DETECTION_CLASSES
-from embodied_perceptron_training.evaluation.runner.evaluate_command import evaluate_app
+from embodied_perceptron_training.evaluation.evaluate_command import evaluate_app
 from embodied_perceptron_training.evaluation.runner.parallel import CorruptSceneError, EvaluationError
 from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
 from embodied_perceptron_training.evaluation.suites.robustness import (

@@ -3,7 +3,7 @@
 Of every home the network looks once at the map of all views. A box is right where a thing of its name lies within IoU
 0.25, a box without a name where anything does, each thing once, the best scores first. Names are counted over all
 homes; for the model's own fit the counts of a box come from the other homes, so that no name explains itself. What
-names say of each other (:mod:`.company_fit`) is fitted to what models of other homes say of each box, and kept where it
+names say of each other (:mod:`.context_fit`) is fitted to what models of other homes say of each box, and kept where it
 tells more of homes that it never met. What the fit is worth is measured on homes that were left out of it: the curve of
 reliability, and how many boxes are right at a wanted precision, by the network's own score and by the model's.
 """
@@ -46,6 +46,7 @@ from embodied_perceptron.results import UNNAMED, Detections
 from embodied_perceptron.weights.checkpoint import load_checkpoint, save_checkpoint
 from embodied_perceptron_training.evaluation.calibration.context_fit import JudgedBoxes, fit_company
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import check_writable, reliability_error
+from embodied_perceptron_training.evaluation.metrics.detection import match_by_name
 from embodied_perceptron_training.evaluation.runner.evaluate import EvaluationSpec, cached_predictor, load, scene_names
 from embodied_perceptron_training.evaluation.runner.parallel import (
     CorruptSceneError,
@@ -54,7 +55,6 @@ from embodied_perceptron_training.evaluation.runner.parallel import (
     map_scenes,
 )
 from embodied_perceptron_training.evaluation.runner.scene_tasks import mapped_scene
-from embodied_perceptron_training.evaluation.suites.object_states import matches_by_name
 
 F64 = NDArray[np.float64]
 _Home = TypeVar("_Home")
@@ -137,7 +137,7 @@ class _Work:
         found, things = every.take(np.flatnonzero(~plain)), every.take(np.flatnonzero(plain))
         evidence = borne_out(every.boxes, perceptron.volume.snapshot())
         right = np.zeros(len(found), bool)
-        matched = matches_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
+        matched = match_by_name(found.boxes, found.labels, found.scores, scene.boxes, scene.labels)
         right[list(matched)] = True
         table = box_features(found, evidence[~plain], rivals_of(found), prediction.floor_z_m, {}, shipped_priors())
         of_things = _things(things, found.boxes, evidence[plain], scene.things())
@@ -148,7 +148,7 @@ def _things(things: Detections, named: F64, evidence: F64, truth: F64) -> ThingT
     if len(things) == 0:
         return None
     right = np.zeros(len(things), bool)
-    matched = matches_by_name(things.boxes, things.labels, things.scores, truth, (UNNAMED,) * len(truth))
+    matched = match_by_name(things.boxes, things.labels, things.scores, truth, (UNNAMED,) * len(truth))
     right[list(matched)] = True
     boxes = np.concatenate([things.boxes, named])
     rows = np.arange(len(boxes))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from embodied_perceptron_training.evaluation.runner.options import Common, with_common_options
@@ -25,6 +23,15 @@ def register(app: typer.Typer) -> None:
     """Add the suites to ``evaluate``."""
     for suite in (pope, arkitscenerefer, openlex3d, robustness):
         app.command(suite.__name__)(with_common_options(suite))
+
+
+def suite_spec(common: Common, seed: int = 0, training: Path | None = None) -> SuiteSpec:
+    """For a suite's run."""
+    from embodied_perceptron_training.evaluation.suites.closed_loop import SuiteSpec
+
+    data, weights = (known_everywhere(name, common.workers) for name in (common.data, common.weights))
+    trained = None if training is None else known_everywhere(training, common.workers)
+    return SuiteSpec(data, common.split, weights, common.scenes, common.views, seed, trained)
 
 
 def pope(
@@ -41,16 +48,16 @@ def pope(
     ] = None,
 ) -> None:
     """3D-POPE: is there a X? Random, popular and adversarial negatives."""
-    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
-    spec = common.spec(seed, training)
+    spec = suite_spec(common, seed, training)
     _suite(
         "pope",
         common,
         spec,
-        suites.run_pope if answers is None and scene_list is None else None,
-        lambda: suite_files.score_pope_files(spec, scene_list, answers, common.out),
-        suite_files.write_pope,
+        closed_loop.run_pope if answers is None and scene_list is None else None,
+        lambda: files.score_pope_files(spec, scene_list, answers, common.out),
+        files.write_pope,
     )
 
 
@@ -65,15 +72,15 @@ def arkitscenerefer(
     ] = None,
 ) -> None:
     """ARKitSceneRefer: small things by expressions; our grounding, and lifts of a perfect and a noisy 2-D detector."""
-    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
     _suite(
         "arkitscenerefer",
         common,
-        common.spec(seed),
-        suites.run_arkitscenerefer if answers is None and references is None else None,
-        lambda: suite_files.score_refer_files(references, answers),
-        suite_files.write_refer,
+        suite_spec(common, seed),
+        closed_loop.run_arkitscenerefer if answers is None and references is None else None,
+        lambda: files.score_refer_files(references, answers),
+        files.write_refer,
     )
 
 
@@ -84,16 +91,16 @@ def openlex3d(
     ] = None,
 ) -> None:
     """OpenLex3D: tiers of labels; top-N frequency, set ranking, retrieval; our closed-set export or anybody's maps."""
-    from embodied_perceptron_training.evaluation import suite_files, suites  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import closed_loop, files  # torch loads only when needed
 
-    spec = common.spec()
+    spec = suite_spec(common)
     _suite(
         "openlex3d",
         common,
         spec,
-        suites.run_openlex3d if predictions is None else None,
-        lambda: suite_files.score_openlex3d_files(spec, predictions, common.out),
-        suite_files.write_openlex3d,
+        closed_loop.run_openlex3d if predictions is None else None,
+        lambda: files.score_openlex3d_files(spec, predictions, common.out),
+        files.write_openlex3d,
     )
 
 
@@ -109,9 +116,9 @@ def robustness(
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
     from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation import robustness as axes  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import robustness as axes  # torch loads only when needed
 
-    suite = common.spec()
+    suite = suite_spec(common)
 
     def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
         file = "" if detector is None else known_everywhere(detector, workers)
@@ -135,6 +142,7 @@ def _suite(
     write_details: Callable[[SuiteSpec, SuiteRun[Any], Path], None],
 ) -> None:
     """Run or read, print, and write; a wrong file or data set ends with its message and status 2."""
+    from embodied_perceptron_training.evaluation.runner.progress import progress_bar
     from embodied_perceptron_training.evaluation.suites.report import write_suite_report
 
     console, out = Console(), common.out
@@ -145,7 +153,7 @@ def _suite(
         if run is None:
             figures, facts = from_files()
         else:
-            with _progress(title, console) as show:
+            with progress_bar(title, console) as show:
                 done = run(spec, common.workers, show)
             figures, skipped = done.figures, done.skipped
             facts = {
@@ -167,11 +175,3 @@ def _suite(
     for name, reason in skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     console.print(f"tables and figures in {out}", markup=False)
-
-
-@contextmanager
-def _progress(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task(title, total=None)
-        yield lambda done, total: progress.update(bar, completed=done, total=total)
