@@ -18,13 +18,13 @@ from embodied_perceptron.weights.checkpoint import load_checkpoint
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.training import tasks
 from embodied_perceptron_training.training.refinement import (
-    BoxLearning,
-    LookedBoxes,
+    LabelledProposals,
+    RefinementTask,
     joined,
-    looked_boxes,
+    label_proposals,
     network_digest,
     overlap_targets,
-    with_second_look,
+    with_refinement_head,
 )
 from embodied_perceptron_training.training.task import SampleError
 from embodied_perceptron_training.training.tasks import build_task
@@ -47,14 +47,14 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def learning(homes: Path, weights: Path, **options: str) -> BoxLearning:
+def learning(homes: Path, weights: Path, **options: str) -> RefinementTask:
     run = TrainingRun.of({"looks": "2", **options}, task="boxes", data=homes, val=homes, weights=weights, views=3)
     task = build_task(run)
-    assert isinstance(task, BoxLearning)
+    assert isinstance(task, RefinementTask)
     return task
 
 
-def losses_of(task: BoxLearning, batch: LookedBoxes) -> Tensor:
+def losses_of(task: RefinementTask, batch: LabelledProposals) -> Tensor:
     return torch.stack(list(task.losses(task.model, batch, lambda value: value.detach()).values())).sum()
 
 
@@ -200,7 +200,7 @@ def test_a_second_look_is_learned_further(homes: Path, weights: Path, tmp_path: 
     with torch.no_grad():
         task.model.shift.fill_(0.25)  # type: ignore[union-attr, operator]
     task.save_weights(tmp_path / "out.safetensors", task.model, {})
-    network, _, _ = with_second_look(tmp_path / "out.safetensors")
+    network, _, _ = with_refinement_head(tmp_path / "out.safetensors")
     assert network.second_look is not None
     assert network.second_look.shift.tolist() == [0.25]
     assert [n for n, p in network.named_parameters() if p.requires_grad] == [
@@ -212,7 +212,7 @@ def test_windows_without_truth_teach_silence(homes: Path, weights: Path, tmp_pat
     task = learning(homes, weights, cache=str(tmp_path))
     source, index = task.samples.scenes[0]
     seen = source.window(index, 0).looked.seen
-    nothing = looked_boxes(seen, torch.zeros(0, 9), torch.zeros(0, dtype=torch.int64), len(CLASSES))
+    nothing = label_proposals(seen, torch.zeros(0, 9), torch.zeros(0, dtype=torch.int64), len(CLASSES))
     assert not nothing.right.any()
     assert torch.isfinite(losses_of(task, nothing))
 

@@ -93,8 +93,8 @@ def calibrate_score(
         Path | None, typer.Option(file_okay=False, help="Folder for metrics.json, reliability.csv and .png.")
     ] = None,
 ) -> None:
-    """From which score on a box is an object: by F1 or precision of the objects of whole tours' maps. And how often
-    what is published with a score is right."""
+    """From which score on a box is an object: by F1 or precision of the objects of final maps. And how often what is
+    published with a score is right."""
     from embodied_perceptron_training.evaluation.calibration.report import (
         run_calibration,  # torch loads only when needed
     )
@@ -120,7 +120,7 @@ def calibrate_scores(
     workers: Processes = PROCESSES,
     out: MetricsFolder = None,
 ) -> None:
-    """What scores are worth once the map and the things around are asked: probabilities that name and box are right.
+    """Confidence calibration: probabilities that name and box are right, from score, map and context.
     Before ``calibrate``."""
     from embodied_perceptron_training.evaluation.calibration.report import (
         run_confidence_fit,  # torch loads only when needed

@@ -172,18 +172,19 @@ class ImageTask:
     best_metric = "pixel_accuracy"
 
     def __init__(self, run: TrainingRun) -> None:
-        if run.images not in ("", "imagenet"):
-            raise ValueError(f"task images starts from imagenet or from --weights, got --set images={run.images}")
+        choice, val = run.network, run.data.val
+        if choice.images not in ("", "imagenet"):
+            raise ValueError(f"task images starts from imagenet or from --weights, got --set images={choice.images}")
         torch.manual_seed(run.seed)
-        config = network_config(run.preset, "detection", run.modality)
-        self.model: nn.Module = ImageModel(config, pretrained=run.images == "imagenet")
-        if run.weights is not None:
-            load_images(self.model, load_checkpoint(run.weights).state)
-        self.size = _crop_size(run.size, config.image)
-        self.pixels = run.pixels
-        folders = run.training_folders
+        config = network_config(choice.preset, "detection", choice.modality)
+        self.model: nn.Module = ImageModel(config, pretrained=choice.images == "imagenet")
+        if choice.weights is not None:
+            load_images(self.model, load_checkpoint(choice.weights).state)
+        self.size = _crop_size(run.samples.crop_size, config.image)
+        self.pixels = run.samples.pixels
+        folders = run.data.training_folders
         self.samples = JoinedSources([LabelledViews(folder, "train", self.size, augment=True) for folder in folders])
-        self._validation = None if run.val is None else LabelledViews(run.val, "val", config.image.size, False)
+        self._validation = None if val is None else LabelledViews(val, "val", config.image.size, False)
 
     def collate(self, samples: Sequence[LabelledImage]) -> LabelledImage:
         """A batch."""

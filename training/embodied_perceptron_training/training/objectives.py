@@ -39,18 +39,18 @@ def objectives(config: NetworkConfig, run: TrainingRun) -> dict[str, Objective]:
     """The objective of every head that the network has, weighted as the run says, by the head's name."""
     found: dict[str, Objective] = {}
     if config.detection is not None:
-        found["detection"] = _Weighted(run.w_detection, "", DetectionObjective(detection_criterion(run)))
+        found["detection"] = _Weighted(run.losses.detection, "", DetectionObjective(detection_criterion(run)))
     if config.occupancy is not None:
-        found["occupancy"] = _Weighted(run.w_occupancy, "occupancy/", OccupancyObjective())
+        found["occupancy"] = _Weighted(run.losses.occupancy, "occupancy/", OccupancyObjective())
     if config.grounding is not None:
         grounding = ObjectObjective() if config.grounding.queries == "objects" else VoxelObjective()
-        found["grounding"] = _Weighted(run.w_grounding, "grounding/", grounding)
+        found["grounding"] = _Weighted(run.losses.grounding, "grounding/", grounding)
     return found
 
 
 def detection_criterion(run: TrainingRun) -> DetectionCriterion:
     """The criterion of boxes, with the corner distances of the run's ``box_loss``."""
-    corners = PLAIN if run.box_loss == "plain" else DECOUPLED
+    corners = PLAIN if run.losses.box_loss == "plain" else DECOUPLED
     return DetectionCriterion(min_size_m=MIN_BOX_M, iou_weight=1.0, corner_weights=corners, two_sided=True)
 
 

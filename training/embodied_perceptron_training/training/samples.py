@@ -22,7 +22,7 @@ from embodied_perceptron_training.datasets.embodiedscan import Prompt
 from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
-from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, disturbed_picture
+from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, randomised_image
 from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
 
 ViewChoice = Literal["all", "prefix", "one"]
@@ -57,7 +57,7 @@ class SceneSample:
         name: of the scene.
         coords: (N, 3) int64 sites at stride 1, sorted as keys are. feats: (N, F) float32.
         boxes: (G, 9) float32; labels: (G,) int64 class indices; the number of classes stands for a thing that none of
-            them names, where the network knows presence or looks twice.
+            them names, where the network knows presence or has a refinement head.
         projections: (V, 3, 4) float64 to pixels of ``image_size`` (h, w). depth_mm: (V, H, W) int32.
         features: per level (V, h, w, C), or empty. colors: (V, H, W, 3) uint8, where the encoder is trained too.
         occupancy: (X, Y, Z) int64 or None; occupancy_origin: of the grid, in input sites.
@@ -95,9 +95,9 @@ class WindowSpec:
         sentences: at most this many per sample; 0 = none.
         absent_share: of these at most so many speak of what is elsewhere in the scene. A robot asks every window.
         sentence_share, occupancy_share: of the samples that come with sentences and with occupancy.
-        prefix_share: of the samples that are maps of the first n views, as they are while a robot still looks around.
+        prefix_share: of the samples that are maps of the first n views, as they are while a robot still explores.
         disturbance: of the sites.
-        pictures: sets of disturbed pictures that samples show as often as the pictures as they are; an encoder that
+        pictures: sets of randomised images that samples show as often as the pictures as they are; an encoder that
             learns too sees other ones each time.
     """
 
@@ -216,15 +216,15 @@ class SampleMaker:
 
     def _features(self, scene: PreparedScene, rng: np.random.Generator) -> tuple[Tensor, ...]:
         variant = int(rng.integers(self.spec.pictures + 1)) if self.spec.pictures and scene.features else 0
-        return self._scenes.disturbed_features(scene, variant) if variant else scene.features
+        return self._scenes.randomised_features(scene, variant) if variant else scene.features
 
     def _pictures(self, scene: PreparedScene, shown: list[int], rng: np.random.Generator) -> Tensor:
-        """(V, H, W, 3) uint8; disturbed ones anew each time: nothing is kept of what a learning encoder sees."""
+        """(V, H, W, 3) uint8; randomised ones anew each time: nothing is kept of what a trained encoder sees."""
         colors = self._scenes.colors(scene, shown)
         if not self.spec.pictures or not rng.integers(self.spec.pictures + 1):
             return colors
         kind = float(rng.random())
-        return torch.from_numpy(np.stack([disturbed_picture(color, kind, rng) for color in colors.numpy()]))
+        return torch.from_numpy(np.stack([randomised_image(color, kind, rng) for color in colors.numpy()]))
 
     def _place(
         self, scene: PreparedScene, chosen: list[int], rng: np.random.Generator

@@ -17,7 +17,7 @@ from embodied_perceptron_training.training.few_shot_command import learn
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: nothing is wrong, try again
 _TASKS = (
     "detection, continuous-detection, monocular-detection, occupancy, continuous-occupancy, grounding, multi (all "
-    "three heads), images (the 2-D side alone), or boxes (the second look at what --weights finds)."
+    "three heads), images (the 2-D side alone), or boxes (the refinement head over what --weights finds)."
 )
 _FOLDER: dict[str, Any] = {"file_okay": False}
 # Name, type and default of each option of ``train``; those that are fields of a TrainingRun keep None where the task
@@ -28,9 +28,9 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("out", Path | None, None, {**_FOLDER, "help": "Folder of the run."}),
     ("preset", str, "tiny", {"help": "tiny, base or paper."}),
     ("val", Path | None, None, {**_FOLDER, "help": "Folder of the validation split."}),
-    ("steps", int, 0, {"min": 0, "help": "Optimiser steps."}),
-    ("epochs", float, 0.0, {"min": 0, "help": "Passes over the data."}),
-    ("minutes", float, 0.0, {"min": 0, "help": "Wall clock; the schedule runs over it."}),
+    ("steps", int, 0, {"min": 0, "help": "Length: optimiser steps."}),
+    ("epochs", float, 0.0, {"min": 0, "help": "Length: passes over the data. Default: the preset's."}),
+    ("minutes", float | None, None, {"min": 0, "help": "Wall clock until it stops, to be resumed; 0 = it does not."}),
     ("batch", int | None, None, {"min": 1, "help": "Samples per process and forward pass."}),
     ("accumulate", int | None, None, {"min": 1, "help": "Forward passes per step."}),
     ("learning_rate", float | None, None, {"help": "Of AdamW."}),
@@ -78,7 +78,7 @@ def _with_options(command: Any) -> Any:
 
 @_with_options
 def train(**given: Any) -> None:
-    """Train a network. SIGTERM stops it (exit code 75), --resume goes on bit by bit the same.
+    """Train a network. SIGTERM or --minutes stop it (exit code 75), --resume goes on bit by bit the same.
 
     Several processes: torchrun --nproc-per-node N -m embodied_perceptron.apps.cli train ...
     """
@@ -91,8 +91,8 @@ def train(**given: Any) -> None:
         outcome = train_run(run, folder, resume is not None, quiet)
     except ValueError as error:
         raise CommandError(str(error)) from error
-    if outcome is None:
-        typer.echo(f"stopped; nothing is lost: {shlex.quote(str(folder / 'resume.sh'))} goes on")
+    if not outcome.finished:
+        typer.echo(f"stopped ({outcome.stopped}); nothing is lost: {shlex.quote(str(folder / 'resume.sh'))} goes on")
         raise typer.Exit(EXIT_STOPPED)
     best = "" if outcome.best is None else f", best figure {outcome.best:.2f} ({folder / 'best.safetensors'})"
     speed = f"{outcome.samples_per_s:.2f} samples/s, {100 * outcome.waiting:.1f} % of the time waiting for data"
@@ -156,8 +156,10 @@ def ablate(
         str,
         typer.Option(help="Names of tables (detection, detectors, occupancy, loss, tasks, views, occlusion) or rows."),
     ] = "all",
-    minutes_per_row: Annotated[float, typer.Option(min=0, help="Wall clock of every training.")] = 0.0,
-    steps_per_row: Annotated[int, typer.Option(min=0, help="Steps of every training, instead.")] = 0,
+    minutes_per_row: Annotated[
+        float, typer.Option(min=0, help="Wall clock until a training stops, to be resumed by the same command.")
+    ] = 0.0,
+    steps_per_row: Annotated[int, typer.Option(min=0, help="Of every training; 0 = the preset's length.")] = 0,
     preset: Annotated[str, typer.Option(help="tiny, base or paper.")] = "tiny",
     weights: Annotated[
         Path | None, typer.Option(dir_okay=False, exists=True, help="Of the rows that only score.")
@@ -180,8 +182,6 @@ def ablate(
     given = {"batch": batch, "learning_rate": learning_rate, "ema_decay": ema_decay, "workers": workers}
     settings = {k: v for k, v in {**given, "device": device}.items() if v is not None}
     try:
-        if minutes_per_row and steps_per_row:
-            raise ValueError("one of --minutes-per-row and --steps-per-row, not both")
         budget = Budget(
             data=data.resolve(),
             val=val.resolve(),

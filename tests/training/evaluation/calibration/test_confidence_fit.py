@@ -168,7 +168,7 @@ def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
         judged.append(spec.data)
         return tables(len(judged), count=4), {}
 
-    monkeypatch.setattr(report, "judge_boxes", judge)
+    monkeypatch.setattr(report, "collect_boxes", judge)
     monkeypatch.setattr(report, "scene_names", lambda spec: ("a",))
     folders = [tmp_path / "hard", tmp_path / "more"]
     figures = report.run_confidence_fit(specs_of(folders), write=False)
@@ -179,7 +179,7 @@ def test_several_folders_are_fitted_together(monkeypatch, tmp_path):
 
 
 def test_a_folder_that_is_missing_is_named_before_the_first_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(report, "judge_boxes", lambda *_: pytest.fail("read a folder"))
+    monkeypatch.setattr(report, "collect_boxes", lambda *_: pytest.fail("read a folder"))
 
     def names(spec):
         if spec.data.endswith("nowhere"):

@@ -1,4 +1,4 @@
-"""The score from which a box is an object: chosen by the objects of whole tours, and stored in the weights file."""
+"""The score from which a box is an object: chosen by the final maps of trajectories, and stored in the weights."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from embodied_perceptron_training.evaluation.calibration.score_thresholds import
     EVEN,
     PERIOD_NS,
     Calibration,
-    Look,
     Point,
+    TimedPrediction,
     calibrate,
+    calibration_error,
     count_right,
     final_objects,
     lowest_precise,
     predict_around,
     reliability_curve,
-    reliability_error,
     right_flags,
-    tour_config,
+    robot_config,
     write_calibration,
 )
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes
@@ -102,10 +102,10 @@ def test_figures_of_a_point_by_hand() -> None:
 def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Path) -> None:
     scene = scene_of(root)
     inference = Predictor(small_network(small_config()), KNOWN, CELLS)
-    looks = predict_around(scene, inference, every=2)
-    assert [look.now_ns for look in looks] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]  # after views 2, 4 and 5
-    config = tour_config(len(scene.frames))
-    scores = np.sort(np.concatenate([look.found.scores for look in looks]))
+    predictions = predict_around(scene, inference, every=2)
+    assert [look.now_ns for look in predictions] == [PERIOD_NS, 2 * PERIOD_NS, 3 * PERIOD_NS]  # after views 2, 4 and 5
+    config = robot_config(len(scene.frames))
+    scores = np.sort(np.concatenate([look.found.scores for look in predictions]))
     counts = []
     for row in (len(scores) - 5, len(scores) // 2):
         min_score = float(scores[row - 1 : row + 1].mean())  # between two scores: rounding must not decide
@@ -117,12 +117,12 @@ def test_objects_are_those_that_a_perceptron_with_this_score_publishes(root: Pat
                 perceived += 1
                 perceptron.perceive(perceived * PERIOD_NS)
         expected = [o.as_dict() for o in perceptron.objects]
-        assert [o.as_dict() for o in final_objects(looks, config.objects, ScorePolicy(min_score))] == expected
+        assert [o.as_dict() for o in final_objects(predictions, config.objects, ScorePolicy(min_score))] == expected
         counts.append(len(expected))
     assert counts[1] > 0
 
 
-def knowing(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
+def knowing(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
     """Looks of a network that knows everything with 0.5 to 0.9, and says as much that is wrong with 0.2."""
     truth = scene.truth()
     names = tuple(DETECTION_CLASSES[i] for i in truth.labels)
@@ -235,10 +235,10 @@ def test_the_lowest_precise_score_by_hand() -> None:
 
 def test_scores_that_are_probabilities_have_no_error() -> None:
     honest = [(0.75, True)] * 3 + [(0.75, False)]
-    assert reliability_error(honest) == pytest.approx(0.0)
-    assert reliability_error([(1.0, True), (1.0, False)]) == pytest.approx(0.5)
-    assert reliability_error([(0.25, True), (0.75, False)]) == pytest.approx(0.75)
-    assert reliability_error([]) == 0.0
+    assert calibration_error(honest) == pytest.approx(0.0)
+    assert calibration_error([(1.0, True), (1.0, False)]) == pytest.approx(0.5)
+    assert calibration_error([(0.25, True), (0.75, False)]) == pytest.approx(0.75)
+    assert calibration_error([]) == 0.0
 
 
 def test_a_reliability_curve_by_hand() -> None:
@@ -258,12 +258,12 @@ def test_a_reliability_curve_by_hand() -> None:
 def test_objects_whose_names_the_benchmark_lacks_are_neither_right_nor_wrong(
     root: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stranger(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
-        looks = knowing(scene, inference, every)
-        labels = [tuple("my crate" if n == "pillow" else n for n in look.found.labels) for look in looks]
+    def stranger(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
+        predictions = knowing(scene, inference, every)
+        labels = [tuple("my crate" if n == "pillow" else n for n in look.found.labels) for look in predictions]
         return [
             dataclasses.replace(look, found=Detections(look.found.boxes, look.found.scores, names))
-            for look, names in zip(looks, labels, strict=True)
+            for look, names in zip(predictions, labels, strict=True)
         ]
 
     spec = EvaluationSpec(str(root), "val", str(weights), ("detection",))
@@ -287,7 +287,7 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
 ) -> None:
     """A network that calls half of what is there nothing but things, with 0.8, and with 0.3 what is not there."""
 
-    def unsure(scene: EvaluationScene, inference: Predictor, every: int) -> list[Look]:
+    def unsure(scene: EvaluationScene, inference: Predictor, every: int) -> list[TimedPrediction]:
         assert inference.naming is None  # all boxes, with scores as the network gives them, whatever the file says
         truth = scene.truth()
         names = [DETECTION_CLASSES[i] for i in truth.labels]
@@ -298,8 +298,8 @@ def test_things_without_a_name_count_by_place_and_their_score_is_shifted(
         scores = np.concatenate([np.linspace(0.95, 0.8, half), np.full(rest, 0.9), np.full(half, 0.3)])
         order = np.argsort(-scores, kind="stable")
         found = Detections(boxes[order], scores[order], tuple(labels[i] for i in order))
-        looks = predict_around(scene, inference, every)
-        return [dataclasses.replace(look, found=found, step=len(scene.frames)) for look in looks]
+        predictions = predict_around(scene, inference, every)
+        return [dataclasses.replace(look, found=found, step=len(scene.frames)) for look in predictions]
 
     config = small_config()
     assert config.detection is not None

@@ -14,9 +14,9 @@ from embodied_perceptron.inference.confidence_calibration import FEATURES
 from embodied_perceptron.recordings.files import atomic_path
 from embodied_perceptron_training.evaluation.calibration.confidence_fit import (
     SceneBoxTable,
+    collect_boxes,
     fit_tables,
-    judge_boxes,
-    store_reliability,
+    store_confidence,
 )
 from embodied_perceptron_training.evaluation.calibration.score_thresholds import (
     EVEN,
@@ -54,9 +54,8 @@ def run_calibration(
     with scene_progress("calibrate", spec, console) as show:
         found = calibrate(spec, every, workers=workers, progress=show, precision=precision)
     best = found.best
-    table = Table(
-        title=f"confirmed objects of {found.scenes} tours of {Path(spec.data).name} ({spec.split}), {best.true} to find"
-    )
+    of = f"{found.scenes} trajectories of {Path(spec.data).name} ({spec.split})"
+    table = Table(title=f"confirmed objects of {of}, {best.true} to find")
     for name in ("score", "objects", "right", "precision %", "recall %", "F1 %", "score error %", "things", "right"):
         table.add_column(name, justify="right")
     for p in found.curve:
@@ -87,7 +86,7 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     and store it in the weights with ``write``.
 
     Returns the boxes that are right at each wanted precision, before and after, ``error``, the gap between probability
-    and share of right ones in percent, and what context rescoring gains. Raises what ``judge_boxes`` and
+    and share of right ones in percent, and what context rescoring gains. Raises what ``collect_boxes`` and
     ``fit_tables`` raise, and ``EvaluationError`` for weights that cannot be written.
     """
     weights, split = specs[0].weights, specs[0].split
@@ -101,7 +100,7 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     skipped: dict[str, str] = {}
     for spec in specs:
         with scene_progress(f"calibrate-scores {Path(spec.data).name}", spec, console) as show:
-            more, failed = judge_boxes(spec, workers, show)
+            more, failed = collect_boxes(spec, workers, show)
         tables += more
         skipped |= failed
     found = fit_tables(tables, skipped)
@@ -127,14 +126,14 @@ def run_confidence_fit(specs: Sequence[EvaluationSpec], write: bool, workers: Wo
     console.print(gains)
     weighed = ", ".join(f"{n} {w:+.2f}" for n, w in zip(FEATURES, found.model.weights[1:], strict=True))
     console.print(f"weights: {weighed}; error {100 * found.error:.1f} %", markup=False)
-    alone, heard = found.log_loss
-    figures |= {"log_loss/alone": alone, "log_loss/company": heard}
-    kept = "names read the things around them" if found.model.company is not None else "each box by itself"
-    console.print(f"log loss {alone:.4f} a box by itself, {heard:.4f} in company: {kept}", markup=False)
+    alone, rescored = found.log_loss
+    figures |= {"log_loss/alone": alone, "log_loss/company": rescored}
+    kept = "context is used" if found.model.company is not None else "each box by itself is used"
+    console.print(f"log loss {alone:.4f} a box by itself, {rescored:.4f} rescored by context: {kept}", markup=False)
     for name, reason in found.skipped.items():
         console.print(f"skipped {name}: {reason}", style="yellow", markup=False)
     if write:
-        console.print(f"stored in {store_reliability(weights, found, specs)}", markup=False)
+        console.print(f"stored in {store_confidence(weights, found, specs)}", markup=False)
     return figures
 
 
@@ -199,11 +198,11 @@ def _draw_reliability(curves: Mapping[str, Sequence[ReliabilityBin]], path: Path
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="grey", linewidth=1, linestyle="--")
     for title, bins in curves.items():
-        told = [b for b in bins if b.count]
-        right = [b.right for b in told]
-        bars = [[b.right - b.low for b in told], [b.high - b.right for b in told]]
-        axes.errorbar([b.score for b in told], right, yerr=bars, marker="o", capsize=3, label=title)
-        for b in told:
+        shown = [b for b in bins if b.count]
+        right = [b.right for b in shown]
+        bars = [[b.right - b.low for b in shown], [b.high - b.right for b in shown]]
+        axes.errorbar([b.score for b in shown], right, yerr=bars, marker="o", capsize=3, label=title)
+        for b in shown:
             axes.annotate(str(b.count), (b.score, b.right), textcoords="offset points", xytext=(5, -10), fontsize=7)
     axes.set(xlabel="published score", ylabel="share that is right", xlim=(0, 1), ylim=(0, 1))
     axes.legend(loc="upper left", fontsize=8)

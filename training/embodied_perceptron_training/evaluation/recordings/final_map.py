@@ -12,19 +12,19 @@ from embodied_perceptron.results import SceneObject, SemanticVoxels
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron_training.evaluation.metrics.detection import SceneBoxes, detection_metrics
 from embodied_perceptron_training.evaluation.metrics.occupancy import SceneOccupancy, occupancy_metrics
-from embodied_perceptron_training.homes.recording import Tour
+from embodied_perceptron_training.homes.recording import HomeTrajectory
 
 _SCENE = "tour"
 _UNNAMED = len(DETECTION_CLASSES)  # of predictions whose label is none of the classes: right for no class
 
 
-def score_objects(tour: Tour, objects: Sequence[SceneObject]) -> dict[str, float]:
-    """``AP25 AR25 AP50 AR50`` and those of furniture, in percent, over the detection classes that the tour shows.
+def score_objects(trajectory: HomeTrajectory, objects: Sequence[SceneObject]) -> dict[str, float]:
+    """``AP25 AR25 AP50 AR50`` and those of furniture, in percent, over the detection classes that the trajectory shows.
 
     Raises ``ValueError`` when it shows none.
     """
     index = {name: k for k, name in enumerate(DETECTION_CLASSES)}
-    seen = [o for o in (tour.home.objects[i] for i in tour.seen()) if o.label in index]
+    seen = [o for o in (trajectory.home.objects[i] for i in trajectory.seen()) if o.label in index]
     truth = SceneBoxes(
         np.array([o.box9() for o in seen]).reshape(-1, 9), np.array([index[o.label] for o in seen], np.int64)
     )
@@ -37,9 +37,11 @@ def score_objects(tour: Tour, objects: Sequence[SceneObject]) -> dict[str, float
     return {name: value for name, value in figures.items() if "/" not in name}
 
 
-def score_occupancy(tour: Tour, semantic: SemanticVoxels, cell_m: float = BENCHMARK_GRID.cell_m) -> dict[str, float]:
-    """``mIoU`` and ``mIoU_classes`` in percent over the cells that the tour determines."""
-    grid, truth, seen = tour.occupancy(cell_m)
+def score_occupancy(
+    trajectory: HomeTrajectory, semantic: SemanticVoxels, cell_m: float = BENCHMARK_GRID.cell_m
+) -> dict[str, float]:
+    """``mIoU`` and ``mIoU_classes`` in percent over the cells that the trajectory determines."""
+    grid, truth, seen = trajectory.occupancy(cell_m)
     predicted = rasterise(semantic, np.asarray(grid.origin_m), grid.cell_m, grid.shape)
     figures = occupancy_metrics([SceneOccupancy(predicted, truth, seen)], OCCUPANCY_CLASSES)
     return {name: value for name, value in figures.items() if "/" not in name}

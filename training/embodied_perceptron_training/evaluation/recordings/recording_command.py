@@ -82,9 +82,9 @@ def mission_score(
     from embodied_perceptron_training.homes.recording import watch_recording
 
     try:
-        tour = watch_recording(recording)
+        trajectory = watch_recording(recording)
         confirmed = [thing for thing in read_objects_json(objects) if thing.state == "confirmed"]
-        figures = score_objects(tour, confirmed) | score_occupancy(tour, read_occupancy_npz(occupancy))
+        figures = score_objects(trajectory, confirmed) | score_occupancy(trajectory, read_occupancy_npz(occupancy))
     except (ValueError, OSError) as problem:
         typer.secho(f"error: {problem}", fg="red", err=True)
         raise typer.Exit(1) from problem

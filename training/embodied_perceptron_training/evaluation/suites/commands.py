@@ -107,7 +107,7 @@ def openlex3d(
 def robustness(
     common: Common,
     scenes: Annotated[int | None, typer.Option(min=1, help="Only the first so many homes.")] = 6,
-    views: Annotated[int, typer.Option(min=1, help="Targets of each home and axis, each in a view of its own.")] = 4,
+    views: Annotated[int, typer.Option(min=1, help="Targets of each home and factor, each in a view of its own.")] = 4,
     levels: Annotated[int, typer.Option(min=2, help="Of each factor.")] = 5,
     detector: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="ONNX file of a 2-D detector to score too.")
@@ -116,21 +116,21 @@ def robustness(
 ) -> None:
     """BEHAVIOR Vision Suite: AP while one factor changes (articulation, lighting, visibility, zoom, pitch)."""
     from embodied_perceptron.recordings.files import write_atomically
-    from embodied_perceptron_training.evaluation.suites import robustness as axes  # torch loads only when needed
+    from embodied_perceptron_training.evaluation.suites import robustness as sweeps  # torch loads only when needed
 
     suite = suite_spec(common)
 
-    def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[axes.AxisResult]:
+    def run(_: SuiteSpec, workers: Workers, progress: Callable[[int, int], None]) -> SuiteRun[sweeps.FactorResult]:
         file = "" if detector is None else known_everywhere(detector, workers)
-        return axes.run_robustness(axes.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
+        return sweeps.run_robustness(sweeps.RobustnessSpec(suite, levels, file, detector_layout), workers, progress)
 
-    done: list[SuiteRun[axes.AxisResult]] = []
+    done: list[SuiteRun[sweeps.FactorResult]] = []
     _suite("robustness", common, suite, run, dict, lambda _, result, folder: done.append(result))
     results, out = done[0].results, common.out
-    write_atomically(out / "curves.json", axes.curves_json(results).encode())
-    write_atomically(out / "metrics.png", axes.curves_png(results))
+    write_atomically(out / "curves.json", sweeps.curves_json(results).encode())
+    write_atomically(out / "metrics.png", sweeps.curves_png(results))
     tables = (out / "metrics.md").read_text(encoding="utf-8")
-    write_atomically(out / "metrics.md", (tables + axes.curves_markdown(results)).encode())
+    write_atomically(out / "metrics.md", (tables + sweeps.curves_markdown(results)).encode())
 
 
 def _suite(
