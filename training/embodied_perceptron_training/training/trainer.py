@@ -152,10 +152,11 @@ class Trainer:
         self.device = self.processes.device
         self.total_steps = config.total_steps(len(task.samples), self.processes.world)
         optimisation = config.optimisation
+        self.learning_rate = config.learning_rate(self.processes.world)
         self.model = task.model.to(self.device)
         self.average = AveragedModel(self.model, optimisation.ema_decay)
         groups = parameter_groups(self.model, optimisation.weight_decay, optimisation.rate_scales)
-        self.optimizer = torch.optim.AdamW(groups, lr=optimisation.learning_rate, betas=optimisation.betas, fused=True)
+        self.optimizer = torch.optim.AdamW(groups, lr=self.learning_rate, betas=optimisation.betas, fused=True)
         self.passes = ForwardBackward(task, optimisation, self.processes)
         self.scaler = self.passes.scaler
         self.counters = Counters()
@@ -195,7 +196,7 @@ class Trainer:
         if self.processes.first and not self.folder.open_board(self.counters.step):
             self.progress.say("TensorBoard is not installed: scalars go to log.jsonl alone")
         if not self.counters.finished:
-            self._say_length()
+            self._say_schedule()
             self._train()
         seconds = max(time.monotonic() - self._started, 1e-9)
         done = self.counters.step - first_step
@@ -233,9 +234,15 @@ class Trainer:
             self.counters.finished = True
         self._last_save()
 
-    def _say_length(self) -> None:
-        """What the schedule runs over, where the command may have said nothing but minutes."""
+    def _say_schedule(self) -> None:
+        """What the command may not have said: the rate of so many processes, the length where it said but minutes."""
         minutes, samples = self.config.execution.minutes, len(self.task.samples)
+        optimisation = self.config.optimisation
+        if optimisation.reference_batch:
+            self.progress.say(
+                f"learning rate {self.learning_rate:g} for {self._samples_per_step()} samples a step: "
+                f"{optimisation.learning_rate:g} is for {optimisation.reference_batch}"
+            )
         if minutes:
             passes = self.total_steps * self._samples_per_step() / samples
             self.progress.say(
@@ -268,7 +275,7 @@ class Trainer:
             [sum(terms.values()), float(bool(self._asked)), len(corrupt), self._elapsed_s() * self.processes.first]
         )
         loss /= self.processes.world
-        rate = config.rate(self._passed(), counters.step)
+        rate = self.learning_rate * config.schedule.factor(self._passed(), counters.step)
         norm = self._update(rate, math.isfinite(loss))
         counters.elapsed_s = elapsed
         counters.step += 1

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from embodied_perceptron.nn.presets import Modality
 from embodied_perceptron_training.training.augment import MOTIONS
+from embodied_perceptron_training.training.paper import paper_defaults
 
 Variant = Literal["ours", "fcaf3d", "fcaf3d+decoder"]
 BoxLoss = Literal["decoupled", "plain"]
@@ -179,9 +180,18 @@ class AugmentationConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What is minimised: the corner distances of boxes, decoupled or plain, and the weights of the heads' losses."""
+    """What is minimised.
+
+    Attributes:
+        box_loss: corner distances of boxes, decoupled or plain.
+        box_iou: weight of a rotated-IoU loss beside them, which the paper does not have.
+        contrastive: weight of the alignment of queries and tokens, of decoders over voxels (EmbodiedScan, appendix).
+        detection, occupancy, grounding: weights of the heads.
+    """
 
     box_loss: BoxLoss = field(default="decoupled", metadata=_request())
+    box_iou: float = field(default=1.0, metadata=_option("w_iou"))
+    contrastive: float = field(default=0.0, metadata=_option("w_contrastive"))
     detection: float = field(default=1.0, metadata=_option("w_detection"))
     occupancy: float = field(default=0.5, metadata=_option("w_occupancy"))
     grounding: float = field(default=0.3, metadata=_option("w_grounding"))
@@ -244,6 +254,8 @@ class OptimisationConfig:
         batch: samples per process and forward pass.
         accumulate: forward passes per step.
         learning_rate, weight_decay, betas: AdamW; norms, biases and other vectors do not decay.
+        reference_batch: samples per step that the learning rate is for: it is scaled in proportion to the samples of
+            all processes in a step. 0 = it is as it stands.
         rate_scales: (prefix of parameter names, factor of the learning rate); the first that fits counts.
         clip: largest norm of the gradient; 0 = not clipped.
         ema_decay: of the averaged weights; 0 = they are the current ones.
@@ -258,6 +270,7 @@ class OptimisationConfig:
     learning_rate: float = field(default=1e-3, metadata=_setting())
     weight_decay: float = field(default=1e-4, metadata=_setting())
     betas: tuple[float, float] = field(default=(0.9, 0.999), metadata=_setting())
+    reference_batch: int = field(default=0, metadata=_setting())
     rate_scales: tuple[tuple[str, float], ...] = field(default=(), metadata=_setting())
     clip: float = field(default=10.0, metadata=_setting())
     ema_decay: float = field(default=0.999, metadata=_setting())
@@ -268,7 +281,7 @@ class OptimisationConfig:
     def __post_init__(self) -> None:
         _check_choice(self, "precision", ("float32", "auto", "bfloat16", "float16"))
         _check_positive(self, ("batch", "accumulate", "learning_rate", "max_bad_steps"))
-        _check_positive(self, ("weight_decay", "clip"), zero=True)
+        _check_positive(self, ("weight_decay", "clip", "reference_batch"), zero=True)
         _check_unit(self, "ema_decay")
 
 
@@ -366,6 +379,8 @@ class TrainingRun:
         defaults = preset_defaults(task, preset) if task in TASKS else {}
         if any(values.get(name) for name in LENGTHS):
             defaults.pop("epochs", None)
+        if "learning_rate" in values:  # somebody's own is meant as it stands
+            defaults.pop("reference_batch", None)
         return TrainingRun.from_values(**{**defaults, **_parsed(task, options), **values})
 
     @staticmethod
@@ -425,9 +440,11 @@ class TrainingRun:
         """Steps of the whole training; ``samples`` of an epoch."""
         return self.schedule.total_steps(samples, self.samples_per_step(processes))
 
-    def rate(self, progress: float, step: int) -> float:
-        """Learning rate, see :meth:`ScheduleConfig.factor`."""
-        return self.optimisation.learning_rate * self.schedule.factor(progress, step)
+    def learning_rate(self, processes: int) -> float:
+        """Of the schedule, which :meth:`ScheduleConfig.factor` multiplies."""
+        reference = self.optimisation.reference_batch
+        scale = self.samples_per_step(processes) / reference if reference else 1.0
+        return self.optimisation.learning_rate * scale
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -525,27 +542,15 @@ def _check_unit(part: Any, *names: str) -> None:
 # --------------------------------------------------------------------------------------------------------------------
 # defaults
 
-# EmbodiedScan's schedules (CVPR 2024, appendix): rate, weight decay, epochs, schedule, warm-up
-_PAPER: Mapping[str, dict[str, Any]] = {
-    "detection": {"learning_rate": 1e-3, "epochs": 12.0, "schedule": "step"},
-    "monocular-detection": {"learning_rate": 1e-3, "epochs": 12.0, "schedule": "step"},
-    "continuous-detection": {"learning_rate": 2e-4, "epochs": 12.0, "schedule": "step"},
-    "occupancy": {"learning_rate": 1e-4, "weight_decay": 0.01, "epochs": 24.0, "warmup_steps": 500},
-    "continuous-occupancy": {"learning_rate": 1e-4, "weight_decay": 0.01, "epochs": 24.0, "warmup_steps": 500},
-    "grounding": {"learning_rate": 5e-4, "weight_decay": 5e-4, "epochs": 12.0, "schedule": "step"},
-    "multi": {"learning_rate": 5e-4, "epochs": 12.0, "schedule": "step"},
-    "images": {"learning_rate": 1e-3, "epochs": 12.0},
-    "boxes": {"learning_rate": 1e-3, "epochs": 12.0},
-}
-
 
 def preset_defaults(task: str, preset: str) -> dict[str, Any]:
     """Flat names of what differs from the dataclasses' own defaults, the length in epochs among them.
 
-    ``paper``: the published schedules, without averaged weights. ``tiny`` and ``base``: one cosine with warm-up.
+    ``paper``: what was published (:mod:`.paper`), without averaged weights. ``tiny`` and ``base``: one cosine with
+    warm-up.
     """
     if preset == "paper":
-        return {"batch": 4 if "detection" in task else 1, "ema_decay": 0.0, **_PAPER[task]}
+        return paper_defaults(task)
     if task == "boxes":
         return {"batch": 4, "epochs": 12.0, "warmup_steps": 50, "weight_decay": 0.05, "ema_decay": 0.998}
     rate = 2e-3 if preset == "tiny" else 1e-3

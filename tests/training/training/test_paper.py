@@ -1,0 +1,101 @@
+"""``--preset paper``: what was published, and nothing beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support.small_networks import small_config, small_network, small_scene
+from support.toy_task import ToyTask
+
+from embodied_perceptron.nn.network import CandidateVoxels
+from embodied_perceptron_training.training import trainer
+from embodied_perceptron_training.training.criteria import DECOUPLED
+from embodied_perceptron_training.training.losses import same
+from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
+from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.scene_pass import VoxelAnswers
+from embodied_perceptron_training.training.trainer import Trainer
+from embodied_perceptron_training.training.training_run import TrainingRun
+
+
+@pytest.mark.parametrize(
+    ("task", "epochs", "batch", "rate", "decay"),
+    [
+        ("continuous-detection", 96, 1, 2e-4, 1e-4),
+        ("detection", 120, 4, 1e-3, 1e-4),
+        ("monocular-detection", 24, 8, 2e-4, 1e-4),
+        ("occupancy", 24, 1, 1e-4, 0.01),
+        ("continuous-occupancy", 24, 1, 1e-4, 0.01),
+    ],
+)
+def test_schedules_are_the_published_ones(task: str, epochs: int, batch: int, rate: float, decay: float) -> None:
+    run = TrainingRun.of({}, task=task, preset="paper")
+    steps = run.optimisation
+    assert (run.schedule.epochs, steps.batch, steps.learning_rate, steps.weight_decay) == (epochs, batch, rate, decay)
+    assert run.data.repeat == 1  # a pass is a pass: 24 epochs are 24 windows of each scene
+    assert run.total_steps(samples=80, processes=8) == epochs * 80 / (8 * batch)
+    assert (run.losses.detection, run.losses.occupancy, run.losses.grounding) == (1.0, 1.0, 1.0)
+
+
+def test_the_rate_is_for_eight_processes_and_the_log_says_what_it_is_here(
+    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = TrainingRun.of({}, task="detection", preset="paper", steps=1, workers=0, validations=0)
+    assert run.learning_rate(8) == 1e-3
+    assert run.learning_rate(2) == pytest.approx(2.5e-4)
+    own = TrainingRun.of({}, task="detection", preset="paper", learning_rate=3e-4)
+    assert own.learning_rate(1) == own.learning_rate(8) == 3e-4
+    assert TrainingRun.of({}, task="detection").learning_rate(1) == 2e-3  # tiny: as it stands
+    said: list[str] = []
+    monkeypatch.setattr(trainer.Progress, "say", lambda _, text: said.append(text))
+    mine = Trainer(ToyTask(), run, RunFolder(str(tmp_path), pictures=False), quiet=True)
+    mine.run()
+    assert said[-1] == "learning rate 0.000125 for 4 samples a step: 0.001 is for 32"
+    assert {group["lr"] for group in mine.optimizer.param_groups} == {1.25e-4}
+
+
+def test_boxes_are_trained_on_the_four_corner_distances_alone() -> None:
+    paper = TrainingRun.of({}, task="detection", preset="paper")
+    assert detection_criterion(paper).corner_weights == DECOUPLED == (0.2, 0.2, 0.2, 0.4)
+    assert detection_criterion(paper).iou_weight == 0.0
+    grounding = TrainingRun.of({}, task="grounding", preset="paper")
+    assert voxel_criterion(grounding).iou_weight == 0.0
+    assert voxel_criterion(grounding).contrastive_weight == 1.0
+    tiny = TrainingRun.of({}, task="multi")
+    assert detection_criterion(tiny).iou_weight == 1.0
+    asked = TrainingRun.of({"w_iou": "0.5", "w_contrastive": "0.25"}, task="grounding", preset="paper")
+    assert (detection_criterion(asked).iou_weight, voxel_criterion(asked).contrastive_weight) == (0.5, 0.25)
+
+
+def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
+    """The gradient of the term alone moves both sides of the alignment; without its weight there is no such term."""
+    config = small_config("grounding", preset="paper")
+    network = small_network(config)
+    assert network.grounding is not None
+    g = torch.Generator().manual_seed(1)
+    candidates = CandidateVoxels(
+        torch.rand(2, 20, 16, generator=g), torch.rand(2, 20, 3, generator=g), torch.zeros(2, 20, dtype=torch.bool)
+    )
+    tokens, pad = torch.rand(2, 5, 12, generator=g), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    out = network.ground(candidates, tokens, pad)
+    box = torch.tensor([[0.5, 0.5, 0.5, 0.4, 0.4, 0.4, 0.0, 0.0, 0.0]])
+    named = [torch.tensor([False, True, False, False, False]), torch.tensor([True, False, False, False, False])]
+    answers = VoxelAnswers(out, candidates.points_m, candidates.pad, [box, box], named, tokens, pad)
+    passed = SimpleNamespace(
+        network=network, voxel_answers=lambda: answers, features=SimpleNamespace(levels=[small_scene()])
+    )
+    run = TrainingRun.of({}, task="grounding", preset="paper")
+    losses = VoxelObjective(voxel_criterion(run))(passed, same)  # type: ignore[arg-type]
+    assert set(losses) == {"class", "box", "contrastive", "selection"}
+    losses["contrastive"].backward()
+    alignment = network.grounding.head.alignment
+    for side in (alignment.query, alignment.token):
+        assert float(side[0].weight.grad.abs().sum()) > 0
+    without = dataclasses.replace(voxel_criterion(run), contrastive_weight=0.0)
+    assert "contrastive" not in VoxelObjective(without)(passed, same)  # type: ignore[arg-type]
+    dot = small_network(dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, alignment="dot")))
+    with pytest.raises(ValueError, match="only the projected alignment"):
+        dot.grounding.head.embeddings(out.hidden, tokens)  # type: ignore[union-attr]

@@ -1,0 +1,69 @@
+"""How EmbodiedScan (CVPR 2024, with its appendix) trains, in one table: what ``--preset paper`` starts from.
+
+Rates are for 8 GPUs with ``batch`` samples each; other numbers of samples per step scale them in proportion, unless a
+learning rate is given. Tasks that the paper does not have (``multi``, ``images``, ``boxes``) take what is nearest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GPUS = 8
+
+
+@dataclass(frozen=True)
+class PaperTask:
+    """One task's training.
+
+    Attributes:
+        learning_rate, weight_decay: of AdamW.
+        epochs: passes over the scenes.
+        batch: samples on each GPU.
+        schedule: ``step`` by a tenth after 2/3 and 11/12 of the training, or ``cosine``.
+        warmup_steps: of the learning rate.
+    """
+
+    learning_rate: float
+    epochs: float
+    batch: int
+    weight_decay: float = 1e-4
+    schedule: str = "step"
+    warmup_steps: int = 0
+
+
+_DETECTION = PaperTask(1e-3, 120.0, 4)
+_OCCUPANCY = PaperTask(1e-4, 24.0, 1, weight_decay=0.01, schedule="cosine", warmup_steps=500)
+PAPER: Mapping[str, PaperTask] = {
+    "detection": _DETECTION,
+    "continuous-detection": PaperTask(2e-4, 96.0, 1),
+    "monocular-detection": PaperTask(2e-4, 24.0, 8),
+    "occupancy": _OCCUPANCY,
+    "continuous-occupancy": _OCCUPANCY,
+    "grounding": PaperTask(5e-4, 12.0, 1, weight_decay=5e-4),
+    "multi": PaperTask(5e-4, 12.0, 1),
+    "images": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
+    "boxes": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
+}
+
+
+def paper_defaults(task: str) -> dict[str, Any]:
+    """Flat names of :class:`~embodied_perceptron_training.training.training_run.TrainingRun` and their values."""
+    known = PAPER[task]
+    found: dict[str, Any] = {
+        "learning_rate": known.learning_rate,
+        "weight_decay": known.weight_decay,
+        "epochs": known.epochs,
+        "batch": known.batch,
+        "reference_batch": GPUS * known.batch,
+        "schedule": known.schedule,
+        "warmup_steps": known.warmup_steps,
+        "ema_decay": 0.0,
+    }
+    if task in ("images", "boxes"):
+        return found
+    found |= {"repeat": 1, "w_iou": 0.0}  # a pass is a pass; corner distances are the whole loss of boxes
+    if task != "multi":  # one network, one loss
+        found |= {"w_occupancy": 1.0, "w_grounding": 1.0}
+    return {**found, "w_contrastive": 1.0} if task in ("grounding", "multi") else found
