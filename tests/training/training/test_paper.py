@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support.small_networks import small_config, small_network, small_scene
 from support.toy_task import ToyTask
 
 from embodied_perceptron.nn.network import CandidateVoxels
+from embodied_perceptron.nn.presets import NetworkConfig
+from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
+from embodied_perceptron_training.homes.building.home import HomeSpec
+from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
 from embodied_perceptron_training.training import trainer
+from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.criteria import DECOUPLED
 from embodied_perceptron_training.training.losses import same
 from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
+from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.run_folder import RunFolder
+from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec
 from embodied_perceptron_training.training.scene_pass import VoxelAnswers
+from embodied_perceptron_training.training.tasks import motion_range, task_config
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import TrainingRun
 
@@ -41,7 +52,7 @@ def test_schedules_are_the_published_ones(task: str, epochs: int, batch: int, ra
 
 
 def test_the_rate_is_for_eight_processes_and_the_log_says_what_it_is_here(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = TrainingRun.of({}, task="detection", preset="paper", steps=1, workers=0, validations=0)
     assert run.learning_rate(8) == 1e-3
@@ -51,7 +62,7 @@ def test_the_rate_is_for_eight_processes_and_the_log_says_what_it_is_here(
     assert TrainingRun.of({}, task="detection").learning_rate(1) == 2e-3  # tiny: as it stands
     said: list[str] = []
     monkeypatch.setattr(trainer.Progress, "say", lambda _, text: said.append(text))
-    mine = Trainer(ToyTask(), run, RunFolder(str(tmp_path), pictures=False), quiet=True)
+    mine = Trainer(ToyTask(), run, RunFolder(tmp_path, pictures=False), quiet=True)
     mine.run()
     assert said[-1] == "learning rate 0.000125 for 4 samples a step: 0.001 is for 32"
     assert {group["lr"] for group in mine.optimizer.param_groups} == {1.25e-4}
@@ -99,3 +110,65 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
     dot = small_network(dataclasses.replace(config, grounding=dataclasses.replace(config.grounding, alignment="dot")))
     with pytest.raises(ValueError, match="only the projected alignment"):
         dot.grounding.head.embeddings(out.hidden, tokens)  # type: ignore[union-attr]
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# samples
+
+
+def test_scenes_are_moved_as_published() -> None:
+    """All of it for detection, nothing for occupancy, neither turned nor mirrored for sentences."""
+    found = {}
+    for task in ("detection", "continuous-detection", "monocular-detection", "occupancy", "grounding"):
+        run = TrainingRun.of({}, task=task, preset="paper")
+        found[task] = motion_range(run, task_config(run, 4))
+    for task in ("detection", "continuous-detection", "monocular-detection"):
+        moved = found[task]
+        assert moved is not None
+        assert (moved.yaw_rad, moved.scale, moved.shift_sigma_m, moved.mirror) == (0.0873, 0.1, 0.1, 0.5)
+        assert (moved.shift_m, moved.floor_m, moved.quarter_turns) == (0.0, 0.0, False)
+    assert found["occupancy"] is None
+    still = found["grounding"]
+    assert still is not None
+    rng = np.random.default_rng(0)
+    drawn = [still.draw(rng) for _ in range(50)]
+    assert {(m.yaw_rad, m.mirrored) for m in drawn} == {(0.0, False)}
+    assert min(m.scale for m in drawn) < 0.93
+    assert max(m.scale for m in drawn) > 1.07
+    tiny = TrainingRun.of({}, task="occupancy")
+    assert motion_range(tiny, task_config(tiny, 4)) is MOTIONS["aligned"]
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("homes")
+    generate(folder, (40,), HomeSampleSpec(views=6, width=96, height=72, home=HomeSpec(1)), "train")
+    return folder
+
+
+def maker_of(homes: Path, config: NetworkConfig, spec: WindowSpec, views: int = 6) -> tuple[SampleMaker, SceneCache]:
+    cache = SceneCache(EmbodiedScanDataset(homes, "train"), homes / ".prepared", Preparation(views=views))
+    return SampleMaker(config, ("chair", "table", "bed", "door"), spec, cache, colors=True), cache
+
+
+def test_a_mirrored_monocular_scene_has_a_mirrored_image(homes: Path) -> None:
+    """What a camera shows of a place stays: the mirrored image, read at the mirrored pixel."""
+    config = small_config("detection", modality="rgbd", preset="paper")
+    mirror = MotionRange(yaw_rad=0.0, mirror=1.0, scale=0.0, shift_m=0.0, floor_m=0.0)
+    specs = [WindowSpec(math.inf, mirror, "one", flip_images=flip) for flip in (False, True)]
+    (plain, cache), (mirrored, _) = (maker_of(homes, config, spec) for spec in specs)
+    scene = cache[0]
+    before, after = (m.make(scene, np.random.default_rng(3)) for m in (plain, mirrored))
+    assert torch.equal(before.boxes, after.boxes)
+    assert torch.equal(before.coords, after.coords)
+    width = before.image_size[1]
+    points = torch.cat([before.feats[:, :3].double(), torch.ones(len(before.feats), 1)], 1)
+    pixels = [(points @ s.projections[0].T) for s in (before, after)]
+    u, v = (p[:, 0] / p[:, 2] for p in pixels)
+    torch.testing.assert_close(v, width - 1 - u)
+    torch.testing.assert_close(pixels[0][:, 1:], pixels[1][:, 1:])
+    assert before.colors is not None
+    assert after.colors is not None
+    assert torch.equal(after.colors, before.colors.flip(2))
+    assert torch.equal(after.depth_mm, before.depth_mm.flip(2))
+    assert not torch.equal(after.colors, before.colors)

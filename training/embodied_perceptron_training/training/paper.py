@@ -6,11 +6,17 @@ learning rate is given. Tasks that the paper does not have (``multi``, ``images`
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from embodied_perceptron_training.training.augment import MotionRange
+
 GPUS = 8
+_MOTION = MotionRange(yaw_rad=0.0873, mirror=0.5, scale=0.1, shift_m=0.0, floor_m=0.0, shift_sigma_m=0.1)
+# sentences name sides of things from where they are seen: neither turned nor mirrored
+_UNTURNED = dataclasses.replace(_MOTION, yaw_rad=0.0, mirror=0.0)
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,7 @@ class PaperTask:
         batch: samples on each GPU.
         schedule: ``step`` by a tenth after 2/3 and 11/12 of the training, or ``cosine``.
         warmup_steps: of the learning rate.
+        motion: augmentation of the whole scene; None = it stays where it is.
     """
 
     learning_rate: float
@@ -31,18 +38,19 @@ class PaperTask:
     weight_decay: float = 1e-4
     schedule: str = "step"
     warmup_steps: int = 0
+    motion: MotionRange | None = _MOTION
 
 
 _DETECTION = PaperTask(1e-3, 120.0, 4)
-_OCCUPANCY = PaperTask(1e-4, 24.0, 1, weight_decay=0.01, schedule="cosine", warmup_steps=500)
+_OCCUPANCY = PaperTask(1e-4, 24.0, 1, weight_decay=0.01, schedule="cosine", warmup_steps=500, motion=None)
 PAPER: Mapping[str, PaperTask] = {
     "detection": _DETECTION,
     "continuous-detection": PaperTask(2e-4, 96.0, 1),
     "monocular-detection": PaperTask(2e-4, 24.0, 8),
     "occupancy": _OCCUPANCY,
     "continuous-occupancy": _OCCUPANCY,
-    "grounding": PaperTask(5e-4, 12.0, 1, weight_decay=5e-4),
-    "multi": PaperTask(5e-4, 12.0, 1),
+    "grounding": PaperTask(5e-4, 12.0, 1, weight_decay=5e-4, motion=_UNTURNED),
+    "multi": PaperTask(5e-4, 12.0, 1, motion=_UNTURNED),
     "images": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
     "boxes": PaperTask(1e-3, 12.0, 1, schedule="cosine"),
 }

@@ -354,6 +354,13 @@ def _read(path: Path, features: Path | None) -> PreparedScene:
         )
 
 
+def flipped_projections(projections: NDArray[np.float64], width: int) -> NDArray[np.float64]:
+    """(V, 3, 4) to pixels of images of ``width`` columns -> to those of the images mirrored left to right."""
+    flipped = projections.copy()
+    flipped[:, 0] = (width - 1) * projections[:, 2] - projections[:, 0]
+    return flipped
+
+
 def resize_projections(
     projections: NDArray[np.float64], old: tuple[int, int], new: tuple[int, int]
 ) -> NDArray[np.float64]:

@@ -167,7 +167,7 @@ class ProposalWindows:
         edge = round(grid.shape[1] ** (1 / 3))
         for axis in (0, 1):  # a box has no front: seen from the other end, or in a mirror
             if rng.random() < 0.5:
-                grid = grid.reshape(len(rows), edge, edge, edge, -1).flip(axis + 1).reshape(grid.shape)
+                grid = grid.reshape(len(rows), edge, edge, edge, *grid.shape[2:]).flip(axis + 1).reshape(grid.shape)
         if rng.random() < 0.2:  # one source is missing
             grid = grid.clone()
             grid[..., int(rng.integers(grid.shape[-1]))] = -1

@@ -23,7 +23,12 @@ from embodied_perceptron_training.evaluation.runner.scenes import choose_views
 from embodied_perceptron_training.homes.prompts import is_view_dependent
 from embodied_perceptron_training.training.augment import Motion, MotionRange
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance, randomised_image
-from embodied_perceptron_training.training.prepared_scenes import PreparedScene, SceneCache, resize_projections
+from embodied_perceptron_training.training.prepared_scenes import (
+    PreparedScene,
+    SceneCache,
+    flipped_projections,
+    resize_projections,
+)
 
 ViewChoice = Literal["all", "prefix", "one"]
 _SURFACES = frozenset(STRUCTURE_CLASSES) - {UNNAMED}  # are no things
@@ -99,6 +104,7 @@ class WindowSpec:
         disturbance: of the sites.
         pictures: sets of randomised images that samples show as often as the pictures as they are; an encoder that
             learns too sees other ones each time.
+        flip_images: in a mirrored world images are mirrored too, where samples bring them.
     """
 
     window_m: float = WINDOW_M
@@ -114,6 +120,8 @@ class WindowSpec:
     prefix_share: float = 0.0
     disturbance: SiteDisturbance = field(default_factory=SiteDisturbance)
     pictures: int = 0
+    # not in the text of a specification, by which kept windows are known (SceneSource.name): none of those has it
+    flip_images: bool = field(default=False, repr=False)
 
 
 class SampleMaker:
@@ -159,6 +167,12 @@ class SampleMaker:
         occupancy, origin = None, (0, 0, 0)
         if occupied:
             occupancy, origin = self._occupancy(scene, known, motion, (center[0], center[1], floor_z))
+        features = tuple(level[shown] for level in self._features(scene, rng))
+        depth_mm = scene.depth_mm[shown].to(torch.int32)
+        colors = self._pictures(scene, shown, rng) if self._colors else None
+        if spec.flip_images and motion.mirrored and colors is not None:
+            projections = flipped_projections(projections, size[1])
+            depth_mm, colors = depth_mm.flip(2), colors.flip(2)
         return SceneSample(
             name=scene.name,
             coords=x.coords,
@@ -167,9 +181,9 @@ class SampleMaker:
             labels=torch.from_numpy(labels),
             projections=torch.from_numpy(np.stack([motion.projection(projections[v]) for v in shown])),
             image_size=size,
-            features=tuple(level[shown] for level in self._features(scene, rng)),
-            depth_mm=scene.depth_mm[shown].to(torch.int32),
-            colors=self._pictures(scene, shown, rng) if self._colors else None,
+            features=features,
+            depth_mm=depth_mm,
+            colors=colors,
             occupancy=occupancy,
             occupancy_origin=origin,
             sentences=self._sentences(scene, motion, rows, boxes, shown, floor_z, rng) if speaks else None,

@@ -32,12 +32,13 @@ from embodied_perceptron.nn.text_encoder import text_encoder
 from embodied_perceptron.weights.categories import DETECTION_CLASSES, OCCUPANCY_CLASSES
 from embodied_perceptron.weights.checkpoint import load_checkpoint, load_into
 from embodied_perceptron_training.datasets.embodiedscan import DatasetError, EmbodiedScanDataset
-from embodied_perceptron_training.training.augment import MOTIONS, PAPER_MOTION
+from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
 from embodied_perceptron_training.training.images import ImageTask, load_images
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
+from embodied_perceptron_training.training.paper import PAPER
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.refinement import ProposalWindows, RefinementTask, with_refinement_head
 from embodied_perceptron_training.training.samples import SampleMaker, SceneSample, ViewChoice, WindowSpec
@@ -104,7 +105,9 @@ def refinement_task(run: TrainingRun) -> RefinementTask:
         source = scene_source(run, dataset, network, classes, spec, run.samples.views or _VIEWS)
         order = repeated_order(dataset, classes, run.data.repeat_factor_threshold) if training else None
         windows = run.samples.predicted_windows if training else 1
-        return ProposalWindows(SceneSource(*source, 1, order), network, source[0].folder / "looked", windows)
+        return ProposalWindows(
+            SceneSource(*source, 1, order, not training), network, source[0].folder / "looked", windows
+        )
 
     samples = JoinedSources([windows_of(root, "train", True) for root in run.data.training_folders])
     validation = None if run.data.val is None else windows_of(run.data.val, "val", False)
@@ -122,12 +125,26 @@ def _varied(spec: WindowSpec, run: TrainingRun, pictures: int) -> WindowSpec:
     )
 
 
+def motion_range(run: TrainingRun, config: NetworkConfig) -> MotionRange | None:
+    """How scenes are moved in training: networks that see places in the world (``paper``) as the paper moves them,
+    others as option ``turns`` says. None = not at all."""
+    return PAPER[run.task].motion if config.inputs == "xyz" else MOTIONS[run.augmentation.motion]
+
+
 class SceneSource:
     """Samples of a split: every scene of ``order`` (None = each one once) ``repeat`` times an epoch, each time another
-    window."""
+    window. A window that shows nothing is drawn again, but ``validating`` it is the question, and nothing an answer."""
 
-    def __init__(self, cache: SceneCache, maker: SampleMaker, repeat: int, order: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        cache: SceneCache,
+        maker: SampleMaker,
+        repeat: int,
+        order: Sequence[int] | None = None,
+        validating: bool = False,
+    ) -> None:
         self.cache = cache
+        self._validating = validating
         self.maker = maker
         self.repeat = repeat
         self._order = range(len(cache)) if order is None else order
@@ -146,8 +163,7 @@ class SceneSource:
             prepared = self.cache[scene]
             for _ in range(_WINDOWS):
                 sample = self.maker.make(prepared, rng)
-                # where scenes stand still, the one window is the question, and showing nothing is an answer as well
-                if len(sample.coords) or self.maker.spec.motion is None:
+                if len(sample.coords) or self._validating:
                     return sample
         except (DatasetError, OSError) as error:
             raise SampleError(self.cache.dataset[scene].sample_idx, str(error)) from error
@@ -314,7 +330,7 @@ class SceneTask:
         self.samples = JoinedSources([self._training_source(dataset, network) for dataset in train])
         self._validation = None
         if val is not None:
-            self._validation = SceneSource(*self._source(val, network, self._spec(training=False)), 1)
+            self._validation = SceneSource(*self._source(val, network, self._spec(training=False)), 1, None, True)
         self.best_metric = self.learning.best_metric
 
     # ----------------------------------------------------------------------------------------------------------- data
@@ -336,7 +352,8 @@ class SceneTask:
         varied = _varied(everything, run, run.augmentation.pictures if self.config.uses_images else 0)
         return dataclasses.replace(
             varied,
-            motion=PAPER_MOTION if self.config.inputs == "xyz" else varied.motion,
+            motion=motion_range(run, self.config),
+            flip_images=self._kind.choice == "one" and self.config.inputs == "xyz",
             sentences=run.samples.sentences if grounding is not None else 0,
             absent_share=run.samples.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
             sentence_share=run.samples.sentence_share,
