@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 from support.small_networks import small_config, small_network, small_scene
 from support.toy_task import ToyTask
+from typer.testing import CliRunner
 
+from embodied_perceptron.apps.errors import CommandError
 from embodied_perceptron.nn.network import CandidateVoxels
 from embodied_perceptron.nn.presets import NetworkConfig
 from embodied_perceptron_training.datasets.embodiedscan import EmbodiedScanDataset
 from embodied_perceptron_training.homes.building.home import HomeSpec
 from embodied_perceptron_training.homes.generate import HomeSampleSpec, generate
-from embodied_perceptron_training.training import trainer
+from embodied_perceptron_training.training import session, train_command, trainer
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.criteria import DECOUPLED
+from embodied_perceptron_training.training.description import losses
 from embodied_perceptron_training.training.losses import same
 from embodied_perceptron_training.training.objectives import VoxelObjective, detection_criterion, voxel_criterion
 from embodied_perceptron_training.training.prepared_scenes import Preparation, SceneCache
 from embodied_perceptron_training.training.run_folder import RunFolder
 from embodied_perceptron_training.training.samples import SampleMaker, WindowSpec
 from embodied_perceptron_training.training.scene_pass import VoxelAnswers
-from embodied_perceptron_training.training.tasks import motion_range, task_config
+from embodied_perceptron_training.training.tasks import build_task, motion_range, task_config
 from embodied_perceptron_training.training.trainer import Trainer
 from embodied_perceptron_training.training.training_run import TrainingRun
 
@@ -99,9 +105,9 @@ def test_contrastive_alignment_reaches_queries_and_tokens() -> None:
         network=network, voxel_answers=lambda: answers, features=SimpleNamespace(levels=[small_scene()])
     )
     run = TrainingRun.of({}, task="grounding", preset="paper")
-    losses = VoxelObjective(voxel_criterion(run))(passed, same)  # type: ignore[arg-type]
-    assert set(losses) == {"class", "box", "contrastive", "selection"}
-    losses["contrastive"].backward()
+    terms = VoxelObjective(voxel_criterion(run))(passed, same)  # type: ignore[arg-type]
+    assert set(terms) == {"class", "box", "contrastive", "selection"}
+    terms["contrastive"].backward()
     alignment = network.grounding.head.alignment
     for side in (alignment.query, alignment.token):
         assert float(side[0].weight.grad.abs().sum()) > 0
@@ -172,3 +178,102 @@ def test_a_mirrored_monocular_scene_has_a_mirrored_image(homes: Path) -> None:
     assert torch.equal(after.colors, before.colors.flip(2))
     assert torch.equal(after.depth_mm, before.depth_mm.flip(2))
     assert not torch.equal(after.colors, before.colors)
+
+
+def test_views_are_drawn_from_all_of_a_scan(homes: Path) -> None:
+    """Each time others, in their order; a map of the first ones of them in the continuous task."""
+    config = small_config("detection", modality="rgbd", preset="paper")
+    drawn: dict[str, set[tuple[int, ...]]] = {"all": set(), "prefix": set(), "one": set()}
+    for choice, wanted in (("all", 3), ("prefix", 4), ("one", 1)):
+        maker, _ = maker_of(homes, config, WindowSpec(math.inf, None, choice, random_views=wanted))  # type: ignore[arg-type]
+        for seed in range(60):
+            views = maker._choose_views(6, np.random.default_rng(seed))
+            assert views == sorted(set(views))
+            drawn[choice].add(tuple(views))
+    assert {len(v) for v in drawn["all"]} == {3}
+    assert {v for views in drawn["all"] for v in views} == set(range(6))
+    assert {len(v) for v in drawn["prefix"]} == {1, 2, 3, 4}
+    assert drawn["one"] == {(i,) for i in range(6)}
+    maker, cache = maker_of(homes, config, WindowSpec(math.inf, None, "all", random_views=3))
+    sample = maker.make(cache[0], np.random.default_rng(0))
+    assert len(sample.projections) == len(sample.depth_mm) == 3
+
+
+def test_numbers_of_views_are_the_published_ones(homes: Path) -> None:
+    expected = {
+        "detection": (20, 50),
+        "continuous-detection": (10, 50),
+        "occupancy": (10, 20),
+        "grounding": (20, 50),
+        "monocular-detection": (1, 50),
+    }
+    for task, (views, val_views) in expected.items():
+        samples = TrainingRun.of({}, task=task, preset="paper").samples
+        assert (samples.views, samples.val_views, samples.random_views) == (views, val_views, "on")
+    assert TrainingRun.of({}, task="detection", preset="paper", views=5).samples.val_views == 0  # of both
+    own = TrainingRun.of({}, task="detection").samples
+    assert (own.views, own.val_views, own.random_views) == (0, 0, "off")
+
+
+def test_imagenet_that_no_package_has_is_an_error(homes: Path) -> None:
+    for task in ("detection", "images"):
+        with pytest.raises(ValueError, match="no package has ImageNet weights of resnet50 as preset paper uses it"):
+            build_task(TrainingRun.of({"images": "imagenet"}, task=task, preset="paper", data=homes))
+
+
+# --------------------------------------------------------------------------------------------------------------------
+# train --print-run
+
+
+def printed(*arguments: str) -> Any:
+    app = typer.Typer()
+    app.command("train")(train_command.train)
+    app.command("nothing")(lambda: None)
+    result = CliRunner().invoke(app, ["train", "--print-run", *arguments])
+    if result.exception is not None:
+        raise result.exception
+    return json.loads(result.output)
+
+
+def test_a_run_is_printed_and_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "build_task", lambda run: pytest.fail("builds a task"))
+    found = printed("--preset", "paper", "--task", "detection")
+    assert found["losses"] == {
+        "class": 1.0, "center": 1.0, "box/center": 0.2, "box/size": 0.2, "box/rotation": 0.2, "box/all": 0.4,
+    }  # fmt: skip
+    assert found["augmentation"] == {
+        "rotation_rad": 0.0873, "scale": [0.9, 1.1], "translation_sigma_m": 0.1, "flip": True,
+    }  # fmt: skip
+    keys = ("learning_rate", "weight_decay", "epochs", "batch_per_gpu", "views", "random_views", "site_size_m")
+    assert [found[k] for k in keys] == [1e-3, 1e-4, 120.0, 4, 20, True, 0.01]
+    assert found["image_encoder"] == {"name": "resnet50", "pretrained": False, "trainable": True}
+    assert found["text_encoder"] is None
+    occupancy = printed("--preset", "paper", "--task", "occupancy")
+    assert (occupancy["augmentation"], occupancy["site_size_m"], occupancy["views"]) == (None, 0.0025, 10)
+    assert occupancy["losses"] == {f"occupancy/{k}": 1.0 for k in ("cross_entropy", "semantic", "geometric")}
+    grounding = printed("--preset", "paper", "--task", "grounding")
+    assert (grounding["augmentation"]["rotation_rad"], grounding["augmentation"]["flip"]) == (0.0, False)
+    assert grounding["losses"]["grounding/contrastive"] == 1.0
+    assert not any("iou" in name for name in grounding["losses"])
+    assert grounding["text_encoder"] == {"name": "roberta-base", "trainable": False}
+    tiny = printed("--task", "multi", "--steps", "7")
+    assert (tiny["epochs"], tiny["steps"], tiny["random_views"]) == (None, 7, False)
+    assert tiny["losses"]["iou"] == 1.0
+    with pytest.raises(CommandError, match="--task must be given"):
+        printed("--preset", "paper")
+    with pytest.raises(CommandError, match="describes tasks over scenes"):
+        printed("--preset", "paper", "--task", "boxes")
+
+
+@pytest.mark.parametrize("task", ["multi", "occupancy", "grounding"])
+def test_printed_losses_are_those_of_a_step(task: str) -> None:
+    """By name: what a criterion gives, its corner distances summed as ``box``."""
+    run = TrainingRun.of({}, task=task)
+    config = task_config(run, 4)
+    named = {name.split("/")[0] if name.startswith("box/") else name for name in losses(run, config)}
+    expected = {"class", "center", "box", "iou", "object"} if config.detection is not None else set()
+    if config.occupancy is not None:
+        expected |= {f"occupancy/{k}" for k in ("cross_entropy", "semantic", "geometric")}
+    if config.grounding is not None:
+        expected |= {"grounding/named", "grounding/others"}
+    assert named == expected

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from embodied_perceptron.nn.image_encoder import PACKAGED_WEIGHTS
 from embodied_perceptron.nn.network import PerceptionNetwork
 from embodied_perceptron.nn.presets import ImageConfig, NetworkConfig, network_config
 from embodied_perceptron.weights.categories import ALL_CATEGORIES
@@ -177,6 +178,7 @@ class ImageTask:
             raise ValueError(f"task images starts from imagenet or from --weights, got --set images={choice.images}")
         torch.manual_seed(run.seed)
         config = network_config(choice.preset, "detection", choice.modality)
+        check_packaged_images(config, choice.images)
         self.model: nn.Module = ImageModel(config, pretrained=choice.images == "imagenet")
         if choice.weights is not None:
             load_images(self.model, load_checkpoint(choice.weights).state)
@@ -230,6 +232,16 @@ class ImageTask:
         """Encoder and projections, under their names in the whole network: for :func:`load_images`."""
         state = {k: v for k, v in model.state_dict().items() if k.startswith(_PREFIXES)}
         save_checkpoint(path, Checkpoint(state, {"images": True}, (), dict(extra)))
+
+
+def check_packaged_images(config: NetworkConfig, images: str) -> None:
+    """Raise ``ValueError`` where ``imagenet`` is asked for and no package has weights of that encoder: random ones,
+    frozen, would be trained on without a word."""
+    if images == "imagenet" and config.uses_images and config.image.encoder not in PACKAGED_WEIGHTS:
+        raise ValueError(
+            f"--set images=imagenet: no package has ImageNet weights of {config.image.encoder} as preset {config.name} "
+            f"uses it; only of {', '.join(sorted(PACKAGED_WEIGHTS))}. Give a file, or none: it is then trained along"
+        )
 
 
 def load_images(network: nn.Module, state: Mapping[str, Tensor]) -> None:

@@ -29,6 +29,7 @@ class PaperTask:
         batch: samples on each GPU.
         schedule: ``step`` by a tenth after 2/3 and 11/12 of the training, or ``cosine``.
         warmup_steps: of the learning rate.
+        views: of a sample, drawn at random from all of a scan's; val_views: of a validation, evenly spread.
         motion: augmentation of the whole scene; None = it stays where it is.
     """
 
@@ -39,14 +40,18 @@ class PaperTask:
     schedule: str = "step"
     warmup_steps: int = 0
     motion: MotionRange | None = _MOTION
+    views: int = 20
+    val_views: int = 50
 
 
 _DETECTION = PaperTask(1e-3, 120.0, 4)
-_OCCUPANCY = PaperTask(1e-4, 24.0, 1, weight_decay=0.01, schedule="cosine", warmup_steps=500, motion=None)
+_OCCUPANCY = PaperTask(
+    1e-4, 24.0, 1, weight_decay=0.01, schedule="cosine", warmup_steps=500, motion=None, views=10, val_views=20
+)
 PAPER: Mapping[str, PaperTask] = {
     "detection": _DETECTION,
-    "continuous-detection": PaperTask(2e-4, 96.0, 1),
-    "monocular-detection": PaperTask(2e-4, 24.0, 8),
+    "continuous-detection": PaperTask(2e-4, 96.0, 1, views=10),
+    "monocular-detection": PaperTask(2e-4, 24.0, 8, views=1),
     "occupancy": _OCCUPANCY,
     "continuous-occupancy": _OCCUPANCY,
     "grounding": PaperTask(5e-4, 12.0, 1, weight_decay=5e-4, motion=_UNTURNED),
@@ -71,6 +76,7 @@ def paper_defaults(task: str) -> dict[str, Any]:
     }
     if task in ("images", "boxes"):
         return found
+    found |= {"views": known.views, "val_views": known.val_views, "random_views": "on"}
     found |= {"repeat": 1, "w_iou": 0.0}  # a pass is a pass; corner distances are the whole loss of boxes
     if task != "multi":  # one network, one loss
         found |= {"w_occupancy": 1.0, "w_grounding": 1.0}

@@ -104,6 +104,7 @@ class WindowSpec:
         disturbance: of the sites.
         pictures: sets of randomised images that samples show as often as the pictures as they are; an encoder that
             learns too sees other ones each time.
+        random_views: so many of a scene's views are drawn for each sample, and ``choice`` is among these; 0 = all.
         flip_images: in a mirrored world images are mirrored too, where samples bring them.
     """
 
@@ -122,6 +123,7 @@ class WindowSpec:
     pictures: int = 0
     # not in the text of a specification, by which kept windows are known (SceneSource.name): none of those has it
     flip_images: bool = field(default=False, repr=False)
+    random_views: int = field(default=0, repr=False)
 
 
 class SampleMaker:
@@ -192,6 +194,9 @@ class SampleMaker:
     # ------------------------------------------------------------------------------------------------ views, geometry
 
     def _choose_views(self, count: int, rng: np.random.Generator) -> list[int]:
+        if self.spec.random_views:
+            drawn = sorted(rng.choice(count, min(self.spec.random_views, count), replace=False).tolist())
+            return drawn[: int(rng.integers(1, len(drawn) + 1))] if self.spec.choice == "prefix" else drawn
         if self.spec.choice == "one":
             return [int(rng.integers(count))]
         if self.spec.choice == "prefix":
@@ -201,7 +206,9 @@ class SampleMaker:
         return choose_views(count, self.spec.views or count)
 
     def _show_views(self, chosen: list[int], rng: np.random.Generator) -> list[int]:
-        if self.spec.choice != "all" or self.spec.motion is None or self.spec.min_views >= len(chosen):
+        if self.spec.choice != "all" or self.spec.motion is None or self.spec.random_views:
+            return chosen
+        if self.spec.min_views >= len(chosen):
             return chosen
         count = int(rng.integers(self.spec.min_views, len(chosen) + 1))
         return sorted(int(v) for v in rng.choice(chosen, count, replace=False))

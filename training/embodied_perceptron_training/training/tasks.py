@@ -35,7 +35,7 @@ from embodied_perceptron_training.datasets.embodiedscan import DatasetError, Emb
 from embodied_perceptron_training.training.augment import MOTIONS, MotionRange
 from embodied_perceptron_training.training.data_order import repeat_factor_order
 from embodied_perceptron_training.training.domain_randomisation import SiteDisturbance
-from embodied_perceptron_training.training.images import ImageTask, load_images
+from embodied_perceptron_training.training.images import ImageTask, check_packaged_images, load_images
 from embodied_perceptron_training.training.losses import Losses, Reduce
 from embodied_perceptron_training.training.objectives import detection_criterion, objectives
 from embodied_perceptron_training.training.paper import PAPER
@@ -49,6 +49,7 @@ from embodied_perceptron_training.training.validation import ValidationMetrics
 
 _NEW_OUTPUTS = ("detection.presence.",)  # older weights lack them
 _VIEWS = 20  # of a scene whose boxes are refined
+_EVERY_VIEW = 1_000_000
 _WINDOWS = 8  # tried before a scene counts as empty: some fall behind a wall
 
 
@@ -69,7 +70,7 @@ class _Kind:
     best_metric: str = "AP25"
 
 
-_KINDS = {
+TASK_KINDS = {
     "detection": _Kind("detection", views=20),
     "continuous-detection": _Kind("detection", "prefix"),
     "monocular-detection": _Kind("detection", "one"),
@@ -180,7 +181,7 @@ class WholeNetwork:
 
     def __init__(self, config: NetworkConfig, run: TrainingRun) -> None:
         self.objectives = objectives(config, run)
-        self.best_metric = _KINDS[run.task].best_metric
+        self.best_metric = TASK_KINDS[run.task].best_metric
         self.occupancy_share = run.samples.occupancy_share
         self.sentences = config.grounding is not None
         self._min_points = detection_criterion(run).min_points
@@ -297,7 +298,7 @@ class SceneTask:
 
     def __init__(self, run: TrainingRun) -> None:
         self.run = run
-        self._kind = _KINDS[run.task]
+        self._kind = TASK_KINDS[run.task]
         train = [EmbodiedScanDataset(folder, "train") for folder in run.data.training_folders]
         choice, weights = run.network, run.network.weights
         val = None if run.data.val is None else EmbodiedScanDataset(run.data.val, "val")
@@ -309,6 +310,7 @@ class SceneTask:
         elif weights is not None:
             self.config = config = _with_refinement_of(config, weights)
         torch.manual_seed(run.seed)
+        check_packaged_images(config, choice.images)
         network = PerceptionNetwork(config, pretrained_images=choice.images == "imagenet")
         images = None
         if choice.images == "imagenet":  # what is asked for, also where the weights to start from have another encoder
@@ -330,14 +332,14 @@ class SceneTask:
         self.samples = JoinedSources([self._training_source(dataset, network) for dataset in train])
         self._validation = None
         if val is not None:
-            self._validation = SceneSource(*self._source(val, network, self._spec(training=False)), 1, None, True)
+            self._validation = SceneSource(*self._source(val, network, training=False), 1, None, True)
         self.best_metric = self.learning.best_metric
 
     # ----------------------------------------------------------------------------------------------------------- data
 
     def _training_source(self, dataset: EmbodiedScanDataset, network: PerceptionNetwork) -> SceneSource:
         order = repeated_order(dataset, self.classes, self.run.data.repeat_factor_threshold)
-        return SceneSource(*self._source(dataset, network, self._spec(training=True)), self.run.data.repeat, order)
+        return SceneSource(*self._source(dataset, network, training=True), self.run.data.repeat, order)
 
     def _spec(self, training: bool) -> WindowSpec:
         run = self.run
@@ -353,6 +355,7 @@ class SceneTask:
         return dataclasses.replace(
             varied,
             motion=motion_range(run, self.config),
+            random_views=self._random_views,
             flip_images=self._kind.choice == "one" and self.config.inputs == "xyz",
             sentences=run.samples.sentences if grounding is not None else 0,
             absent_share=run.samples.absent_share if grounding is not None and grounding.queries == "objects" else 0.0,
@@ -365,11 +368,24 @@ class SceneTask:
         """At most so many make a sample."""
         return self.run.samples.views or self._kind.views
 
+    @property
+    def _random_views(self) -> int:
+        """Of a training sample, where they are drawn; a single one where the task shows one."""
+        if self.run.samples.random_views == "off":
+            return 0
+        return 1 if self._kind.choice == "one" else self._views
+
     def _source(
-        self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, spec: WindowSpec
+        self, dataset: EmbodiedScanDataset, network: PerceptionNetwork, training: bool
     ) -> tuple[SceneCache, SampleMaker]:
         """Cache and sample maker of a split."""
-        views = max(self._views, self.run.samples.truth_views) if spec.views else self._views
+        spec, views = self._spec(training), self._views
+        if spec.random_views:
+            views = _EVERY_VIEW
+        elif spec.views:
+            views = max(views, self.run.samples.truth_views)
+        elif not training:
+            views = self.run.samples.val_views or views
         return scene_source(self.run, dataset, network, self.classes, spec, views, self.end_to_end)
 
     def collate(self, samples: Sequence[SceneSample]) -> SceneBatch:
@@ -447,7 +463,7 @@ def scene_source(
 
 def task_config(run: TrainingRun, num_classes: int) -> NetworkConfig:
     """The network of a run."""
-    config = network_config(run.network.preset, _KINDS[run.task].heads, run.network.modality, num_classes)
+    config = network_config(run.network.preset, TASK_KINDS[run.task].heads, run.network.modality, num_classes)
     if run.network.variant != "ours":
         config = fcaf3d(config, our_decoder=run.network.variant == "fcaf3d+decoder")
     if run.network.presence == "on":

@@ -53,6 +53,12 @@ _OPTIONS: tuple[tuple[str, Any, Any, dict[str, Any]], ...] = (
     ("weights", Path | None, None, {"help": "Weights to start from."}),
     ("set_", list[str] | None, None, {"flag": "--set", "help": "name=value: an option of the task."}),
     ("resume", Path | None, None, {**_FOLDER, "help": "Go on with the run in this folder."}),
+    (
+        "print_run",
+        bool,
+        False,
+        {"flag": "--print-run", "help": "Print what would be trained, as JSON, and train nothing."},
+    ),
     ("quiet", bool, False, {"help": "No progress."}),
 )
 # a resumed run may change its length and what has no influence on its figures
@@ -85,7 +91,11 @@ def train(**given: Any) -> None:
     from embodied_perceptron_training.training.session import train_run
 
     folder, resume, quiet = given.pop("out"), given.pop("resume"), given.pop("quiet")
+    print_run = given.pop("print_run")
     try:
+        if print_run:
+            typer.echo(_described(resume, given))
+            return
         run = _new_run(folder, given) if resume is None else _stored_run(resume, given)
         folder = folder if resume is None else resume
         outcome = train_run(run, folder, resume is not None, quiet)
@@ -99,14 +109,28 @@ def train(**given: Any) -> None:
     typer.echo(f"finished after {outcome.steps} steps{best}; {speed}; last weights: {folder / 'last.safetensors'}")
 
 
+def _described(resume: Path | None, given: Mapping[str, Any]) -> str:
+    """JSON of the run of the options, or of the one in the folder ``resume``. Raises ``ValueError``."""
+    from embodied_perceptron_training.training.description import describe
+
+    if resume is None and not given["task"]:
+        raise ValueError("--task must be given (or --resume)")
+    run = _run_of(given) if resume is None else _stored_run(resume, given)
+    return json.dumps(describe(run), indent=2)
+
+
 def _new_run(folder: Path | None, given: Mapping[str, Any]) -> Any:
     """The run of the options. Raises ``ValueError``."""
-    from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
-
     needed = {"--task": given["task"], "--data": given["data"], "--out": folder}
     missing = [name for name, value in needed.items() if not value]
     if missing:
         raise ValueError(f"{', '.join(missing)} must be given (or --resume)")
+    return _run_of(given)
+
+
+def _run_of(given: Mapping[str, Any]) -> Any:
+    from embodied_perceptron_training.training.training_run import LENGTHS, TrainingRun
+
     chosen = {k: v for k, v in given.items() if v is not None and k != "set_" and (v or k not in LENGTHS)}
     scales = tuple((k, _factor(k, v)) for k, v in parse_options(chosen.pop("rate_scale", []), "--rate-scale").items())
     fields = {k: v.resolve() if isinstance(v, Path) else v for k, v in chosen.items()}

@@ -123,6 +123,9 @@ class SampleConfig:
 
     Attributes:
         views: of a sample; 0 = the preset's default.
+        random_views: ``on``: they are drawn anew for each sample from all of a scan's, whose depth is kept and read;
+            ``off``: the same ones every time, evenly spread.
+        val_views: of a scene in validation; 0 = as ``views``.
         truth_views: of a validation where more than ``views``: the truth is what so many views show, and a sample shows
             ``views`` of them. 0 = what the sample's own views show.
         window_m: edge of training windows; 0 = the preset's (``paper``: the whole scene).
@@ -137,6 +140,8 @@ class SampleConfig:
 
     views: int = field(default=0, metadata=_request())
     truth_views: int = field(default=0, metadata=_request())
+    random_views: str = field(default="off", metadata=_option())
+    val_views: int = field(default=0, metadata=_option())
     window_m: float = field(default=0.0, metadata=_option())
     prefix_share: float = field(default=0.0, metadata=_option())
     sentences: int = field(default=6, metadata=_option())
@@ -148,6 +153,7 @@ class SampleConfig:
     pixels: int = field(default=400, metadata=_option(of=("images",)))
 
     def __post_init__(self) -> None:
+        _check_choice(self, "random_views", ("off", "on"))
         _check_unit(self, "absent_share", "prefix_share")
         if self.predicted_windows < 1:
             raise ValueError(f"option looks must be positive, got {self.predicted_windows}")
@@ -379,6 +385,8 @@ class TrainingRun:
         defaults = preset_defaults(task, preset) if task in TASKS else {}
         if any(values.get(name) for name in LENGTHS):
             defaults.pop("epochs", None)
+        if values.get("views"):  # of both
+            defaults.pop("val_views", None)
         if "learning_rate" in values:  # somebody's own is meant as it stands
             defaults.pop("reference_batch", None)
         return TrainingRun.from_values(**{**defaults, **_parsed(task, options), **values})
